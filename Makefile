@@ -10,6 +10,10 @@
 #   make forced-device   every program of the example set in every mode, as if on a device: half an hour
 #   make lint        formatter, linter, import contracts, C++ format, types
 #   make bench       instrumented / plain, measured in one run
+#   make soak        memory, descriptors, threads and the time of a step over 20,000 steps: half an hour
+#   make chaos       kill -9 at 200 random moments in each layout, and faults of the system: half an hour
+#   make fuzz        a million mutated files for every reader: read, or refused by name, in bounded time and memory (an hour)
+#   make sanitize    the native code, built with ASan and UBSan and with TSan, under its tests (a quarter of an hour)
 #   make bench-diagnosis   how well comparisons name the operator that introduced a difference (half an hour)
 #   make docs        links and code of the README and the docs, and the site of them, in site/
 #   make wheel       a wheel for each Python, built and tried without a compiler: make wheel PYTHONS="python3.10 python3.13"
@@ -24,6 +28,8 @@ VENV ?= .venv
 WORKERS ?= 2
 PYTEST_ARGS ?=
 SAMPLED ?= --sampled
+CHAOS_ARGS ?=
+FUZZ_ARGS ?=
 DIAGNOSIS_ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -38,7 +44,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-all test-core test-tensorflow test-jax test-mindspore parity forced-device lint format bench bench-diagnosis docs wheel changelog clean
+.PHONY: help setup demo test test-all test-core test-tensorflow test-jax test-mindspore parity forced-device lint format bench soak chaos fuzz sanitize bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -111,7 +117,9 @@ bench: setup
 	$(BIN)/python benchmarks/summary_kernel.py
 	$(BIN)/python benchmarks/compare_pairs.py
 	$(BIN)/python benchmarks/compare_dumps.py
+	$(BIN)/python benchmarks/read_scale.py
 	$(BIN)/python benchmarks/device_summary.py
+	$(BIN)/python benchmarks/capture_table.py
 	$(BIN)/python benchmarks/capture_overhead.py
 	$(BIN)/python benchmarks/end_step.py
 	$(BIN)/python benchmarks/modes_overhead.py
@@ -127,6 +135,20 @@ bench: setup
 	done
 	.venv-jax/bin/python -m benchmarks.jax_steps
 	.venv-mindspore/bin/python benchmarks/mindspore_steps.py
+
+soak: setup
+	$(BIN)/python benchmarks/soak.py
+
+# CHAOS_ARGS="--kills 20 --seed 7": the options of `python -m tests.chaos`.
+chaos: setup
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+# FUZZ_ARGS="--inputs 20000 --seed 7 --reader npy": the options of `python -m tests.fuzz`.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+sanitize: setup
+	$(BIN)/python -m tests.sanitize
 
 # DIAGNOSIS_ARGS="--network gpt --jobs 2": the options of `python -m benchmarks.diagnosis`.
 bench-diagnosis: setup

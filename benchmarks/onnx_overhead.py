@@ -27,7 +27,7 @@ import numpy as np
 import onnxruntime
 import torch
 from intervals import interval
-from workloads import ResNet
+from workloads import resnet18
 
 from opdump.adapters.host.reader import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
@@ -50,7 +50,7 @@ def exported_model() -> bytes:
         warnings.simplefilter("ignore")
         # The exporter that keeps batch normalisation as an operator, as most files that are in use have it.
         torch.onnx.export(
-            ResNet().train(False),
+            resnet18().train(False),
             (torch.randn(8, 3, 64, 64),),
             content,
             dynamo=False,

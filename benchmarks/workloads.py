@@ -1,12 +1,14 @@
-"""The training steps that the benchmarks run: ResNet-18 on 64 x 64 images, and a four-layer GPT.
+"""The training steps that the benchmarks run: ResNet-18 on 64 x 64 images, a four-layer GPT, and smaller nets.
 
 Sizes: ResNet batch 8 of 3x64x64, 10 classes, in-place ReLU and add. GPT: 4 pre-norm layers, width 256, 4 heads, 128 tokens,
-batch 4, vocabulary 1000, explicit attention with a boolean causal mask filled with -inf. Cross entropy, SGD with momentum 0.9.
+batch 4, vocabulary 1000, explicit attention with a boolean causal mask filled with -inf. Small ResNet: 6 blocks of 16 to 64 channels,
+batch 32 of 3x32x32. MLP: 20 times Linear(32), Tanh, batch 8. Cross entropy, SGD with momentum 0.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,22 +39,16 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, width: int = 64) -> None:
+    """A stem, which gives as many channels as the first of `widths`; a block of each width; a head."""
+
+    def __init__(self, stem: nn.Module, widths: Sequence[int]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, 2, 1),
+        self.stem = stem
+        pairs = itertools.pairwise((widths[0], *widths))
+        self.blocks = nn.Sequential(
+            *(BasicBlock(before, after, 1 if after == before else 2) for before, after in pairs)
         )
-        widths = [width * factor for factor in (1, 1, 2, 2, 4, 4, 8, 8)]
-        blocks = []
-        before = width
-        for after in widths:
-            blocks.append(BasicBlock(before, after, 1 if after == before else 2))
-            before = after
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(before, 10)
+        self.head = nn.Linear(widths[-1], 10)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
@@ -95,22 +91,29 @@ class GPT(nn.Module):
         return result
 
 
+def resnet18(width: int = 64) -> ResNet:
+    stem = nn.Sequential(
+        nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+    )
+    return ResNet(stem, [width * factor for factor in (1, 1, 2, 2, 4, 4, 8, 8)])
+
+
 def resnet_step() -> Step:
     """One training step of the ResNet on a fixed batch."""
     torch.manual_seed(0)
-    return _step(ResNet(), torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
+    return _step(resnet18(), torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
 
 
 def small_resnet_step() -> Step:
     """The same operators, 4 channels wide on 2 images of 32 x 32: next to no arithmetic."""
     torch.manual_seed(0)
-    return _step(ResNet(4), torch.randn(2, 3, 32, 32), torch.randint(10, (2,)))
+    return _step(resnet18(4), torch.randn(2, 3, 32, 32), torch.randint(10, (2,)))
 
 
-def gpt_step() -> Step:
+def gpt_step(batch: int = 4) -> Step:
     """One training step of the GPT on a fixed batch."""
     torch.manual_seed(0)
-    return _step(GPT(), torch.randint(1000, (4, 128)), torch.randint(1000, (4 * 128,)))
+    return _step(GPT(), torch.randint(1000, (batch, 128)), torch.randint(1000, (batch * 128,)))
 
 
 def small_gpt_step() -> Step:
@@ -131,6 +134,20 @@ def _step(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
     return step
 
 
+def narrow_resnet_step() -> Step:
+    """One training step of the small ResNet on a fixed batch."""
+    torch.manual_seed(0)
+    stem = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+    return _step(ResNet(stem, (16, 16, 32, 32, 64, 64)), torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))
+
+
+def mlp_step() -> Step:
+    """One training step of 20 tiny linear layers on a fixed batch: some 450 operators, and next to no arithmetic."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.Tanh())]
+    return _step(nn.Sequential(*layers), torch.randn(8, 32), torch.randint(32, (8,)))
+
+
 class Workload(NamedTuple):
     """Makes a training step, and one with the same operators that takes no time to compute."""
 
@@ -139,3 +156,12 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {"ResNet": Workload(resnet_step, small_resnet_step), "GPT": Workload(gpt_step, small_gpt_step)}
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "ResNet-18": resnet_step,
+    "small ResNet": narrow_resnet_step,
+    "GPT": lambda: gpt_step(8),
+    "MLP": mlp_step,
+}
+"""From large operators to tiny ones."""

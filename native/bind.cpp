@@ -1,21 +1,32 @@
 // Binds the native kernels to Python. Pointers come as integers, so that no array or tensor is parsed on the way.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "append_file.h"
 #include "compare.h"
+#include "digest_batch.h"
 #include "pool.h"
 #include "prototype.h"
 #include "reorder.h"
+#include "seen.h"
 #include "summarise.h"
+#include "xxh3.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,6 +40,9 @@ using opdump::Summary;
 
 // Giving up the GIL and getting it back costs more than so many bytes take to read.
 constexpr int64_t kReleaseBytes = 256 * 1024;
+
+// The bytes of so many adjacent elements, whatever their size, are a number that an integer holds.
+constexpr int64_t kMostAdjacent = INT64_MAX / 16;
 
 DType dtype_of(int64_t code) {
   if (code < 0 || code >= opdump::kDTypes) {
@@ -46,13 +60,36 @@ void require_elements(uintptr_t pointer, int64_t count) {
   }
 }
 
+void require_adjacent(uintptr_t pointer, int64_t count) {
+  require_elements(pointer, count);
+  if (count > kMostAdjacent) throw nb::value_error("the elements reach beyond any memory");
+}
+
 Summary summary_of(uintptr_t pointer, int code, int64_t count) {
   const DType dtype = dtype_of(code);
-  require_elements(pointer, count);
+  require_adjacent(pointer, count);
   const void* elements = reinterpret_cast<const void*>(pointer);
   if (count * opdump::kItemSize[code] < kReleaseBytes) return opdump::summarise(elements, dtype, count);
   const nb::gil_scoped_release released;
   return opdump::summarise(elements, dtype, count);
+}
+
+// The product of the sizes. Neither the bytes of all elements nor the distance of two may be more than an integer
+// holds.
+int64_t count_of(size_t dimensions, const int64_t* sizes, const int64_t* steps, int64_t item) {
+  for (size_t d = 0; d < dimensions; ++d) {
+    if (sizes[d] == 0) return 0;
+  }
+  int64_t bytes = item, extent = item;
+  for (size_t d = 0; d < dimensions; ++d) {
+    int64_t reach;
+    if (__builtin_mul_overflow(bytes, sizes[d], &bytes) || __builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) ||
+        __builtin_mul_overflow(reach, item, &reach) || reach == INT64_MIN ||
+        __builtin_add_overflow(extent, reach < 0 ? -reach : reach, &extent)) {
+      throw nb::value_error("the elements reach beyond any memory");
+    }
+  }
+  return bytes / item;
 }
 
 int64_t integer(nb::handle item) { return nb::cast<int64_t>(item); }
@@ -81,13 +118,12 @@ Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, 
   }
   int64_t sizes[opdump::kMaxDimensions];
   int64_t steps[opdump::kMaxDimensions];
-  int64_t count = 1;
   for (size_t d = 0; d < dimensions; ++d) {
     sizes[d] = integer(shape[d]);
     steps[d] = integer(strides[d]);
     require_elements(1, sizes[d]);
-    count *= sizes[d];
   }
+  const int64_t count = count_of(dimensions, sizes, steps, opdump::kItemSize[code]);
   require_elements(pointer, count);
   return summary_of_strided(reinterpret_cast<const void*>(pointer), dtype, static_cast<int>(dimensions), sizes, steps,
                             count);
@@ -116,7 +152,7 @@ class SummaryTable {
       const auto pointer = static_cast<uintptr_t>(pointers.data()[i]);
       const int64_t code = codes.data()[i];
       tensors[i] = {reinterpret_cast<const void*>(pointer), dtype_of(code), counts.data()[i]};
-      require_elements(pointer, counts.data()[i]);
+      require_adjacent(pointer, counts.data()[i]);
     }
     std::vector<Summary> found(count);
     {
@@ -147,6 +183,77 @@ class SummaryTable {
 
  private:
   std::vector<Summary> rows_;
+};
+
+// Whoever holds the mutex does not wait for the GIL, so others may wait for it with the GIL.
+class Digests {
+ public:
+  Digests(const std::vector<std::string>& names, int64_t capacity, bool with_instructions)
+      : names_(names), batch_(names, capacity, with_instructions) {}
+
+  // `steps` in elements.
+  size_t add(const void* elements, int64_t item, int dimensions, const int64_t* sizes, const int64_t* steps,
+             int64_t count) {
+    int64_t strides[opdump::kMaxDimensions];
+    for (int d = 0; d < dimensions; ++d) strides[d] = steps[d] * item;
+    const auto take = [&] {
+      const std::lock_guard<std::mutex> hold(mutex_);
+      const size_t number = batch_.add({elements, item, dimensions, sizes, strides, count});
+      note();
+      return number;
+    };
+    if (count * item < kReleaseBytes && !full_.load(std::memory_order_relaxed)) return take();
+    const nb::gil_scoped_release released;
+    return take();
+  }
+
+  size_t add_pointer(uintptr_t pointer, int64_t bytes, int64_t item) {
+    require_adjacent(pointer, bytes);
+    if (item < 1 || bytes % item != 0) {
+      throw nb::value_error(
+          (std::to_string(bytes) + " bytes are no elements of " + std::to_string(item) + " bytes").c_str());
+    }
+    const int64_t count = bytes / item, one = 1;
+    return add(reinterpret_cast<const void*>(pointer), item, 1, &count, &one, count);
+  }
+
+  nb::dict digests(size_t number) {
+    std::vector<std::string> found;
+    {
+      const nb::gil_scoped_release released;
+      const std::lock_guard<std::mutex> hold(mutex_);
+      if (number >= batch_.size()) {
+        throw nb::index_error(
+            ("tensor " + std::to_string(number) + " of " + std::to_string(batch_.size()) + " tensors").c_str());
+      }
+      found = batch_.digests(number);
+      note();
+    }
+    nb::dict by_name;
+    for (size_t i = 0; i < found.size(); ++i) by_name[names_[i].c_str()] = found[i];
+    return by_name;
+  }
+
+  size_t size() const { return size_.load(std::memory_order_relaxed); }
+
+  void clear() {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    batch_.clear();
+    note();
+  }
+
+ private:
+  void note() {
+    full_.store(batch_.is_full(), std::memory_order_relaxed);
+    size_.store(batch_.size(), std::memory_order_relaxed);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> names_;
+  opdump::DigestBatch batch_;
+  // What is asked for without the mutex.
+  std::atomic<bool> full_{false};
+  std::atomic<size_t> size_{0};
 };
 
 // The table of functions behind `__dlpack_c_exchange_api__`, which dlpack.h describes; the members used here have
@@ -207,9 +314,15 @@ Kind kind_of(nb::dlpack::dtype dtype) {
 // costs a tenth of seven attributes.
 class BatchSummarizer {
  public:
-  BatchSummarizer(nb::handle table, nb::handle prototype, const nb::tuple& classes)
+  BatchSummarizer(nb::handle table, nb::handle prototype, const nb::tuple& classes, nb::handle digests, nb::handle seen,
+                  nb::handle place)
       : table_object_(nb::borrow(table)),
         table_(nb::cast<SummaryTable*>(table)),
+        digests_object_(nb::borrow(digests)),
+        digests_(digests.is_none() ? nullptr : nb::cast<Digests*>(digests)),
+        seen_object_(nb::borrow(seen)),
+        seen_(seen.is_none() ? nullptr : nb::cast<opdump::Seen*>(seen)),
+        place_(nb::borrow(place)),
         prototype_(prototype),
         classes_(classes),
         api_(exchange_api_of(classes[0])) {
@@ -239,8 +352,8 @@ class BatchSummarizer {
   }
 
  private:
-  enum Place { kDtype, kShape, kSize, kRow, kTable, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
-  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table",
+  enum Place { kDtype, kShape, kSize, kRow, kTable, kDigest, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
+  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table", "digest",
                                                   "op",    "io",    "slot",      "argument", "source"};
 
   // The properties of a subclass may be overridden, and it may have no memory of its own.
@@ -275,22 +388,78 @@ class BatchSummarizer {
     const nb::object shape = nb::steal(PyTuple_New(facts.ndim));
     if (!shape) nb::raise_python_error();
     for (int d = 0; d < facts.ndim; ++d) {
-      count *= facts.shape[d];
+      if (__builtin_mul_overflow(count, facts.shape[d], &count)) return nb::object();
       PyObject* size = PyLong_FromLongLong(facts.shape[d]);
       if (size == nullptr) nb::raise_python_error();
       PyTuple_SET_ITEM(shape.ptr(), d, size);
     }
     if (count == 0) return nb::object();
-    const void* elements = static_cast<const char*>(facts.data) + facts.byte_offset;
-    const size_t row = table_->append(
-        summary_of_strided(elements, static_cast<DType>(kind.code), facts.ndim, facts.shape, facts.strides, count));
+    const View view{static_cast<const char*>(facts.data) + facts.byte_offset,
+                    kind.code,
+                    facts.ndim,
+                    facts.shape,
+                    facts.strides,
+                    count,
+                    count * opdump::kItemSize[kind.code]};
+    const bool is_known = seen_ != nullptr && view.bytes >= seen_->least_bytes();
+    const Read read = is_known ? read_once(tensor, view) : read_now(view);
     nb::object taken = prototype_.copy();
+    if (digests_ != nullptr) set(taken, kDigest, nb::int_(read.digest).ptr());
     set(taken, kDtype, kind.name);
     set(taken, kShape, shape.ptr());
-    set(taken, kSize, nb::int_(count * opdump::kItemSize[kind.code]).ptr());
-    set(taken, kRow, nb::int_(row).ptr());
+    set(taken, kSize, nb::int_(view.bytes).ptr());
+    set(taken, kRow, nb::int_(read.row).ptr());
     set(taken, kTable, table_object_.ptr());
     return taken;
+  }
+
+  struct View {
+    const void* elements;
+    int code;
+    int rank;
+    const int64_t* shape;
+    const int64_t* strides;
+    int64_t count;
+    int64_t bytes;
+  };
+  // The row of the summary, and the number of the digest where one is taken.
+  struct Read {
+    size_t row;
+    size_t digest;
+  };
+
+  Read read_now(const View& view) const {
+    const size_t row = table_->append(summary_of_strided(view.elements, static_cast<DType>(view.code), view.rank,
+                                                         view.shape, view.strides, view.count));
+    if (digests_ == nullptr) return {row, 0};
+    return {row, digests_->add(view.elements, opdump::kItemSize[view.code], view.rank, view.shape, view.strides,
+                               view.count)};
+  }
+
+  // What was read of the same view, where nothing has written into its storage since.
+  Read read_once(PyObject* tensor, const View& view) const {
+    const nb::object place = place_(nb::handle(tensor));
+    int64_t extent = 1;
+    for (int d = 0; d < view.rank; ++d) {
+      if (view.strides[d] < 0) return read_now(view);
+      extent += (view.shape[d] - 1) * view.strides[d];
+    }
+    const int64_t bytes = extent * opdump::kItemSize[view.code];
+    if (place.is_none() || bytes < static_cast<int64_t>(sizeof(uint64_t))) return read_now(view);
+    const auto [storage, version] = nb::cast<std::pair<uint64_t, int64_t>>(place);
+    opdump::Sighting now;
+    now.geometry = {view.elements, view.code, {view.shape, view.shape + view.rank}};
+    now.geometry.dimensions.insert(now.geometry.dimensions.end(), view.strides, view.strides + view.rank);
+    now.version = version;
+    now.fingerprint = opdump::fingerprint_of(view.elements, bytes);
+    const opdump::Sighting* before = seen_->find(storage, now);
+    if (before != nullptr) return {before->row, before->digest};
+    const uint64_t epoch = seen_->epoch();  // another thread may write while this one reads without the GIL
+    const Read read = read_now(view);
+    now.row = read.row;
+    now.digest = read.digest;
+    seen_->add(storage, std::move(now), epoch);
+    return read;
   }
 
   void set(const nb::object& taken, Place place, PyObject* value) const {
@@ -303,6 +472,11 @@ class BatchSummarizer {
 
   nb::object table_object_;
   SummaryTable* table_;
+  nb::object digests_object_;
+  Digests* digests_;
+  nb::object seen_object_;
+  opdump::Seen* seen_;
+  nb::object place_;
   Prototype prototype_;
   nb::tuple classes_;
   const ExchangeApi* api_;
@@ -402,11 +576,9 @@ PairNumbers pair_totals(uintptr_t first, int first_code, const std::vector<int64
   require_dimensions(shape, second_strides);
   const opdump::PairSide a{reinterpret_cast<const void*>(first), dtype_of(first_code), first_strides.data()};
   const opdump::PairSide b{reinterpret_cast<const void*>(second), dtype_of(second_code), second_strides.data()};
-  int64_t count = 1;
-  for (int64_t size : shape) {
-    require_elements(1, size);
-    if (__builtin_mul_overflow(count, size, &count)) throw nb::value_error("the elements reach beyond any memory");
-  }
+  for (int64_t size : shape) require_elements(1, size);
+  const int64_t count = count_of(shape.size(), shape.data(), first_strides.data(), opdump::kItemSize[first_code]);
+  count_of(shape.size(), shape.data(), second_strides.data(), opdump::kItemSize[second_code]);
   require_elements(first, count);
   require_elements(second, count);
   opdump::PairTotals found;
@@ -427,6 +599,93 @@ PairNumbers pair_totals(uintptr_t first, int first_code, const std::vector<int64
           found.distances,
           worst};
 }
+
+uint64_t xxh3_low(uintptr_t pointer, int64_t count) {
+  require_elements(pointer, count);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(pointer);
+  if (count < kReleaseBytes) return opdump::xxh3_128(bytes, count).low;
+  const nb::gil_scoped_release released;
+  return opdump::xxh3_128(bytes, count).low;
+}
+
+// An AppendFile of a Python process: whoever waits gives up the GIL, and hears of signals meanwhile.
+class Appender {
+ public:
+  Appender(int descriptor, int threads, int64_t capacity)
+      : file_(new opdump::AppendFile(descriptor, threads, capacity)), process_(getpid()) {}
+  ~Appender() {
+    // In a forked process the threads are not there to be joined, and a lock may be held by one of them for ever.
+    if (process_ != getpid()) return;
+    const nb::gil_scoped_release released;
+    delete file_;
+  }
+  Appender(const Appender&) = delete;
+  Appender& operator=(const Appender&) = delete;
+
+  int64_t append(const nb::bytes& header, uintptr_t elements, int64_t count) {
+    require_elements(elements, count);
+    const auto* begin = reinterpret_cast<const uint8_t*>(header.c_str());
+    const auto bytes = static_cast<int64_t>(header.size());
+    if (bytes < opdump::kRecordAlignment || bytes % opdump::kRecordAlignment != 0) {
+      throw nb::value_error("the header of a record has a multiple of 64 bytes");
+    }
+    while (true) {
+      int64_t offset = 0;
+      switch (append_once(begin, bytes, reinterpret_cast<const uint8_t*>(elements), count, &offset)) {
+        case opdump::AppendFile::Outcome::kDone: return offset;
+        case opdump::AppendFile::Outcome::kStopped: return -1;
+        case opdump::AppendFile::Outcome::kBusy: {
+          const nb::gil_scoped_release released;
+          std::this_thread::sleep_for(kCopying);  // another thread copies a tensor
+          break;
+        }
+        case opdump::AppendFile::Outcome::kNoRoom: {
+          const nb::gil_scoped_release released;
+          file_->wait_for_room(kSlice);
+        }
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+  void push() {
+    const nb::gil_scoped_release released;
+    file_->push();
+  }
+  void flush() {
+    push();
+    while (true) {
+      bool is_empty = false;
+      {
+        const nb::gil_scoped_release released;
+        is_empty = file_->wait_until_empty(kSlice);
+      }
+      if (is_empty) return;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+  void stop() {
+    const nb::gil_scoped_release released;
+    file_->stop();
+  }
+  int error() const { return file_->error(); }
+  int64_t bytes_appended() const { return file_->bytes_appended(); }
+  int64_t bytes_written() const { return file_->bytes_written(); }
+  double seconds_waited() const { return file_->seconds_waited(); }
+
+ private:
+  static constexpr std::chrono::milliseconds kSlice{100};
+  static constexpr std::chrono::microseconds kCopying{100};
+
+  opdump::AppendFile::Outcome append_once(const uint8_t* header, int64_t header_bytes, const uint8_t* elements,
+                                          int64_t count, int64_t* offset) {
+    if (count < kReleaseBytes) return file_->append(header, header_bytes, elements, count, offset);
+    const nb::gil_scoped_release released;
+    return file_->append(header, header_bytes, elements, count, offset);
+  }
+
+  opdump::AppendFile* const file_;
+  const pid_t process_;
+};
 
 std::vector<std::string> instruction_set_names() {
   const opdump::InstructionSet* sets[opdump::kMaxInstructionSets];
@@ -472,9 +731,33 @@ NB_MODULE(_native, m) {
       .def("rows", &SummaryTable::rows)
       .def("clear", &SummaryTable::clear)
       .def("__len__", &SummaryTable::size);
+  nb::class_<Digests>(m, "DigestBatch")
+      .def(nb::init<const std::vector<std::string>&, int64_t, bool>(), "names"_a, "capacity"_a = int64_t{1} << 28,
+           "with_instructions"_a = true)
+      .def("add", &Digests::add_pointer, "pointer"_a, "byte_count"_a, "item"_a = 1)
+      .def("digests", &Digests::digests, "number"_a)
+      .def("clear", &Digests::clear)
+      .def("__len__", &Digests::size);
+  nb::class_<opdump::Seen>(m, "SeenTensors")
+      .def(nb::init<int64_t>(), "least_bytes"_a)
+      .def("forget", &opdump::Seen::forget, "storage"_a)
+      .def("clear", &opdump::Seen::clear)
+      .def("__len__", &opdump::Seen::size);
   nb::class_<BatchSummarizer>(m, "BatchSummarizer")
-      .def(nb::init<nb::handle, nb::handle, const nb::tuple&>(), "table"_a, "prototype"_a, "classes"_a)
+      .def(nb::init<nb::handle, nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle>(), "table"_a,
+           "prototype"_a, "classes"_a, "digests"_a = nb::none(), "seen"_a = nb::none(), "place"_a = nb::none())
       .def("take_all", &BatchSummarizer::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
+  nb::class_<Appender>(m, "AppendFile")
+      .def(nb::init<int, int, int64_t>(), "descriptor"_a, "threads"_a = 2, "capacity"_a = int64_t{1} << 30)
+      .def("append", &Appender::append, "header"_a, "elements"_a, "byte_count"_a)
+      .def("push", &Appender::push)
+      .def("flush", &Appender::flush)
+      .def("stop", &Appender::stop)
+      .def_prop_ro("error", &Appender::error)
+      .def_prop_ro("bytes_appended", &Appender::bytes_appended)
+      .def_prop_ro("bytes_written", &Appender::bytes_written)
+      .def_prop_ro("seconds_waited", &Appender::seconds_waited);
+  m.def("xxh3_low_pointer", &xxh3_low, "pointer"_a, "byte_count"_a);
   m.def("copy_strided_pointer", &copy_strided, "source"_a, "destination"_a, "item"_a, "shape"_a, "source_strides"_a,
         "destination_strides"_a);
   m.def("widen_codes", &widen_codes, "codes"_a, "count"_a, "table"_a, "out"_a);

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
     from opdump.records import OpRecord, TensorRecord
     from opdump.replaying.replay import replay
+    from opdump.statistics.merging import merge_statistics
 
     __version__: str
 
@@ -44,6 +45,7 @@ _NAMES = {
     "plan": ("DumpPlan",),
     "records": ("OpRecord", "TensorRecord"),
     "replaying.replay": ("replay",),
+    "statistics.merging": ("merge_statistics",),
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
 _HOMES["open"] = ("catalog.catalog", "open_dump")
@@ -67,6 +69,7 @@ __all__ = [
     "acl",
     "capture",
     "compare",
+    "merge_statistics",
     "name_model",
     "onnx",
     "open",

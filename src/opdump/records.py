@@ -51,6 +51,7 @@ SkipReason = Literal[
     "device graph",  # recorded into a graph of the device, or replayed from one: it runs without the framework
     "not observed",  # ran where it could not be seen
     "not written",  # the dump could not be written any more when it ran
+    "not triggered",  # kept in memory with the last steps until no trigger could fire for it any more
     "not watched",  # watch mode: the files are of the watched operators' outputs
 ]
 WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
@@ -86,7 +87,7 @@ class Statistics(Mapping[str, StatisticValue]):
         /,
     ) -> int: ...
     @overload
-    def __getitem__(self, name: Literal["md5", "hash", "hash:md5", "hash:sha1"], /) -> str: ...
+    def __getitem__(self, name: Literal["md5", "hash", "hash:md5", "hash:sha1", "xxh3"], /) -> str: ...
     @overload
     def __getitem__(self, name: str, /) -> StatisticValue: ...
     def __getitem__(self, name: str, /) -> StatisticValue:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -25,13 +26,14 @@ from numpy.typing import NDArray
 
 from opdump.kernels import SUMMARY_FIELDS, Summary
 from opdump.records import IO, FiledTensor, OpRecord, SkipReason, StatisticValue, TensorRecord
-from opdump.statistics import SummaryStatistics
+from opdump.statistics import Extremes, SummaryStatistics
 
 NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
 """The row of a tensor without a summary: a summary's count is a number."""
 
 VALUE: Final = "Parameter"
 """op_type of what no operator made: it is filed, and nothing was executed."""
+_NO_EXTREMES: Final[Mapping[int, Extremes]] = MappingProxyType({})
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
 
 BlockTensor = tuple[int, IO, int, str, str, int]
@@ -149,7 +151,9 @@ class BlockRun:
         """The records of all operators."""
         return [*map(self.op, range(len(self.timestamps)))]
 
-    def tensor(self, place: int, op: OpRecord, summary: Summary | None) -> TensorRecord:
+    def tensor(
+        self, place: int, op: OpRecord, summary: Summary | None, extremes: Extremes | None = None
+    ) -> TensorRecord:
         """The record of what is in a slot."""
         _, io, slot, argument, source, tensor = self.pattern.sequence.slots[place]
         dtype, shape, data_size, skip = self.pattern.facts[tensor]
@@ -163,7 +167,7 @@ class BlockRun:
             source=source,
             data_size=data_size,
             skip=skip,
-            statistics={} if summary is None else SummaryStatistics(summary),
+            statistics={} if summary is None else SummaryStatistics(summary, extremes=extremes),
         )
 
 
@@ -184,8 +188,13 @@ Part: TypeAlias = "BlockRun | Singles[FiledTensor]"
 class StepColumns:
     """The parts of a step, in the order in which they were recorded."""
 
-    def __init__(self, parts: Sequence[Part], summaries: NDArray[np.float64]) -> None:
-        """`summaries` are those of the runs; its last row is NO_SUMMARY, which the row -1 means. All parts are of one step."""
+    def __init__(
+        self, parts: Sequence[Part], summaries: NDArray[np.float64], extremes: Mapping[int, Extremes] = _NO_EXTREMES
+    ) -> None:
+        """`summaries` are those of the runs; its last row is NO_SUMMARY, which the row -1 means. All parts are of one step.
+
+        `extremes` are, by rows of these, max and min by the rules of a device.
+        """
         self.parts = parts
         self.op_starts: Sequence[int] = [0, *accumulate(len(_ops_of(part)) for part in parts)]
         """Of each part the place of its first operator among all; behind them, how many there are."""
@@ -193,10 +202,15 @@ class StepColumns:
         rows: list[NDArray[np.intp]] = []
         singles: list[tuple[int, NDArray[np.float64]]] = []
         others: dict[int, Mapping[str, StatisticValue]] = {}
+        found: dict[int, Extremes] = {}
         for part, start in zip(parts, self.tensor_starts, strict=False):
             if isinstance(part, BlockRun):
                 rows.append(part.rows)
+                if extremes:
+                    known = map(extremes.get, part.rows.tolist())
+                    found.update((start + place, each) for place, each in enumerate(known) if each is not None)
                 continue
+            found.update((start + place, each) for place, each in extremes_of(part.tensors).items())
             rows.append(np.full(len(part.tensors), -1, np.intp))
             numbers, _, further = statistics_of(part.tensors)
             others.update({start + place: statistics for place, statistics in further.items()})
@@ -210,6 +224,8 @@ class StepColumns:
         """The places of tensors without a summary."""
         self.others: Mapping[int, Mapping[str, StatisticValue]] = others
         """By a tensor's place, what its summary does not give; or all statistics of one without a summary."""
+        self.extremes: Mapping[int, Extremes] = found
+        """By a tensor's place, max and min by the rules of a device, where a layout needs them and they are not those of the summary."""
 
     @property
     def ops(self) -> Sequence[OpRecord]:
@@ -278,9 +294,14 @@ class StepColumns:
             if isinstance(found, Singles):
                 yield place, op, of_single[place]
                 continue
-            rows = self.summaries[self.tensor_starts[number] :]
+            start = self.tensor_starts[number]
+            rows, extremes = self.summaries[start:], self.extremes
             slots = found.pattern.slots_of[within]
-            yield place, op, [found.tensor(slot, op, _summary(rows[slot].tolist())) for slot in slots]
+            yield (
+                place,
+                op,
+                [found.tensor(slot, op, _summary(rows[slot].tolist()), extremes.get(start + slot)) for slot in slots],
+            )
 
     @property
     def op_types(self) -> set[str]:
@@ -310,7 +331,7 @@ class StepColumns:
             ops += own
             numbers = self.summaries[start : start + len(part.rows)].tolist()
             for place, (slot, row) in enumerate(zip(part.pattern.sequence.slots, numbers, strict=True)):
-                tensors.append(part.tensor(place, own[slot[0]], _summary(row)))
+                tensors.append(part.tensor(place, own[slot[0]], _summary(row), self.extremes.get(start + place)))
         return ops, tensors
 
 
@@ -389,6 +410,15 @@ def statistics_of(
     # numpy takes four times as long from a list of tuples.
     numbers = np.fromiter(chain.from_iterable(summaries), np.float64, count=len(summaries) * width)
     return numbers.reshape(-1, width), bare, others
+
+
+def extremes_of(tensors: Iterable[FiledTensor]) -> dict[int, Extremes]:
+    """Max and min by the rules of a device of those that have them beside a summary, by their places."""
+    return {
+        place: statistics.extremes
+        for place, statistics in enumerate([tensor.statistics for tensor in tensors])
+        if type(statistics) is SummaryStatistics and statistics.extremes is not None
+    }
 
 
 def _ops_of(part: Part) -> Sequence[object]:

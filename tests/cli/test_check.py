@@ -18,8 +18,10 @@ from opdump.configs.shared.focused_config import Suspect, focused_config
 from opdump.conversion import ConversionPlan, convert
 from opdump.dump_file import DumpFile, DumpTensor, write_dump_file
 from opdump.errors import ConfigError
-from opdump.plan import KernelPattern
+from opdump.plan import DumpPlan, KernelPattern
+from opdump.testing import sample_step
 from tests.conversion.dump_files import TIME, overflow_file
+from tests.layouts.filing import file_step, new_writer
 
 DEVICE = "20231114221320/0/net/1/0"
 
@@ -51,6 +53,21 @@ def broken(tmp_path: Path) -> Path:
     dump(place, "Sub", 4, half(1, 2), half(0, 0))
     dump(place, "Cast", 5, half(1, 2), half(1, 65000))
     return tmp_path
+
+
+def test_a_run_that_did_not_end_is_told_where_each_of_its_steps_is_whole(tmp_path: Path) -> None:
+    for number, totals in enumerate((None, {"executed": 1})):
+        plan = DumpPlan(path=tmp_path / str(number), layout="mindspore-2.3")
+        writer = new_writer(plan)
+        for step in range(2):
+            file_step(writer, sample_step(step))
+        writer.close(totals)
+    cut_off, ended = check(tmp_path / "0"), check(tmp_path / "1")
+    assert "opdump: warning: rank 0: the run was cut off, or still runs" in cut_off.stderr
+    assert "up to step 1" in cut_off.stderr
+    assert "cut off" not in ended.output
+    assert cut_off.exit_code == ended.exit_code
+    assert cut_off.stdout == ended.stdout.replace(str(tmp_path / "1"), str(tmp_path / "0"))
 
 
 def rows(done: Result) -> list[list[str]]:

@@ -67,9 +67,15 @@ def test_the_json_holds_every_field_but_text_and_warnings() -> None:
         dialect="acl",
         on_error="stop",
         checks=("tensor_overflow",),
+        triggers=("nan",),
+        reread=True,
+        max_disk=1000,
+        min_free_disk=1000,
+        max_memory=1000,
+        max_overhead=0.1,
     )
     shown = json.loads(plan.to_json())
-    assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "layout_chosen", "warnings"}
+    assert set(shown) == set(DumpPlan.__dataclass_fields__) - {"config_text", "layout_chosen", "warnings", "ring"}
     assert shown["models"][0]["layers"] == ["a"]
     assert shown["devices"] == [1, 2]
     assert shown["steps"] == "all"

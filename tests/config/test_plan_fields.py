@@ -50,6 +50,13 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "class_names_in_scope": (False, False),
     "layout": ("mindspore-2.10", "mindspore-2.10"),
     "trailing_comma": (True, True),
+    "ring": (3, 3),
+    "triggers": (["nan"], ("nan",)),
+    "reread": (True, True),
+    "max_disk": ("20GB", 20_000_000_000),
+    "min_free_disk": ("512 MiB", 536_870_912),
+    "max_memory": (4096, 4096),
+    "max_overhead": ("10%", 0.1),
     "layout_chosen": (False, False),
     "config_text": ("{}", "{}"),
     "warnings": (["a"], ("a",)),
@@ -74,6 +81,7 @@ WITH: dict[str, dict[str, Any]] = {
     "statistic_category": {"saved_data": "statistic"},
     "stat_calc_mode": {"saved_data": "statistic"},
     "overflow_number": {"op_debug_mode": 3},
+    "ring": {"saved_data": "statistic"},
     "file_format": {"layout": "mindspore-async"},
     "stream_in_names": {"layout": "mindspore-async"},
     "step_level": {"layout": "mindspore-async"},
@@ -90,7 +98,7 @@ def test_the_table_has_every_field() -> None:
 def test_a_field_beside_a_plan_has_its_value(key: str, of_onnx: bool, tmp_path: Path) -> None:
     written, held = VALUES[key]
     layout = WITH.get(key, {}).get("layout", "acl" if of_onnx else "mindspore-2.3")
-    plan = DumpPlan(path=tmp_path, layout=layout)
+    plan = DumpPlan(path=tmp_path, layout=layout, saved_data=WITH.get(key, {}).get("saved_data", "tensor"))
     changed = plan_of(plan, **{key: written}) if of_onnx else resolve_plan(plan, {key: written})
     assert getattr(changed, key) == held
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore.plan import plan_from_keywords
 from opdump.errors import OpdumpError
-from opdump.plan import DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet
+from opdump.plan import TRIGGERS, DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet
 from opdump.statistics import OWN
 from tests.config.verdicts import load, run
 
@@ -65,10 +65,17 @@ PLANS: dict[str, st.SearchStrategy[Any]] = {
     "kernel_by_kernel": st.booleans(),
     "dialect": st.sampled_from(["mindspore", "acl", "tensorflow"]),
     "class_names_in_scope": st.booleans(),
-    "layout": st.sampled_from(["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl"]),
+    "layout": st.sampled_from(["mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl", "packed"]),
     "on_error": st.sampled_from(["continue", "stop"]),
     "checks": st.none() | st.lists(st.sampled_from(["recommended", "tensor_overflow"])).map(tuple),
     "trailing_comma": st.booleans(),
+    "ring": st.integers(0, 9),
+    "triggers": st.lists(st.sampled_from(TRIGGERS), unique=True).map(tuple),
+    "reread": st.booleans(),
+    "max_disk": st.none() | st.integers(1, 10**15),
+    "min_free_disk": st.none() | st.integers(1, 10**15),
+    "max_memory": st.none() | st.integers(1, 10**15),
+    "max_overhead": st.none() | st.floats(1e-6, 1e6),
 }
 CONFIGS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "mindspore": {

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from opdump.kernels import Summary, summarise
+from opdump.kernels.xxh3 import xxh3_128
 from opdump.statistics import (
     DEFAULT,
     OWN,
@@ -20,7 +21,7 @@ from opdump.statistics import (
     name_of_heading,
     one_spelling,
 )
-from opdump.statistics.digests import md5, sha1
+from opdump.statistics.digests import md5, sha1, xxh3
 
 
 def _arrays() -> list[npt.NDArray[Any]]:
@@ -65,7 +66,8 @@ def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
         assert isinstance(statistics[name], int), name
     assert set(statistics) == set(one_spelling(OWN))
     assert statistics["md5"] == statistics["hash:md5"] == hashlib.md5(array.tobytes()).hexdigest()
-    assert len(statistics) == 13
+    assert statistics["xxh3"] == xxh3_128(array.tobytes())
+    assert len(statistics) == 14
 
 
 def test_an_unknown_statistic_or_one_not_taken_is_a_key_error() -> None:
@@ -101,12 +103,22 @@ def test_a_digest_sees_elements_and_not_strides_or_byte_order() -> None:
     array = np.arange(12, dtype=np.int32).reshape(3, 4)
     assert md5(array.T) == md5(array.T.copy())
     assert md5(array.astype(">i4")) == md5(array)
+    assert xxh3(array.T) == xxh3(array.T.copy())
+    assert xxh3(array.astype(">i4")) == xxh3(array) != xxh3(array.T)
+    assert sha1(array.T) == sha1(array.T.copy())
+    assert sha1(array.astype(">i4")) == sha1(array) != sha1(array.T)
     assert md5(np.empty(0)) == hashlib.md5(b"").hexdigest()
 
 
 def test_only_wanted_digests_are_taken() -> None:
     assert not ElementStatistics(["max", "l2norm"])
     assert list(ElementStatistics(["hash:md5", "md5"]).of(np.zeros(2))) == ["md5"]
+    assert list(ElementStatistics(["xxh3", "max"]).of(np.zeros(2))) == ["xxh3"]
+
+
+def test_digests_that_are_alone_are_told_by_their_names() -> None:
+    assert ElementStatistics(["hash:md5", "max", "xxh3"]).digests_alone == ("md5", "xxh3")
+    assert ElementStatistics(["max"]).digests_alone == ()
 
 
 @pytest.mark.parametrize(
@@ -148,6 +160,7 @@ def test_headings_are_those_of_statistic_csv() -> None:
         "SHA1",
         "SHA1",
         "MD5",
+        "XXH3",
     ]
     assert {name for name, each in OWN.items() if each.on_device} == {"max", "min", "avg", "l2norm"}
     assert set(DEFAULT) <= set(OWN)

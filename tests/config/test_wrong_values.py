@@ -85,9 +85,12 @@ FIELDS: dict[str, set[str]] = {
     "initial_iteration": _NUMBER,
     "op_debug_mode": _NUMBER,
     "overflow_number": _NUMBER,
+    "ring": _NUMBER,
+    **{name: {"None", "three"} for name in ("max_disk", "min_free_disk", "max_memory")},
+    "max_overhead": {"None", "three", "a fraction"},
 }
 # What a keyword takes beside: lists in the place of tuples, texts in the place of paths, None for nothing.
-_LISTS = ("kernels", "devices", "statistic_category", "overflow_kinds", "models", "warnings", "checks")
+_LISTS = ("kernels", "devices", "statistic_category", "overflow_kinds", "models", "warnings", "checks", "triggers")
 _LOOSER: dict[str, set[str]] = {
     "path": {"a word", "a word in capitals", "a path out"},
     "devices": {"a list of a number"},
@@ -196,7 +199,7 @@ def test_a_wrong_argument_of_tensorflow_install_is_refused(name: str) -> None:
 
 def test_every_field_has_a_type_that_is_looked_at(tmp_path: Path) -> None:
     # A hint that the mechanism does not know would let everything pass.
-    known = (bool, int, str, Path, StepSet, KernelPattern, ModelSelection, type(None))
+    known = (bool, int, float, str, Path, StepSet, KernelPattern, ModelSelection, type(None))
 
     def leaves(hint: Any) -> list[Any]:
         if typing.get_origin(hint) is typing.Literal:

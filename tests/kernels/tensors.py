@@ -30,7 +30,8 @@ def as_float64(array: Array, dtype: str) -> NDArray[np.float64]:
         values = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     elif dtype == "bool":
         values = array.view(np.uint8).astype(np.bool_)
-    return values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of a NaN that signals
+        return values.astype(np.float64)
 
 
 def ordinary(dtype: str, count: int) -> Array:

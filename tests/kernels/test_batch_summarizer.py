@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from opdump.kernels import DTYPE_CODES, BatchSummarizer, SummaryTable, batch_summarizer, reference
+from opdump.kernels import (
+    DTYPE_CODES,
+    BatchSummarizer,
+    DigestBatch,
+    SummaryTable,
+    batch_summarizer,
+    digest_batch,
+    reference,
+)
+from opdump.kernels.xxh3 import xxh3_128
 from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord
 
@@ -16,7 +26,12 @@ torch = pytest.importorskip("torch")
 
 CLASSES = (torch.Tensor, torch.nn.Parameter)
 PAIRS = list(
-    dict.fromkeys(((SummaryTable, BatchSummarizer), (reference.SummaryTable, batch_summarizer.BatchSummarizer)))
+    dict.fromkeys(
+        (
+            (SummaryTable, BatchSummarizer, DigestBatch),
+            (reference.SummaryTable, batch_summarizer.BatchSummarizer, digest_batch.DigestBatch),
+        )
+    )
 )
 OP = OpRecord("Add", "Default/Add-op0", 1)
 """An operator to which the tensors belong."""
@@ -25,9 +40,10 @@ OP = OpRecord("Add", "Default/Add-op0", 1)
 class Taking:
     """A table, what fills it, and the tensors that had to be looked at otherwise."""
 
-    def __init__(self, pair: tuple[Any, Any]) -> None:
+    def __init__(self, pair: tuple[Any, Any, Any]) -> None:
         self.table = pair[0]()
-        self.taker = pair[1](self.table, TensorSnapshot("", (), 0), CLASSES)
+        self.digests = pair[2](("md5", "hash", "xxh3"))
+        self.taker = pair[1](self.table, TensorSnapshot("", (), 0), CLASSES, self.digests)
         self.others: list[tuple[Any, str]] = []
 
     def take(self, *lives: tuple[int, str, Any, str, str]) -> list[TensorSnapshot]:
@@ -71,7 +87,7 @@ NOT_READ: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", READ)
-def test_what_lies_in_memory_is_read(pair: tuple[Any, Any], name: str) -> None:
+def test_what_lies_in_memory_is_read(pair: tuple[Any, Any, Any], name: str) -> None:
     tensor = READ[name]()
     taking = Taking(pair)
     (taken,) = taking.take((3, "weight", tensor, "Parameter.w", ""))
@@ -89,12 +105,18 @@ def test_what_lies_in_memory_is_read(pair: tuple[Any, Any], name: str) -> None:
     assert row[0] == tensor.numel()
     assert torch.equal(torch.tensor(row[9]), wanted.sum()) or wanted.isnan().any()
     assert row[1] == wanted.isnan().sum().item()
+    elements = bytes(tensor.detach().reshape(-1).contiguous().view(torch.uint8).tolist())
+    assert taking.digests.digests(taken.digest) == {
+        "md5": hashlib.md5(elements, usedforsecurity=False).hexdigest(),
+        "hash": hashlib.sha1(elements, usedforsecurity=False).hexdigest(),
+        "xxh3": xxh3_128(elements),
+    }
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("name", NOT_READ)
-def test_everything_else_is_left_to_others(pair: tuple[Any, Any], name: str) -> None:
+def test_everything_else_is_left_to_others(pair: tuple[Any, Any, Any], name: str) -> None:
     tensor = NOT_READ[name]()
     taking = Taking(pair)
     (taken,) = taking.take((0, "self", tensor, "", ""))
@@ -104,7 +126,7 @@ def test_everything_else_is_left_to_others(pair: tuple[Any, Any], name: str) -> 
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_reason_to_skip_is_respected(pair: tuple[Any, Any]) -> None:
+def test_a_reason_to_skip_is_respected(pair: tuple[Any, Any, Any]) -> None:
     taking = Taking(pair)
     tensor = torch.ones(2)
     taking.take((0, "self", tensor, "", "allocation"))
@@ -113,7 +135,7 @@ def test_a_reason_to_skip_is_respected(pair: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, Any]) -> None:
+def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, Any, Any]) -> None:
     taking = Taking(pair)
     tensors = [torch.full((2,), float(number)) for number in range(40)]
     entries = taking.take(*((slot, f"tensors[{slot}]", tensor, "", "") for slot, tensor in enumerate(tensors)))
@@ -126,15 +148,15 @@ def test_tensors_keep_their_order_and_are_objects_of_their_own(pair: tuple[Any, 
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any]) -> None:
+def test_tensors_may_belong_to_no_operator_yet(pair: tuple[Any, Any, Any]) -> None:
     entries: list[TensorSnapshot] = []
     Taking(pair).taker.take_all(None, "output", ((0, "", torch.ones(2), "", ""),), entries, lambda *_: None)
     assert [entry.op for entry in entries] == [None]
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
-    table_type, taker_type = pair
+def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any, Any]) -> None:
+    table_type, taker_type, _ = pair
     with pytest.raises(AttributeError, match="__dlpack_c_exchange_api__"):
         taker_type(table_type(), TensorSnapshot("", (), 0), (int,))
     with pytest.raises(TypeError, match="slot, argument, tensor, source and skip"):
@@ -144,7 +166,7 @@ def test_mistakes_of_a_caller_are_refused(pair: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_an_error_that_is_not_the_tensors_own_is_not_hidden(pair: tuple[Any, Any]) -> None:
+def test_an_error_that_is_not_the_tensors_own_is_not_hidden(pair: tuple[Any, Any, Any]) -> None:
     def fails(tensor: Any, skip: str) -> TensorSnapshot:
         raise KeyError(skip)
 

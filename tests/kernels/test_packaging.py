@@ -94,7 +94,8 @@ def test_a_wheel_holds_the_package_and_the_compiled_kernels_and_no_sources(sourc
     call(*options, *quick, "--wheel-dir", str(tmp_path / "wheel"), str(sources))
     (wheel,) = (tmp_path / "wheel").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert len([name for name in names if name.startswith("opdump/kernels/_native.") and name.endswith(".so")]) == 1
+    for room in ("kernels", "interpreter"):
+        assert len([name for name in names if name.startswith(f"opdump/{room}/_native.") and name.endswith(".so")]) == 1
     assert {"opdump/py.typed", "opdump/kernels/reference.py", "opdump/kernels/_native.pyi"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "opdump_start.pth" in names, "beside the package, where Python looks for such files"

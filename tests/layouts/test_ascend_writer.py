@@ -292,6 +292,18 @@ def test_two_runs_within_a_second_stay_apart(tmp_path: Path, settings: Mapping[s
 
 
 @FORMS
+def test_two_runs_that_begin_at_once_stay_apart(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+    writers = [_writer(tmp_path, settings) for _ in range(2)]
+    for writer in writers:
+        _file_step(writer, _small())
+    for writer in writers:
+        writer.close({"executed": 1})
+    assert writers[0].time != writers[1].time
+    assert [run.id for run in open_dump(tmp_path).runs] == [1, 2]
+    assert [run.complete for run in open_dump(tmp_path).runs] == [True, True]
+
+
+@FORMS
 def test_ranks_are_devices(tmp_path: Path, settings: Mapping[str, Any]) -> None:
     for rank_id in (0, 1):
         _file(tmp_path, settings, sample_step(0, rank_id=rank_id), rank_id=rank_id)

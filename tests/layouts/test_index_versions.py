@@ -97,6 +97,20 @@ def test_an_index_of_version_3_knows_of_no_memory(tmp_path: Path) -> None:
         assert record.numpy().shape == record.shape
 
 
+def test_an_index_of_version_4_knows_of_no_bounds(tmp_path: Path) -> None:
+    catalog = open_dump(_unpacked("version_4", tmp_path) / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    assert catalog.runs[0].degraded == ()
+    assert all(record.numpy().shape == record.shape for record in catalog)
+
+
+def test_nothing_is_added_to_an_index_of_version_4(tmp_path: Path) -> None:
+    dump = _unpacked("version_4", tmp_path) / "sync"
+    with pytest.raises(DumpPathError, match=r"is an index of version 4.*dump into a new directory"):
+        new_writer(DumpPlan(path=dump))
+
+
 def test_an_index_of_version_3_with_a_column_of_version_4_is_of_neither(tmp_path: Path) -> None:
     dump = _unpacked("version_3", tmp_path) / "sync"
     run_sql("ALTER TABLE signatures ADD COLUMN memory TEXT NOT NULL DEFAULT ''")(index_file(dump))

@@ -124,7 +124,7 @@ def test_a_name_with_a_comma_is_quoted() -> None:
 )
 def test_the_fast_way_prints_what_the_statistics_say(summary: Summary, categories: list[str]) -> None:
     encoder = StatisticEncoder(categories)
-    statistics = SummaryStatistics(summary, {"md5": "0" * 32, "hash": "1" * 40})
+    statistics = SummaryStatistics(summary, {"md5": "0" * 32, "hash": "1" * 40, "xxh3": "2" * 32})
     row = "".join(rows_of(encoder, _OP, "x", [replace(_RECORD, statistics=statistics)]))
     expected = ",".join(format_statistic(statistics[name]) for name in encoder.categories)
     assert row == f'MatMul,x,0,0,1795247154245448,input,1,24,float32,"(2,3)",{expected}\n'

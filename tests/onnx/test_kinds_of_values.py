@@ -310,6 +310,16 @@ def test_the_reader_takes_plain_arrays_too() -> None:
     assert reader.take(np.array(["text"])).skip == "opaque"
 
 
+@pytest.mark.parametrize("elements", [True, False])
+def test_of_complex_tensors_there_are_elements_alone(elements: bool) -> None:
+    reader = NumpyReader(statistics=True, elements=elements, names=("md5",))
+    real, pair = reader.take(numbers(3)), reader.take(np.array([1 + 2j], np.complex64))
+    assert reader.summaries([real, pair])[1] is None
+    assert real.others
+    assert not pair.others
+    assert (pair.elements is not None) == elements
+
+
 def test_int64_feeds_keep_their_values() -> None:
     model = model_of(
         [helper.make_node("Add", ["i", "i"], ["y"], name="add")], {"i": (INT64, ["n"])}, {"y": (INT64, ["n"])}

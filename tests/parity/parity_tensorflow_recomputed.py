@@ -12,15 +12,12 @@ import pytest
 
 from tests.parity.tf_witness import VERSIONS, cases, run
 
-GAPS = {
-    "partial_run": "runs in parts are told, and not recorded",
-}
 SHARE = 0.99
 
 
 @pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("kind", "name"), cases(GAPS))
+@pytest.mark.parametrize(("kind", "name"), cases())
 def test_an_operator_computed_again_gives_what_was_recorded(kind: str, name: str, version: str, tmp_path: Path) -> None:
     run(version, "run_tf_witness.py", kind, name, tmp_path, "--dump-alone")
     told = run(version, "recompute_tf.py", tmp_path / "dump")

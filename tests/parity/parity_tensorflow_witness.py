@@ -13,10 +13,6 @@ import opdump
 from tests.parity.tf_executed_nodes import find
 from tests.parity.tf_witness import PROGRAMS, VERSIONS, cases, run
 
-GAPS = {
-    "partial_run": "runs in parts are told, and not recorded",
-}
-
 
 def test_there_are_ten_programs() -> None:
     assert len(PROGRAMS) == 10
@@ -24,7 +20,7 @@ def test_there_are_ten_programs() -> None:
 
 @pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("kind", "name"), cases(GAPS))
+@pytest.mark.parametrize(("kind", "name"), cases())
 def test_every_executed_node_is_in_the_manifest(kind: str, name: str, version: str, tmp_path: Path) -> None:
     told = run(version, "run_tf_witness.py", kind, name, tmp_path)
     dump = tmp_path / "dump"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,9 @@ PROGRAMS = [
 ]
 
 
-def cases(gaps: Mapping[str, str]) -> list[Any]:
-    """Parameters of a test, `kind` and `name`; `gaps` are programs that it is expected to fail for, and why."""
-    marks = {
-        name: [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)] for name, reason in gaps.items()
-    }
-    return [pytest.param(kind, name, marks=marks.get(name, ()), id=name) for kind, name in PROGRAMS]
+def cases() -> list[Any]:
+    """Parameters of a test, `kind` and `name`."""
+    return [pytest.param(kind, name, id=name) for kind, name in PROGRAMS]
 
 
 def run(version: str, script: str, *arguments: str | Path) -> dict[str, Any]:

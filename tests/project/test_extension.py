@@ -174,13 +174,13 @@ def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed:
     def opdump(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return python(installed, "-m", "opdump", *arguments, cwd=tmp_path)
 
-    run = opdump("run", "--full", "--layout", "packed", "--path", "dump", EXAMPLE / "train.py")
+    run = opdump("run", "--full", "--layout", "appended", "--path", "dump", EXAMPLE / "train.py")
     assert run.returncode == 0, run.stderr
-    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.packed"]
+    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.appended"]
     shown = opdump("show", "dump", "--op", "Multiply", "--json")
     assert shown.returncode == 0, shown.stderr
     tensors = [tensor for each in json.loads(shown.stdout)["operators"] for tensor in each["tensors"]]
-    assert {tensor["file"] for tensor in tensors} == {"dump/rank_0.1.packed"}
+    assert {tensor["file"] for tensor in tensors} == {"dump/rank_0.1.appended"}
     findings = json.loads(opdump("check", "dump", "--json").stdout)["findings"]
     assert {"inf", "all equal"} <= {each["check"] for each in findings}
     done = opdump("convert", "dump", "-o", "out", "--json")
@@ -189,7 +189,7 @@ def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed:
     (first,) = [name for name in outputs if "/0/MatMul." in name and name.endswith(".output.0.npy")]
     weights = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / first), np.ones((2, 4), np.float32) @ weights)
-    cut = tmp_path / "dump" / "rank_0.1.packed"
+    cut = tmp_path / "dump" / "rank_0.1.appended"
     os.truncate(cut, cut.stat().st_size // 2)
     assert "cut off" in opdump("show", "dump").stdout + opdump("show", "dump").stderr
     told = opdump("convert", "dump", "-o", "half", "--json")
@@ -207,10 +207,10 @@ torch.optim.SGD(model.parameters(), 0.1).step()
 
 def test_a_framework_of_opdump_is_captured_in_it_too(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TORCH)
-    options = ("--full", "--layout", "packed", "--path", "dump")
+    options = ("--full", "--layout", "appended", "--path", "dump")
     run = python(installed, "-m", "opdump", "run", *options, "train.py", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.packed"]
+    assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_0.1.appended"]
     shown = json.loads(
         python(installed, "-m", "opdump", "show", "dump", "--json", "--op", "addmm", cwd=tmp_path).stdout
     )
@@ -228,9 +228,9 @@ def test_the_code_on_the_page_is_that_of_the_example() -> None:
 
 def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(installed: Path, tmp_path: Path) -> None:
     script = EXAMPLE / "train.py"
-    done = python(installed, "-m", "opdump", "run", "--layout", "paked", "--path", "dump", script, cwd=tmp_path)
+    done = python(installed, "-m", "opdump", "run", "--layout", "apended", "--path", "dump", script, cwd=tmp_path)
     assert done.returncode == 2
-    assert "nearest: 'packed'" in done.stderr
+    assert "nearest: 'appended'" in done.stderr
     info = tmp_path / "broken" / "opdump_broken-2.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: opdump-broken\nVersion: 2.0\n")

@@ -50,6 +50,22 @@ def test_files_are_there_after_close_whole_and_read_only(tmp_path: Path) -> None
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
+def test_how_long_a_caller_waits_for_the_disk_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(descriptor: int, views: list[memoryview]) -> int:
+        time.sleep(0.05)
+        return writev(descriptor, views)
+
+    writev = os.writev
+    for name, write in (("quick", writev), ("slow", slow)):
+        monkeypatch.setattr(os, "writev", write)
+        sink = DirectorySink(tmp_path / name, writers=1, capacity=10_000)
+        for number in range(6):
+            sink.write_array(f"{number}.npy", np.full(1000, number))
+        waited = sink.seconds_waited
+        sink.close()
+        assert (waited >= 0.2) == (name == "slow"), waited
+
+
 def test_write_bytes_replaces_what_had_the_name(tmp_path: Path) -> None:
     sink = DirectorySink(tmp_path)
     sink.write_bytes("a/x.csv", b"one")

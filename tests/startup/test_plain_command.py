@@ -37,7 +37,11 @@ def without_line(text: str) -> str:
 def figures(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     """The report of a run, without what differs from run to run."""
     report: dict[str, object] = json.loads(done.stderr.splitlines()[-1])
-    return {key: value for key, value in report.items() if key not in ("seconds", "path", "bytes")}
+    return {
+        key: value
+        for key, value in report.items()
+        if key not in ("seconds", "capture_seconds", "overhead", "path", "bytes")
+    }
 
 
 @pytest.fixture

@@ -32,7 +32,8 @@ def forked(work):
 """
 
 
-def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path, compiled: bool) -> None:
     lines = {
         "subprocess.run(nothing)": ["started True True PYTHON"],
         "subprocess.run(nothing, env={})": ["started True False PYTHON"],
@@ -52,7 +53,8 @@ def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path) -> None:
         ],
     }
     body = "\n".join(f"print({number}, flush=True)\n{line}" for number, line in enumerate(lines))
-    (tmp_path / "program.py").write_text(f"{WATCHED}\nif __name__ == '__main__':\n    exec({body!r})\n")
+    first = "" if compiled else "import sys; sys.modules['opdump.interpreter._native'] = None"
+    (tmp_path / "program.py").write_text(f"{first}\n{WATCHED}\nif __name__ == '__main__':\n    exec({body!r})\n")
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     python = Path(sys.executable).name
     expected = [
@@ -60,6 +62,24 @@ def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path) -> None:
     ]
     # multiprocessing loads two such modules for that.
     assert (done.stderr, done.stdout.splitlines()) == ("", expected)
+
+
+def test_no_other_event_reaches_the_hook() -> None:
+    pytest.importorskip("opdump.interpreter._native", reason="installed without a compiler")
+    told = """
+import os, sys
+from opdump.interpreter._native import add_audit_hook
+seen = []
+add_audit_hook(lambda event, arguments: seen.append((event, arguments)), ("os.fork", "os.system"))
+id(seen), sys._getframe(), os.system("true")
+assert seen == [("os.system", (b"true",))], seen
+def refuse(event, arguments): raise PermissionError(event)
+add_audit_hook(refuse, ("os.system",))
+try: os.system("true")
+except PermissionError as error: print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", "os.system\n")
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,24 @@ EFFECTS: dict[str, Effect] = {
         False,
         True,
     ),
+    "ring": (
+        {"saved_data": "statistic", "triggers": []},
+        {"ring": 1},
+        lambda found: bool(found.named("statistic.csv")),
+        True,
+        False,
+    ),
+    "triggers": (
+        {"saved_data": "statistic", "ring": 1},
+        {"triggers": []},
+        lambda found: bool(found.named("statistic.csv")),
+        True,
+        False,
+    ),
+    "max_disk": ({}, {"max_disk": 1}, Dumped.steps, {"0", "1"}, {"0"}),
+    "min_free_disk": ({}, {"min_free_disk": "9000TB"}, Dumped.steps, {"0", "1"}, set()),
+    "max_memory": ({}, {"max_memory": 8}, lambda found: bool(found.named(".npy")), True, False),
+    "max_overhead": ({}, {"max_overhead": "5%"}, lambda found: opdump.open(found.path).runs[0].plan.get("max_overhead"), None, 0.05),
     "trailing_comma": (
         {"saved_data": "statistic"},
         {"trailing_comma": True},
@@ -159,7 +177,14 @@ def _dumped(path: Path, **settings: Any) -> Dumped:
 
 
 def test_the_tables_have_every_field_that_is_a_keyword() -> None:
-    told = {*EFFECTS, *WITHOUT_EFFECT_HERE, *ONLY_IN_A_PLAN, "path", "on_error"}
+    told = {
+        *EFFECTS,
+        *WITHOUT_EFFECT_HERE,
+        *ONLY_IN_A_PLAN,
+        "path",
+        "on_error",
+        "reread",
+    }  # the last: tests/torch/test_one_look.py
     assert told == {item.name for item in fields(DumpPlan)}
 
 

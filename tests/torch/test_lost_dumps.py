@@ -128,6 +128,7 @@ def test_a_training_goes_on_without_its_dump_and_the_loss_is_told(
     assert len(told) == 1, "once, and at once"
     assert report.failure
     assert report.failure in told[0]
+    assert not any(record.exc_info for record in caplog.records), "it is no defect of opdump"
     assert "iteration" not in report.failure or "dump less" in report.failure
     assert report.executed == report.captured + sum(report.skipped.values())
     assert report.skipped.get("not written", 0) or report.files_lost or report.steps == (0, 1, 2, 3, 4)

@@ -10,8 +10,8 @@ import pytest
 import toyflow
 from opdump_toyflow.adapter import ToyflowAdapter
 from opdump_toyflow.all_equal import all_equal
+from opdump_toyflow.appended import APPENDED, Appended
 from opdump_toyflow.markdown import table
-from opdump_toyflow.packed import PACKED, Packed
 from opdump_toyflow.share_within import share_within_one_percent
 from opdump_toyflow.tensor_magnitude import TENSOR_MAGNITUDE
 from opdump_toyflow.zero_fraction import zero_fraction
@@ -72,11 +72,11 @@ def test_the_share_of_near_elements_takes_equal_zeros_and_no_nan() -> None:
     assert share_within_one_percent(np.zeros(0), np.zeros(0)) == 1
 
 
-class TestPacked(LayoutTests):
+class TestAppended(LayoutTests):
     """The contract of layouts."""
 
-    def layout(self) -> Packed:
-        return PACKED
+    def layout(self) -> Appended:
+        return APPENDED
 
 
 def test_a_file_of_the_dialect_is_told_by_its_keys(tmp_path: Path) -> None:

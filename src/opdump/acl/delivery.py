@@ -158,6 +158,12 @@ class CallbackWriter(AscendWriter):
         else:
             super()._append(relative, line)
 
+    def _claim(self, above: str) -> None:
+        if self._delivery.is_on:
+            self._time = self.time  # nothing comes to the disk that another run could meet
+        else:
+            super()._claim(above)
+
     def _protect(self, relative: str) -> None:
         if not self._delivery.is_on:
             super()._protect(relative)

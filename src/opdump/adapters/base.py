@@ -96,6 +96,15 @@ class SupportsOwnLayout(Protocol):
         """The layout of plans that leave it open."""
 
 
+@runtime_checkable
+class SupportsCaptureTime(Protocol):
+    """An adapter that can tell the time of its capture from that of the program."""
+
+    @property
+    def measures_capture(self) -> bool:
+        """Whether it can: then it is what `Recorder.clock` measures."""
+
+
 class Runtime(Protocol):
     """What runs the operators, as a recording asks for it."""
 

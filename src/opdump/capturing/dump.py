@@ -91,6 +91,30 @@ class Dump:
         """Ends the current iteration here; from the first call on nothing else ends one."""
         self._parts.controller.manual_step()
 
+    def trigger(self, why: str = "the program") -> None:
+        """Has the last steps filed that are kept in memory (`ring`), and the one that runs, as soon as that has ended.
+
+        `why` stands in the report. Raises CaptureStateError where the plan keeps no steps in memory.
+        """
+        if not self.plan.ring:
+            raise CaptureStateError(
+                "trigger() files the steps that are kept in memory, and none are: begin the capture with ring=3"
+            )
+        self._parts.recording.recorder.fire(why)
+
+    def loss(self, value: float) -> None:
+        """Tells the loss of the running step, of which the trigger `loss-spike` judges.
+
+        Of PyTorch programs it is known, without this call, from what `backward` is called on; once it is told, only what is told counts. Raises
+        CaptureStateError where the plan has no such trigger, or keeps no steps in memory.
+        """
+        losses = self._parts.recording.recorder.losses
+        if losses is None:
+            raise CaptureStateError(
+                'loss() is for the trigger "loss-spike", which this capture has not: begin it with ring=3, triggers=["loss-spike"]'
+            )
+        losses.tell(self.current_step, float(value))
+
     @property
     def current_step(self) -> int:
         """The iteration that the program is in."""

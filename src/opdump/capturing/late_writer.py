@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from opdump.checks.overflow import OverflowStatus
+from opdump.degradation import Degradation
 from opdump.graph import Graph
 from opdump.layouts.base import RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder.writers import (
     SupportsConstants,
+    SupportsDegradations,
     SupportsExceptions,
     SupportsFlush,
     SupportsGraphFiles,
     SupportsHistory,
+    SupportsIndexSize,
     SupportsKernelArgs,
     SupportsMetadata,
     SupportsOverflows,
@@ -31,6 +34,8 @@ class LateWriter:
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
         self._open_it = open_it
         self._opened: Any = None
+        self._degraded: list[Degradation] = []
+        """What was left out before there was anything to file."""
         self._process = os.getpid()
         self._none_yet = DirectorySink(plan.path, lazy=True)
 
@@ -39,6 +44,9 @@ class LateWriter:
         """The writer, opened now where it was not."""
         if self._opened is None:
             self._opened = self._open_it()
+            early, self._degraded = self._degraded, []
+            for degradation in early:
+                self.write_degradation(degradation)
             self._begun()
         return self._opened
 
@@ -63,6 +71,16 @@ class LateWriter:
 
     def write_graph(self, graph: Graph) -> None:
         self.opened.write_graph(graph)
+
+    @property
+    def index_bytes(self) -> int:
+        return self._opened.index_bytes if isinstance(self._opened, SupportsIndexSize) else 0
+
+    def write_degradation(self, degradation: Degradation) -> None:
+        if self._opened is None:
+            self._degraded.append(degradation)
+        elif isinstance(self._opened, SupportsDegradations):
+            self._opened.write_degradation(degradation)
 
     def flush(self) -> None:
         if isinstance(self._opened, SupportsFlush):

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
-from opdump.adapters.base import Runtime
+from opdump import amounts
+from opdump.adapters.base import Runtime, SupportsCaptureTime
 from opdump.capturing.report import CaptureReport
+from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts, own_version
 from opdump.layouts.base import RankWriter
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, failure_text, make_recorder
+from opdump.recorder.writers import SupportsIndexSize
 from opdump.sink import DirectorySink
+
+_LONG_WAIT_SECONDS: Final = 1.0
 
 
 class Recording:
@@ -33,9 +39,28 @@ class Recording:
         open_it: Callable[[DumpPlan, RunFacts], RankWriter] = open_writer,
     ) -> None:
         self.plan = plan
+        is_measured = isinstance(runtime, SupportsCaptureTime) and runtime.measures_capture
+        if plan.max_overhead is not None and not is_measured:
+            raise ConfigError(
+                f"max_overhead is {plan.max_overhead:g}, and captures of {runtime.framework} cannot tell their own time from the program's: "
+                "leave it out, and record fewer steps (--every N)"
+            )
         self.writer = open_it(plan, _facts(plan, rank_id, runtime))
         self.recorder: Recorder = make_recorder(plan, self.writer, runtime.reader(plan))
         self._started = time.monotonic()
+        self.recorder.clock.is_measured = is_measured
+        self.bytes_of_others: Callable[[], int] = int
+        """What other processes of the run have written."""
+        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration)
+        self.recorder.stop_at_bound()
+
+    def own_bytes(self) -> int:
+        """What this process has written, with what waits for the disk."""
+        index = self.writer.index_bytes if isinstance(self.writer, SupportsIndexSize) else 0
+        return self.sink.bytes_handed + index
+
+    def _bytes_of_run(self) -> int:
+        return self.own_bytes() + self.bytes_of_others()
 
     @property
     def sink(self) -> DirectorySink:
@@ -45,6 +70,7 @@ class Recording:
         """Wait until everything is on disk. What keeps it from there is raised or noted, as the plan's `on_error` says."""
         recorder = self.recorder
         with recorder.writing():
+            recorder.end_run()
             tally = recorder.tally
             totals = {"executed": tally.executed, "captured": tally.captured, "tensors": tally.tensors}
             # A dump that was given up for another reason than the writer's is not whole either.
@@ -65,12 +91,36 @@ class Recording:
             path=self.plan.path,
             rank_id=rank_id,
             seconds=time.monotonic() - self._started,
-            warnings=(*recorder.unmatched_kernels(), *recorder.warnings, *notes),
+            warnings=(
+                *recorder.unmatched_kernels(),
+                *recorder.warnings,
+                *_slow_disk(self.sink.seconds_waited),
+                *_no_loss(recorder),
+                *notes,
+            ),
             nothing=recorder.why_nothing() if recorder.failure is None else None,
             failure=failure_text(recorder.failure),
             files_lost=self.sink.files_lost,
             verdict=recorder.verdict,
             checked=recorder.checked(),
+            fired=tuple(recorder.fired),
+            degraded=tuple(recorder.bounds.degraded),
+            capture_seconds=recorder.clock.seconds,
+        )
+
+
+def _no_loss(recorder: Recorder) -> Sequence[str]:
+    """What to say of the trigger `loss-spike` where nobody saw a loss."""
+    if recorder.losses is None or recorder.losses.seen:
+        return ()
+    return ("loss-spike could not fire: no loss was seen; the program tells it with dump.loss(value)",)
+
+
+def _slow_disk(waited: float) -> Iterator[str]:
+    if waited >= _LONG_WAIT_SECONDS:
+        yield (
+            f"the program waited {amounts.seconds(waited)} for the disk, which was slower than the dump: dump less (fewer steps, fewer "
+            "operators, statistics alone), or to a faster disk"
         )
 
 

@@ -13,6 +13,7 @@ from opdump.amounts import repr_of
 from opdump.capturing.children import ChildReport, Family
 from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.checks.checked import Checked
+from opdump.degradation import Degradation, told
 from opdump.errors import IncompleteCaptureError
 from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
@@ -51,6 +52,12 @@ class CaptureReport:
     """The first NaN, infinity, overflow or failure of this process."""
     checked: Checked | None = None
     """What the checks found while the program ran, where the plan asks for them."""
+    fired: tuple[str, ...] = ()
+    """What had steps filed that were kept in memory (`ring`): `nan in step 7`."""
+    degraded: tuple[Degradation, ...] = ()
+    """What was left out from some step on because a bound was met, in the order of time."""
+    capture_seconds: float | None = None
+    """How long the program has waited for its capture, of `seconds`; None where the adapter cannot tell."""
     children: tuple[ChildReport, ...] = ()
     """What processes did that this one started, directly or not."""
 
@@ -73,6 +80,9 @@ class CaptureReport:
                 *left_out,
                 ("on disk", f"{amounts.count(self.files, 'file')}, {amounts.size(self.bytes)}"),
                 ("time", amounts.seconds(self.seconds)),
+                ("capture took", self.capture_time),
+                ("fired", ", ".join(self.fired)),
+                ("left out", told(self.degraded)),
                 ("nothing captured", "" if self.nothing is None else self.nothing.reason),
                 ("failure", self.failure),
                 ("child processes", str(len(self.children) or "")),
@@ -81,9 +91,30 @@ class CaptureReport:
         )
 
     @property
+    def overhead(self) -> float | None:
+        """The time that capture took over that of the program without it: 0.25 for a quarter more. None where it is not known."""
+        if self.capture_seconds is None or self.seconds <= self.capture_seconds:
+            return None
+        return self.capture_seconds / (self.seconds - self.capture_seconds)
+
+    @property
+    def capture_time(self) -> str:
+        """`12.3 s of 61.0 s, 25 % over the program`; empty where it is not known."""
+        if self.capture_seconds is None:
+            return ""
+        over = "" if self.overhead is None else f", {100 * self.overhead:.3g} % over the program"
+        return f"{amounts.seconds(self.capture_seconds)} of {amounts.seconds(self.seconds)}{over}"
+
+    @property
     def left_data(self) -> bool:
         """Whether anything of the program is in the dump's directory, or would be but for a failure."""
-        return bool(self.executed or self.failure or any(child.left_data for child in self.children))
+        own = self.executed and not self.is_dropped
+        return bool(own or self.failure or any(child.left_data for child in self.children))
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether all of it was kept in memory, and no trigger fired (`ring`)."""
+        return not self.captured and "not triggered" in self.skipped
 
     def raise_for_gaps(self) -> None:
         """Raises IncompleteCaptureError where nothing was captured that should have been, operators or tensors left no data that should

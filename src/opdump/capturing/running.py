@@ -18,6 +18,7 @@ from opdump.capturing.dump import CaptureParts, Dump
 from opdump.capturing.late_writer import LateWriter
 from opdump.capturing.process_state import STATE
 from opdump.capturing.recording import Recording
+from opdump.capturing.triggers import triggers
 from opdump.interpreter.process_starts import Start, watch_starts
 from opdump.plan import DumpPlan
 
@@ -31,7 +32,8 @@ def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -
     with ExitStack() as stack:
         STATE.begin(stack)
         dump = _open(stack, adapter, plan, options, place)
-        with suppress(DumpComplete):  # the program was asked to end here
+        assert STATE.parts is not None, "it was opened"
+        with suppress(DumpComplete), triggers(STATE.parts.recording.recorder):  # the program was asked to end here
             yield dump
 
 
@@ -39,6 +41,8 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
     for text in plan.warnings:
         _LOG.warning("%s", text)
     recording = Recording(plan, options.rank_id, adapter, place.writer)
+    if plan.max_disk is not None:
+        recording.bytes_of_others = place.shared_bytes(recording.own_bytes).of_others
     writer = recording.writer
     if isinstance(writer, LateWriter):
         recording.recorder.wait_for_place(lambda: place.settled(writer))

@@ -12,7 +12,7 @@
 | made_by | text | of an input: who made it |
 | max, min, avg, l2norm | float | each statistic that any of the tensors has, by the config's spelling; missing where a tensor has it not |
 | nan count, ... | int (float in pandas where some are missing) | |
-| md5, hash | text | |
+| md5, hash, xxh3 | text | |
 
 NaN of a statistic is NaN in polars and a missing statistic is null; pandas writes NaN for both.
 """

@@ -78,12 +78,14 @@ class Consequences:
         if bad:
             return all(self.is_mask(*each) for each in bad)
         return (
-            class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments) or self._is_plain(op, inputs)
+            class_of(op.op_type) == "moves"
+            or not has_only_finite_arguments(op.arguments)
+            or self._is_plain(op, _records(inputs))
         )
 
     def zeros_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
         """Whether an output is zero since a factor is."""
-        if self._is_plain(op, inputs):
+        if self._is_plain(op, _records(inputs)):
             return True
         read = _that_make(op, record, inputs)
         return any(
@@ -96,24 +98,35 @@ class Consequences:
 
     def extremes_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
         """Whether an output is extreme since an input is, or since the program wrote such a number."""
-        if self._is_plain(op, inputs) or _has_extreme_argument(op.arguments, record.dtype, self._thresholds):
+        if self._is_plain(op, _records(inputs)) or _has_extreme_argument(op.arguments, record.dtype, self._thresholds):
             return True
         return any(is_extreme(each, stats, self._thresholds) for each, stats in _that_make(op, record, inputs))
 
     def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
         """Takes the next operator of the step, in execution order."""
-        is_plain = self._is_plain(op, inputs)
         for record, stats in outputs:
             name = f"{op.op_name}:{record.slot}"
-            (self._plain.add if is_plain else self._plain.discard)(name)
             (self._meant.add if self.infinities_follow(op, inputs, stats) else self._meant.discard)(name)
+        self.observe_origin(op, _records(inputs), _records(outputs))
 
-    def _is_plain(self, op: OpRecord, inputs: Sequence[Known]) -> bool:
+    def observe_origin(self, op: OpRecord, inputs: Sequence[TensorRecord], outputs: Sequence[TensorRecord]) -> bool:
+        """The part of `observe` for which numbers do not count; whether anything is known then that was not known before."""
+        is_plain = self._is_plain(op, inputs)
+        names = {f"{op.op_name}:{record.slot}" for record in outputs}
+        changed = bool(names - self._plain if is_plain else names & self._plain)
+        (self._plain.update if is_plain else self._plain.difference_update)(names)
+        return changed
+
+    def _is_plain(self, op: OpRecord, inputs: Sequence[TensorRecord]) -> bool:
         if op.op_type == PARAMETER:
             return False
         if bare_name(op.op_type).lower() in _FILLS:
             return True
-        return bool(inputs) and all(not _is_float(record) or record.source in self._plain for record, _ in inputs)
+        return bool(inputs) and all(not _is_float(record) or record.source in self._plain for record in inputs)
+
+
+def _records(tensors: Sequence[Known]) -> list[TensorRecord]:
+    return [record for record, _ in tensors]
 
 
 def is_extreme(record: TensorRecord, stats: TensorStats, thresholds: Thresholds) -> bool:

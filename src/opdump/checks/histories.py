@@ -109,6 +109,11 @@ class Histories:
         self._updating: History | None = None
         """The history that reached the optimizer, or a parameter, last."""
 
+    @property
+    def follow_memory(self) -> bool:
+        """Whether bad numbers were written into memory: then whoever writes there next counts, of whatever numbers."""
+        return bool(self._left)
+
     def observe(
         self,
         op: OpRecord,

@@ -70,6 +70,11 @@ class Checks:
         self._zero_parameters: dict[str, Finding] = {}
         """Parameters that were zero when they were read first; at the end of the step it is known which of them are findings."""
 
+    @property
+    def follow_memory(self) -> bool:
+        """Whether each operator from here on must be told of, since it may write over bad numbers that were left in memory."""
+        return self._histories.follow_memory
+
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
         """What is wrong with an operator's tensors, inputs first."""
         known = list(tensors)

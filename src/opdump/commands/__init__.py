@@ -30,6 +30,8 @@ _VERBS = MappingProxyType(
         "compare": "Say which operator makes two runs differ.",
         "replay": "Run one operator of a dump again.",
         "convert": "Convert dump files of Ascend devices.",
+        "unpack": "Write the tensors of a packed dump as files.",
+        "export": "Write the tensors of a dump as a table.",
         "complete": "Complete a dump that MindSpore wrote.",
         "overflow": "Show what overflowed on Ascend devices.",
         "extensions": "List what installed packages add.",

@@ -111,6 +111,7 @@ def _check(
     from opdump.catalog.catalog import open_dump
     from opdump.checks import Thresholds
     from opdump.configs.shared.watchpoints import watchpoints_of
+    from opdump.degradation import left_out_at, told
     from opdump.errors import NotInDumpError
     from opdump.reports.findings import check_dump
     from opdump.reports.formats import FindingsReport
@@ -119,14 +120,36 @@ def _check(
     catalog = open_dump(path)
     if step is not None and step not in (catalog.steps if rank is None else catalog.steps_of(rank)):
         held = ", ".join(map(str, catalog.steps[:20])) or "none"
-        raise NotInDumpError(f"{path}: holds no step {step}; it holds {held}")
+        why = next((f"; {found}" for run in catalog.runs if (found := left_out_at(step, run.degraded))), "")
+        raise NotInDumpError(f"{path}: holds no step {step}; it holds {held}{why}")
     checked = check_dump(catalog, Thresholds(extreme=extreme), rank=rank, step=step, watchpoints=watchpoints)
     report_format.findings(FindingsReport(catalog=catalog, checked=checked, limit=limit), wide=wide)
     for problem in checked.problems:
         click.echo(f"opdump: problem: {problem}", err=True)
+    _tell_unfinished(catalog, rank)
+    for run in catalog.runs:
+        if run.degraded and rank in (None, run.rank_id):
+            click.echo(f"opdump: warning: rank {run.rank_id}, run {run.id}: {told(run.degraded)}", err=True)
     if emit_config is not None:
         _emit(catalog, checked, Path(emit_config), dialect, directory)
     return EXIT_FOUND if not checked.is_clean else EXIT_NOT_CHECKED if checked.problems else 0
+
+
+def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
+    """Say of which ranks the last run did not end: each of its steps may be whole, and later ones missing all the same."""
+    last = {run.rank_id: run for run in catalog.runs}  # by time
+    unfinished = [
+        number
+        for number, run in last.items()
+        if rank in (None, number) and run.opdump_version and not run.complete and not run.end_unknown
+    ]
+    if unfinished:
+        ranks = ", ".join(map(str, unfinished[:8])) + (", ..." if len(unfinished) > 8 else "")
+        click.echo(
+            f"opdump: warning: rank {ranks}: the run was cut off, or still runs; looked at is what it has filed, up to step "
+            f"{max((step for number in unfinished for step in catalog.steps_of(number)), default='none')}",
+            err=True,
+        )
 
 
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:

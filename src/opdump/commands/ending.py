@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,15 @@ def print_warnings(texts: Iterable[str]) -> None:
         click.echo(f"opdump: warning: {text}", err=True)
 
 
+def load_reports(*, checked: bool) -> None:
+    """Imports what `print_reports` takes, before the program runs: at its end there may be no descriptor left to read a module by.
+
+    `checked`: tensors are checked while it runs. Tables take as long to import as all else that is printed here, and most runs have none.
+    """
+    for name in ("completeness", "verdict_line", *(("checked",) if checked else ())):
+        import_module(f"opdump.reports.{name}")
+
+
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
     """Print of each report its warnings, the verdict, the line of figures, and what kept its dump from being whole; `told` is an error that was printed before."""
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
@@ -40,7 +50,6 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
             click.echo(completeness_json(report, rank=rank), err=True)
             continue
         if report.checked is not None:
-            # Tables take as long to import as all else that is printed here, and most runs have none.
             from opdump.reports.checked import print_checked
 
             print_checked(report.checked, path=str(report.path), rank=rank)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
-from opdump.commands.ending import COMPLETE, print_error, print_reports
+from opdump.commands.ending import COMPLETE, load_reports, print_error, print_reports
 from opdump.commands.last_word import LastWord, tell_at_last
 from opdump.commands.run_options import RunOptions
 from opdump.commands.script import Program
@@ -31,6 +31,7 @@ def run_under_capture(
     from opdump.capturing.report import told_elsewhere
     from opdump.commands.progress import progress_lines
 
+    load_reports(checked=plan.checks is not None)
     dumps = []
     with (
         _Outcome() as outcome,
@@ -62,6 +63,7 @@ def run_by_itself(program: Program, *, rank: int | None, options: RunOptions) ->
     """Run a program that asks for its dumps itself; what `sys.exit` is to be called with."""
     from opdump.tensorflow import finish
 
+    load_reports(checked=False)
     with _Outcome() as outcome:
         outcome.execute(program)
     reports: Sequence[CaptureReport] = ()

@@ -20,7 +20,14 @@ from opdump.commands import EXIT_ERROR
 from opdump.commands.ending import print_warnings
 from opdump.commands.last_word import LastWord
 from opdump.commands.program_run import run_by_itself, run_under_capture
-from opdump.commands.run_options import RunOptions, checked_layout, checking_options, first_option, rank_among_several
+from opdump.commands.run_options import (
+    RunOptions,
+    bound_options,
+    checked_layout,
+    checking_options,
+    first_option,
+    rank_among_several,
+)
 from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
 from opdump.commands.tracebacks import without_opdump_frames
 
@@ -28,6 +35,10 @@ _EPILOG: Final = """\b
 Examples:
   opdump run train.py --lr 0.1              statistics of all it does, all steps
   opdump run --path dump --full --steps "0|100-102" train.py
+  opdump run --every 100 train.py           each hundredth step
+  opdump run --ring 3 train.py              the last 3 steps, filed when a NaN, an infinity,
+                                            an exception or SIGUSR1 comes
+  opdump run --max-disk 20GB --max-overhead 10% train.py
   opdump run --kernels conv --kernels "name-regex(.*/attn/.*)" train.py
   opdump run --watch "gradient_vanishing abs_mean_lt=1e-9" train.py
   opdump run -c data_dump.json train.py --lr 0.1
@@ -61,6 +72,27 @@ written to its end, gives 3."""
 )
 @click.option("--full", is_flag=True, help="Elements too, and not statistics alone.")
 @click.option("--steps", metavar="STEPS", help='These steps: "0|5-8|100-120" or "all"; instead of the config\'s.')
+@click.option("--every", metavar="N", type=click.IntRange(1), help="Of the wanted steps the multiples of N.")
+@click.option(
+    "--ring",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Keep the last N steps in memory, and file them, and the one that runs, when a trigger fires; statistics alone.",
+)
+@click.option(
+    "--trigger",
+    "triggers",
+    type=click.Choice(["nan", "inf", "exception", "signal", "loss-spike"]),
+    multiple=True,
+    help="With --ring: what fires. The first NaN, the first infinity that is none of a mask, an exception that ends SCRIPT, SIGUSR1: all of these "
+    "by default; loss-spike: the loss leaps up; and dump.trigger() of the program in any case. May be given several times.",
+)
+@bound_options()
+@click.option(
+    "--reread",
+    is_flag=True,
+    help="Read a tensor each time that an operator has it, also where nothing is known to have written into it since it was read.",
+)
 @click.option(
     "--kernels",
     metavar="NAME",
@@ -81,7 +113,8 @@ written to its end, gives 3."""
     "--layout",
     metavar="NAME",
     callback=checked_layout,
-    help="How files are named and arranged: mindspore-2.3 (the default), mindspore-2.10, or a layout of `opdump extensions`.",
+    help="How files are named and arranged: mindspore-2.3 (the default), mindspore-2.10, packed (one file of elements, the quickest), or a "
+    "layout of `opdump extensions`.",
 )
 @click.option(
     "--framework",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
     from opdump.tensorflow.recordings import SessionOptions
 
-_LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10")
+_LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10", "packed")
+_BOUNDS: Final = ("max_disk", "min_free_disk", "max_memory", "max_overhead")
 _CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
 
 
@@ -30,6 +31,14 @@ class RunOptions:
     path: str | None = None
     full: bool = False
     steps: str | None = None
+    every: int | None = None
+    ring: int | None = None
+    triggers: tuple[str, ...] = ()
+    reread: bool = False
+    max_disk: str | None = None
+    min_free_disk: str | None = None
+    max_memory: str | None = None
+    max_overhead: str | None = None
     kernels: tuple[str, ...] = ()
     eager: bool = False
     stop_after_dump: bool = False
@@ -65,10 +74,17 @@ class RunOptions:
         from opdump.configs.plans import resolve_plan
 
         check_watchpoints(self.watch)  # what cannot be used is told before anything else
+        if self.triggers and not self.ring:
+            raise click.UsageError("--trigger says when steps that are kept in memory are filed; give --ring N, too")
         asked = {
             "path": self.path,
             "saved_data": "full" if self.full else None,
             "steps": self.steps,
+            "every": self.every,
+            "ring": self.ring,
+            "triggers": list(self.triggers) or None,
+            "reread": self.reread or None,
+            **{name: getattr(self, name) for name in _BOUNDS},
             "kernels": list(self.kernels) or None,
             "layout": self.layout,
             "class_names_in_scope": False if self.short_names else None,
@@ -90,8 +106,8 @@ class RunOptions:
 
     def refuse_unfit(self, program: str) -> None:
         """Raises UsageError for options that need a config, where the program asks for its dumps itself."""
-        needy = ("check", "watch", "eager", "first", "full", "kernels", "layout", "steps")
-        unfit = [f"--{name}" for name in needy if getattr(self, name)]
+        needy = ("check", "watch", "eager", "every", "first", "full", "kernels", "layout", "reread", "ring", "steps")
+        unfit = [f"--{name.replace('_', '-')}" for name in sorted((*needy, *_BOUNDS)) if getattr(self, name)]
         if unfit:
             raise click.UsageError(
                 f"{program} asks for its dumps itself; {', '.join(unfit)} needs a config: give -c FILE"
@@ -196,6 +212,24 @@ def checking_options() -> Callable[[Any], Any]:
         "looked at, whatever is dumped. May be given several times.",
     )
     return lambda command: check(watch(command))
+
+
+def bound_options() -> Callable[[Any], Any]:
+    """`--max-disk` and the others: when less is recorded, and at last nothing."""
+    options = (
+        ("--max-disk", "SIZE", "The run may write SIZE at most, as 20GB."),
+        ("--min-free-disk", "SIZE", "SIZE stays free on the disk."),
+        ("--max-memory", "SIZE", "What waits to be filed, and steps of --ring, take SIZE at most."),
+        ("--max-overhead", "PERCENT", "Capture takes PERCENT of the program's own time at most, as 10%."),
+    )
+    order = " As a bound is approached, elements are left out, then steps, then all that follows."
+
+    def add(command: Any) -> Any:
+        for name, metavar, text in reversed(options):
+            command = click.option(name, metavar=metavar, help=text + (order if name == "--max-disk" else ""))(command)
+        return command
+
+    return add
 
 
 def check_watchpoints(conditions: Iterable[str]) -> None:

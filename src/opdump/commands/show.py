@@ -93,7 +93,7 @@ def show(
     from opdump.reports.formats import DumpReport
     from opdump.reports.shown_part import ShownPart
 
-    chosen = _run_choice(run)
+    chosen = run_choice(run)
     catalog = open_dump(path, run=chosen)
     if limit is None:
         limit = report_format.rows
@@ -138,7 +138,7 @@ def _tell_problems(catalog: Catalog, damaged: Sequence[str] = ()) -> None:
         sys.exit(EXIT_ERROR)
 
 
-def _run_choice(text: str) -> RunChoice:
+def run_choice(text: str) -> RunChoice:
     if text == "latest":
         return "latest"
     if text == "all":

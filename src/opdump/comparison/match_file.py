@@ -29,7 +29,8 @@ from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
 
-_EXECUTION: Final = re.compile(r"(.*) #(\d+)")
+_EXECUTION: Final = re.compile(r"(.*) #(\d{1,18})")
+_NUMBER: Final = re.compile(r"\d{1,18}")
 _HEAD: Final = """\
 # Which operator of A is which of B, as opdump compare matched them. Edit pairs and give the file back with --match:
 # they are kept as they are here, and all others are matched as ever. score says how much speaks for a pair, from 0 to 1.
@@ -209,7 +210,11 @@ def read_matches(path: Path) -> GivenMatches:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:  # no UTF-8, a number of no character, brackets too deep
         raise ConfigError(f"{path}: is no YAML: {error}") from error
     reader = _Reader(path)
     steps: dict[_Place, list[_Given]] = {}
@@ -248,7 +253,7 @@ class _Reader:
         return list(node.value)
 
     def number(self, node: Any, around: Any) -> int:
-        if node is None or node.id != "scalar" or not node.value.isdecimal():
+        if node is None or node.id != "scalar" or _NUMBER.fullmatch(node.value) is None:
             raise self._error(node or around, "expected step and rank as numbers")
         return int(node.value)
 

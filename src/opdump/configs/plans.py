@@ -19,7 +19,7 @@ from opdump.configs.dialects import load_plan
 from opdump.configs.mindspore.plan import CONFIG_VARIABLE, plan_from_keywords
 from opdump.configs.shared.directories import program_directory
 from opdump.configs.shared.modes import plan_in_mode, plan_on_error
-from opdump.configs.shared.plan_fields import with_fields
+from opdump.configs.shared.plan_fields import ALWAYS_ON, always_on_values, with_always_on, with_fields
 from opdump.plan import DumpPlan, Mode, OnError
 
 
@@ -41,6 +41,27 @@ def resolve_plan(
     Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
     """
     settings = settings or {}
+    always_on = always_on_values(settings)
+    plan = _resolved(
+        config,
+        {key: value for key, value in settings.items() if key not in ALWAYS_ON},
+        environ=environ,
+        dialect=dialect,
+        strict=strict,
+        beside=beside,
+    )
+    return with_always_on(plan, always_on)
+
+
+def _resolved(
+    config: str | os.PathLike[str] | DumpPlan | None,
+    settings: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str] | None,
+    dialect: str | None,
+    strict: bool,
+    beside: str | os.PathLike[str] | None,
+) -> DumpPlan:
     overrides = settings if dialect is None else {**settings, "dialect": dialect}
     if isinstance(config, DumpPlan):
         return with_fields(config, overrides)

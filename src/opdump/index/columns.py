@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,3 +78,25 @@ class BatchColumns:
             for (place, signature), summary in zip(self.pattern.tensors, rows, strict=True)
         ]
         return ops, tensors
+
+
+_Facts = TypeVar("_Facts")
+
+
+class FactsByProgram(Generic[_Facts]):
+    """What `make` gives of a step in columns, kept for the next steps that ran the same and have summaries of the same tensors."""
+
+    _MOST_KNOWN = 16  # a regular training has a few programs
+
+    def __init__(self, make: Callable[[BatchColumns], _Facts]) -> None:
+        self._make = make
+        self._known: dict[Program, tuple[NDArray[np.bool_], _Facts]] = {}
+
+    def of(self, columns: BatchColumns) -> _Facts:
+        program, with_summary = columns.pattern.program, columns.with_summary
+        known = self._known.get(program)
+        if known is None or not np.array_equal(known[0], with_summary):
+            if len(self._known) >= self._MOST_KNOWN:
+                self._known.clear()
+            known = self._known[program] = with_summary, self._make(columns)
+        return known[1]

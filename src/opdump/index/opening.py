@@ -8,14 +8,17 @@ file of this size can need.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import sqlite3
 import stat
 import sys
+import threading
 import weakref
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -37,28 +40,108 @@ _SPACE: Final = re.compile(r"[ \t\n\f\r]+")  # SQLite's: any other space is part
 _PRAGMAS: Final = frozenset({"application_id", "user_version", "quick_check", "trusted_schema", "cell_size_check"})
 
 
+_FileKey = tuple[Path, int, int]
+"""A path and the file that it led to: device and inode."""
+
+
+class _Idle:
+    """The connection that was used last, for whoever reads the same file next: opening one takes longer than most reads.
+
+    It holds no lock meanwhile, so that a capture which is still going on is not held up. One for all files and threads, for a
+    dump may have thousands of ranks.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[_FileKey, sqlite3.Connection] | None = None
+
+    def take(self, key: _FileKey) -> sqlite3.Connection | None:
+        """The connection to that file, which is the caller's from now on; None where there is none."""
+        with self._lock:
+            if self._kept is None or self._kept[0] != key:
+                return None
+            _, database = self._kept
+            self._kept = None
+            return database
+
+    def put(self, key: _FileKey, database: sqlite3.Connection) -> None:
+        with self._lock:
+            former, self._kept = self._kept, (key, database)
+        if former is not None:
+            former[1].close()
+
+    def close(self, path: Path | None = None) -> None:
+        """Closes the connection, or that to `path` alone."""
+        with self._lock:
+            former = self._kept
+            if former is None or (path is not None and former[0][0] != path):
+                return
+            self._kept = None
+        former[1].close()
+
+
+class _Turns:
+    """One thread at a time: in a transaction that writes, or with an index open by other means than SQLite.
+
+    Where a process closes a file, the system drops all locks that it has on it, those of a transaction of another thread among them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = (
+            threading.RLock()
+        )  # a signal's handler may read a dump in the middle of a transaction of its own thread
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def begin_anew(self) -> None:
+        """In a child, which has no other thread: one may have held the lock."""
+        self._lock = threading.RLock()
+
+
+TURNS: Final = _Turns()
+"""Of all indexes of this process."""
+os.register_at_fork(after_in_child=TURNS.begin_anew)
+_IDLE: Final = _Idle()
+os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
+atexit.register(_IDLE.close)
+
+
 class IndexFile:
-    """The index at `path`. A connection lives as long as one call: a capture that is still going on is not held up."""
+    """The index at `path`. A connection is in use as long as one call: a capture that is still going on is not held up."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._copy: Path | None = None
+        weakref.finalize(self, _IDLE.close, path)
 
-    def connect(self) -> closing[sqlite3.Connection]:
+    @contextmanager
+    def connect(self) -> Iterator[sqlite3.Connection]:
         """A connection that can read the tables of `index_schema` and do nothing else.
 
         Raises CorruptDumpError for what is no index or has another journal than opdump's, sqlite3.Error as SQLite does.
         """
+        key, database = self._connected()
+        try:
+            yield database
+        except BaseException:
+            database.close()
+            raise
+        _IDLE.put(key, database)
+
+    def _connected(self) -> tuple[_FileKey, sqlite3.Connection]:
         if self._copy is None:
             check_files(self.path)
             _check_index_head(self.path)
             try:
-                return closing(_open(self.path, "ro"))
+                return _open(self.path, "ro")
             except sqlite3.OperationalError:
                 # A killed capture leaves a journal that must be rolled back, which needs write access: do it in a copy.
                 self._copy_with_journal()
         assert self._copy is not None
-        return closing(_open(self._copy / self.path.name, "rw"))
+        return _open(self._copy / self.path.name, "rw")
 
     def size(self) -> int:
         """Bytes of the file now."""
@@ -68,10 +151,12 @@ class IndexFile:
     def _copy_with_journal(self) -> None:
         copy = temporary_directory("index")
         weakref.finalize(self, remove_own, copy)
+        weakref.finalize(self, _IDLE.close, copy / self.path.name)
         for name in (self.path.name, self.path.name + "-journal"):
             source = self.path.with_name(name)
             if source.is_file():
-                shutil.copyfile(source, copy / name)
+                with TURNS.take():
+                    shutil.copyfile(source, copy / name)
         check_files(copy / self.path.name)
         _check_index_head(copy / self.path.name)
         self._copy = copy
@@ -170,7 +255,7 @@ def check_files(path: Path) -> None:
 
 
 def _check_index_head(path: Path) -> None:
-    with path.open("rb") as stream:
+    with TURNS.take(), path.open("rb") as stream:
         head = stream.read(20)
     if head and not head.startswith(_MAGIC):
         raise CorruptDumpError(f"{path}: is no SQLite file, as an index is; it begins with {head[:16]!r}")
@@ -198,20 +283,31 @@ def address_of(path: Path, mode: str) -> str:
     return f"file:{quoted}?mode={mode}"
 
 
-def _open(path: Path, mode: str) -> sqlite3.Connection:
-    address = address_of(path, mode)
-    database = sqlite3.connect(address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
+def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
+    found = path.stat()
+    key = (path, found.st_dev, found.st_ino)
+    database = _IDLE.take(key)
     try:
-        _restrict(database, path.stat().st_size)
+        if database is None:
+            database = sqlite3.connect(
+                address_of(path, mode),
+                uri=True,
+                timeout=_PATIENCE_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,  # one thread at a time has it
+            )
+            _restrict(database)
+        _limit(database, found.st_size)
         database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time
     except BaseException:
-        database.close()
+        if database is not None:
+            database.close()
         raise
-    return database
+    return key, database
 
 
-def _restrict(database: sqlite3.Connection, size: int) -> None:
-    """The connection reads our tables, and gives up where that takes more than a file of `size` bytes can need."""
+def _restrict(database: sqlite3.Connection) -> None:
+    """The connection reads our tables, and nothing else."""
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA cell_size_check = ON")
     if sys.version_info >= (3, 12):
@@ -225,15 +321,20 @@ def _restrict(database: sqlite3.Connection, size: int) -> None:
             if option is not None:
                 database.setconfig(option, value)
     if sys.version_info >= (3, 11):
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, 100_000), 2**31 - 1))
         database.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 100_000)
         database.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 64)
         database.setlimit(sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 4)
         database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         database.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 1)
+    database.set_authorizer(_authorise)
+
+
+def _limit(database: sqlite3.Connection, size: int) -> None:
+    """The connection gives up, from now on, where reading takes more than a file of `size` bytes can need."""
+    if sys.version_info >= (3, 11):
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, 100_000), 2**31 - 1))
     calls = iter(range(max(_LEAST_INSTRUCTIONS, size * _INSTRUCTIONS_A_BYTE) // _INSTRUCTIONS_A_CALL))
     database.set_progress_handler(lambda: int(next(calls, None) is None), _INSTRUCTIONS_A_CALL)
-    database.set_authorizer(_authorise)
 
 
 def _authorise(action: int, first: Any, second: Any, _schema: Any, _trigger: Any) -> int:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
 import numpy as np
 
+from opdump.degradation import Degradation
 from opdump.errors import CorruptDumpError
 from opdump.index.columns import BatchColumns, Pattern, Program
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
-from opdump.index.schema import OPERATOR_FIELDS, may_lack_summaries
+from opdump.index.schema import BOUNDS_SINCE, OPERATOR_FIELDS, may_lack_summaries
 from opdump.index.values import (
     Budget,
     count,
@@ -85,8 +87,8 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 
 
 class IndexReader:
-    """The index at `path`, whose files are below `root`. A connection lives as long as one call: a capture that is still
-    going on is not held up.
+    """The index at `path`, whose files are below `root`. A connection is in use as long as one call: a capture that is
+    still going on is not held up.
 
     Raises CorruptDumpError where it is no index, is damaged, or is of another version.
     """
@@ -119,16 +121,32 @@ class IndexReader:
                 for row in database.execute("SELECT run, name, value FROM totals"):
                     budget.spend(row)
                     totals.setdefault(whole(row[0]), {})[name(row[1])] = whole(row[2])
+                degraded = self._degradations(database)
                 self.batches = tuple(
                     FiledBatch(*(whole(value) for value in row))
                     for row in self._rows(database, "SELECT id, run, step FROM batches ORDER BY id")
                 )
         for run in runs:
             cast(dict[str, int], run.totals).update(totals[run.id])
-        self.runs = tuple(runs)
+        self.runs = tuple(replace(run, degraded=tuple(degraded.get(run.id, ()))) for run in runs)
         self._of_step: dict[int, list[FiledBatch]] = {}
         for batch in self.batches:
             self._of_step.setdefault(batch.step, []).append(batch)
+
+    def _degradations(self, database: sqlite3.Connection) -> dict[int, list[Degradation]]:
+        """What each run left out because a bound was met, in the order of time."""
+        found: dict[int, list[Degradation]] = {}
+        if database.execute("PRAGMA user_version").fetchone()[0] < BOUNDS_SINCE:
+            return found
+        budget = self._budget()
+        for row in database.execute("SELECT run, step, time, bound, now, why FROM degradations ORDER BY id"):
+            budget.spend(row)
+            run, step, time, bound, now, why = row
+            degradation = Degradation(
+                step=whole(step), time=moment(time), bound=name(bound), now=name(now), why=name(why)
+            )
+            found.setdefault(whole(run), []).append(degradation)
+        return found
 
     def of_step(self, step: int) -> tuple[FiledBatch, ...]:
         """The batches of a step, in the order in which they were filed."""

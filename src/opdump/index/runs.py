@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from opdump import amounts
+from opdump.degradation import Degradation, told
 from opdump.html_table import html_facts
 
 RunChoice = int | Literal["latest", "all"]
@@ -33,6 +34,8 @@ class Run:
     command: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
+    degraded: tuple[Degradation, ...] = ()
+    """What it left out from some step on because a bound was met, in the order of time."""
     end_unknown: str = ""
     """Why it is unknown whether it ended: its index is missing, or cannot be read."""
 
@@ -53,6 +56,7 @@ class Run:
             ("captured", amounts.count(captured, "operator") if captured is not None else ""),
             ("started", datetime.fromtimestamp(self.started / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")),
             ("end", ended if self.opdump_version else ""),
+            ("left out", told(self.degraded)),
             ("command", _command(self.command)),
         )
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -77,6 +77,10 @@ TABLES: Final = (
         format TEXT NOT NULL, data_size INTEGER NOT NULL, argument TEXT NOT NULL, source TEXT NOT NULL,
         skip TEXT NOT NULL, sample INTEGER NOT NULL, memory TEXT NOT NULL)""",
     "CREATE TABLE totals(run INTEGER NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY(run, name))",
+    # What a run left out from a step on, because a bound was met: the fields of `Degradation`.
+    """CREATE TABLE degradations(
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, time INTEGER NOT NULL, bound TEXT NOT NULL,
+        now TEXT NOT NULL, why TEXT NOT NULL)""",
 )
 VIEWS: Final = (
     # CROSS JOIN keeps SQLite to this order: every later row is found by its number.
@@ -111,13 +115,18 @@ def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tup
     return former
 
 
+_WITHOUT_BOUNDS: Final = tuple(each for each in (*TABLES, *VIEWS) if "TABLE degradations" not in each)
+BOUNDS_SINCE: Final = 5
+"""The first version with a table of degradations."""
+
 SCHEMAS: Final = {
-    2: _without(_WITHOUT_SAMPLE, (*TABLES, *VIEWS)),
-    3: _without(_WITHOUT_MEMORY, (*TABLES, *VIEWS)),
+    2: _without(_WITHOUT_SAMPLE, _WITHOUT_BOUNDS),
+    3: _without(_WITHOUT_MEMORY, _WITHOUT_BOUNDS),
+    4: _WITHOUT_BOUNDS,
     SCHEMA_VERSION: (*TABLES, *VIEWS),
 }
 """What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it.
-Version 3: nothing was known of memory."""
+Version 3: nothing was known of memory. Version 4: no run had bounds."""
 
 
 def may_lack_summaries(tensors: int, timestamps: str, extras: int) -> bool:

@@ -14,7 +14,7 @@ import stat
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from importlib import metadata
 from itertools import chain
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.degradation import Degradation
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.index.batch import (
     Batch,
@@ -33,7 +34,7 @@ from opdump.index.batch import (
     operator_keys,
     signature_keys,
 )
-from opdump.index.opening import address_of, check_files, check_schema
+from opdump.index.opening import TURNS, address_of, check_files, check_schema
 from opdump.index.schema import (
     APPLICATION_ID,
     INDEX_NAME,
@@ -80,11 +81,12 @@ class RunFacts(NamedTuple):
 
 
 def own_version() -> str:
-    """The version of opdump; "unknown" for a source tree that was never installed."""
+    """The version of opdump; "unknown" for a source tree that was never installed, and while an installer replaces its files."""
     try:
-        return metadata.version("opdump")
+        found: str | None = metadata.version("opdump")  # None of metadata that are cut off, whatever its type says
     except metadata.PackageNotFoundError:
-        return "unknown"
+        found = None
+    return found or "unknown"
 
 
 class Constant(NamedTuple):
@@ -121,6 +123,9 @@ class IndexWriter:
         self._batches = Batches()
         self._last: tuple[Pattern, int] | None = None
         """What the last batch ran, and its row of `patterns`: most often the next one runs the same."""
+        self.bytes_added = 0
+        """By how much the file has grown since this run began."""
+        self._size_before = self._path.stat().st_size if self._path.exists() else 0
         self.run_id = self._begin_run(run)
 
     def batch_of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
@@ -202,6 +207,14 @@ class IndexWriter:
             rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
             database.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
 
+    def write_degradation(self, found: Degradation) -> None:
+        """Note what is left out from a step on."""
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO degradations(run, step, time, bound, now, why) VALUES (?, ?, ?, ?, ?, ?)",
+                (self.run_id, found.step, found.time, found.bound, found.now, found.why),
+            )
+
     def forget_run(self) -> int:
         """Take back the run, of which nothing was filed; how many others the index has."""
         with self._transaction() as database:
@@ -235,6 +248,10 @@ class IndexWriter:
             return int(cursor.lastrowid or 0)
 
     def _create(self) -> None:
+        with TURNS.take():
+            self._create_in_turn()
+
+    def _create_in_turn(self) -> None:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -274,13 +291,11 @@ class IndexWriter:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
             self._refuse_another_place()
-            database = _connect(self._path, create=False)
-            try:
+            with TURNS.take(), closing(_connect(self._path, create=False)) as database:
                 database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
-            finally:
-                database.close()
+                self.bytes_added = self._path.stat().st_size - self._size_before
         except BaseException as error:
             self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
             self.failed = True

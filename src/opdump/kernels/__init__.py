@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
-from opdump.kernels import batch_summarizer, pair_reference, reference, reorder
+from opdump.kernels import append_file, batch_summarizer, digest_batch, pair_reference, reference, reorder, seen
 from opdump.kernels.addressed import addressed
 from opdump.kernels.pair import Totals, metrics_of_pair
 from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
@@ -30,8 +30,11 @@ from opdump.kernels.summary_differences import SummaryDifferences, compare_summa
 __all__ = [
     "DTYPE_CODES",
     "SUMMARY_FIELDS",
+    "AppendFile",
     "BatchSummarizer",
+    "DigestBatch",
     "PairMetrics",
+    "SeenTensors",
     "Summary",
     "SummaryDifferences",
     "SummaryTable",
@@ -52,6 +55,7 @@ __all__ = [
     "why_slow",
     "widen_codes",
     "widened",
+    "xxh3_low_pointer",
 ]
 
 
@@ -96,6 +100,10 @@ _kernels, _REASON = _choose(os.environ)
 if _REASON:
     SummaryTable = reference.SummaryTable
     BatchSummarizer = batch_summarizer.BatchSummarizer
+    DigestBatch = digest_batch.DigestBatch
+    SeenTensors = seen.SeenTensors
+    AppendFile = append_file.AppendFile
+    xxh3_low_pointer = append_file.xxh3_low_pointer
     summarise_pointer = reference.summarise_pointer
     summarise_strided_pointer = reference.summarise_strided_pointer
     set_threads = reference.set_threads
@@ -108,6 +116,10 @@ else:
 
     SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]  # the twin is one too
     BatchSummarizer = _native.BatchSummarizer  # type: ignore[misc,assignment]  # the twin is one too
+    DigestBatch = _native.DigestBatch  # type: ignore[misc,assignment]  # the twin is one too
+    SeenTensors = _native.SeenTensors  # type: ignore[misc,assignment]  # the twin is one too
+    AppendFile = _native.AppendFile  # type: ignore[misc,assignment]  # the twin is one too
+    xxh3_low_pointer = _native.xxh3_low_pointer
     summarise_pointer = _native.summarise_pointer
     summarise_strided_pointer = _native.summarise_strided_pointer
     set_threads = _native.set_threads

@@ -12,7 +12,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from opdump.kernels.digest_batch import DigestBatch
 from opdump.kernels.reference import SummaryTable
+from opdump.kernels.reorder import MOVED_AS, strided_memory
+from opdump.kernels.seen import WORD, SeenTensors, Sighting, View, fingerprint_of
 from opdump.kernels.summary import DTYPE_CODES
 
 _CPU = 1
@@ -54,14 +59,28 @@ _Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Te
 class BatchSummarizer:
     """Reads tensors where they lie: their summaries become rows of `table`, their types and shapes go into copies of `prototype`.
 
-    `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, op, io, slot, argument, source. `classes` are
+    `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, digest, op, io, slot, argument, source. `classes` are
     those whose tensors have memory of their own, as the exchange API of the first describes it. TypeError where it has none.
+    With `digests` those of the elements in C order are taken too, and their number set. With `seen` a large tensor that was read before, and
+    that nothing has written since, is not read again: `place(tensor)` gives the identity of its storage and its version, or None where it is
+    to be read in any case.
     """
 
-    def __init__(self, table: SummaryTable, prototype: Any, classes: tuple[type, ...]) -> None:
+    def __init__(
+        self,
+        table: SummaryTable,
+        prototype: Any,
+        classes: tuple[type, ...],
+        digests: DigestBatch | None = None,
+        seen: SeenTensors | None = None,
+        place: Callable[[Any], tuple[int, int] | None] | None = None,
+    ) -> None:
         self._table = table
+        self._digests = digests
         self._prototype = prototype
         self._classes = classes
+        self._seen = seen
+        self._place = place
         self._describe = _describe_of(classes[0])
 
     def take_all(
@@ -108,12 +127,47 @@ class BatchSummarizer:
             return None
         strides = tuple(facts.strides[: facts.ndim])
         taken = copy.copy(self._prototype)
-        taken.row = self._table.add_strided(facts.data + facts.byte_offset, DTYPE_CODES[name], shape, strides)
-        taken.table = self._table
         taken.dtype = name
         taken.shape = shape
-        taken.data_size = count * (1 if name == "bool" else facts.bits // 8)
+        item = facts.bits // 8
+        taken.data_size = count * item
+        taken.table = self._table
+        view = (facts.data + facts.byte_offset, name, shape, strides)
+        is_known = self._seen is not None and taken.data_size >= self._seen.least_bytes
+        taken.row, digest = self._read_once(tensor, view, item) if is_known else self._read(view, item)
+        if self._digests is not None:
+            taken.digest = digest
         return taken
+
+    def _read(self, view: View, item: int) -> tuple[int, int]:
+        """The row of the summary, and the number of the digest where one is taken."""
+        address, name, shape, strides = view
+        digest = 0
+        if self._digests is not None:
+            steps = [item * stride for stride in strides]
+            elements = np.ascontiguousarray(strided_memory(address, MOVED_AS[item], shape, steps))
+            digest = self._digests.add(elements.ctypes.data, elements.nbytes, item)
+        return self._table.add_strided(address, DTYPE_CODES[name], shape, strides), digest
+
+    def _read_once(self, tensor: Any, view: View, item: int) -> tuple[int, int]:
+        """What was read of the same view, where nothing has written into its storage since."""
+        assert self._seen is not None
+        assert self._place is not None
+        address, _, shape, strides = view
+        place = self._place(tensor)
+        if place is None or min(strides, default=0) < 0:
+            return self._read(view, item)
+        storage, version = place
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if extent * item < WORD:  # one element for all places
+            return self._read(view, item)
+        fingerprint = fingerprint_of(address, extent * item)
+        before = self._seen.find(storage, view, version, fingerprint)
+        if before is not None:
+            return before.row, before.digest
+        row, digest = self._read(view, item)
+        self._seen.add(storage, view, Sighting(version, fingerprint, row, digest))
+        return row, digest
 
 
 def _describe_of(kind: Any) -> Callable[[Any, _Tensor], int]:

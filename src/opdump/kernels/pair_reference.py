@@ -30,6 +30,7 @@ from opdump.kernels.reference import (
     folded,
     in_whole_blocks,
     require_elements,
+    require_reach,
     storage_dtype,
 )
 from opdump.kernels.summary import DTYPE_CODES
@@ -74,6 +75,7 @@ def _elements(pointer: int, code: int, shape: Sequence[int], strides_in_elements
         raise ValueError(f"a tensor of {len(shape)} dimensions has more than the {MAX_DIMENSIONS} that can be compared")
     for size in shape:
         require_elements(1, size)
+    require_reach(shape, strides_in_elements, dtype.itemsize)
     count = math.prod(shape)
     require_elements(pointer, count)
     if count == 0:

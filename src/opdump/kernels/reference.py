@@ -30,6 +30,7 @@ CHUNK = BLOCK * _BLOCKS_OF_CHUNK
 # How much is converted to float64 at a time: enough to make numpy's overhead small, little enough to stay in the cache.
 _CHUNKS_AT_A_TIME = 2
 MAX_DIMENSIONS = 64
+_MOST_ADJACENT = ((1 << 63) - 1) // 16
 
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
@@ -172,6 +173,22 @@ def require_elements(pointer: int, count: int) -> None:
         raise ValueError(f"the pointer is null, yet {count} elements are to be read")
 
 
+def require_adjacent(pointer: int, count: int) -> None:
+    """Raises ValueError where so many elements cannot lie there, one beside the other."""
+    require_elements(pointer, count)
+    if count > _MOST_ADJACENT:
+        raise ValueError("the elements reach beyond any memory")
+
+
+def require_reach(shape: Sequence[int], strides: Sequence[int], item: int) -> None:
+    """Raises ValueError where the bytes of all elements, or those between two of them, are more than 63 bits can count. `item` is in bytes."""
+    if 0 in shape:
+        return
+    extent = item + sum((size - 1) * abs(stride) * item for size, stride in zip(shape, strides, strict=True))
+    if max(extent, math.prod(shape) * item) >= 1 << 63:
+        raise ValueError("the elements reach beyond any memory")
+
+
 def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> NDArray[np.generic]:
     """The elements at `pointer` as an array, without a copy; `dimensions` are (size, stride >= 0 in elements)."""
     dtype = storage_dtype(code)
@@ -184,7 +201,7 @@ def _memory(pointer: int, code: int, dimensions: Sequence[tuple[int, int]]) -> N
 
 
 def _summary_of(pointer: int, code: int, count: int) -> Summary:
-    require_elements(pointer, count)
+    require_adjacent(pointer, count)
     if count == 0:
         return _summary(np.empty(0, storage_dtype(code)), code)
     return _summary(_memory(pointer, code, [(count, 1)]), code)
@@ -199,6 +216,7 @@ def _summary_of_strided(pointer: int, code: int, shape: Sequence[int], strides: 
         )
     for size in shape:
         require_elements(1, size)
+    require_reach(shape, strides, storage_dtype(code).itemsize)
     count = math.prod(shape)
     require_elements(pointer, count)
     if count == 0:

@@ -23,7 +23,7 @@ def _memory(pointer: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(pointer))
 
 
-def _strided(pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> NDArray[Any]:
+def strided_memory(pointer: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> NDArray[Any]:
     """The elements at `pointer` as an array, without a copy; strides are in bytes, of any sign."""
     reaches = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     before = -sum(reach for reach in reaches if reach < 0)
@@ -63,8 +63,8 @@ def copy_strided_pointer(
     require_elements(source, 1)
     require_elements(destination, 1)
     np.copyto(
-        _strided(destination, MOVED_AS[item], shape, destination_strides),
-        _strided(source, MOVED_AS[item], shape, source_strides),
+        strided_memory(destination, MOVED_AS[item], shape, destination_strides),
+        strided_memory(source, MOVED_AS[item], shape, source_strides),
     )
 
 

@@ -16,7 +16,7 @@ from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.registry import LAYOUTS
 
 _LOG = logging.getLogger("opdump")
-_ASKED: Final = ("acl", "mindspore-2.3")
+_ASKED: Final = ("acl", "packed", "mindspore-2.3")
 """In this order. They find the dumps of the others, too: `mindspore-async` is a device's, and `mindspore-2.10` differs in names alone."""
 _READS_ONE: Final = ". One dump file is read by opdump.read_dump_file"
 

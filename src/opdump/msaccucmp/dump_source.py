@@ -132,7 +132,7 @@ def _from_npy(path: str) -> DumpFile:
                 np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             dtype = read_header(file)[2]
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy evaluates the header, and lets through what its parts raise
         raise CommandError(ExitCode.BAD_DUMP, f"{path} is no npy file ({error})") from error
     if dtype.name not in _NPY_TYPES:
         raise CommandError(

@@ -48,12 +48,7 @@ def load_input(value: Any, path: Path) -> Any:
 
     Raises ModelInputError for a file that cannot be read, another shape, and elements that the type cannot hold.
     """
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ModelInputError(f"{path}: cannot be read as an npy file: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise ModelInputError(f"{path}: holds several arrays; expected the npy file of one")
+    array = _loaded(path)
     dtype, dims = adapter_module("tensors_of_run").dtype_and_dims(value)
     if dtype.startswith(_NARROW):
         _check_shape(value.name, dims, array.shape)
@@ -71,6 +66,19 @@ def load_input(value: Any, path: Path) -> Any:
         array = array.astype(dtype)
     _check_shape(value.name, dims, array.shape)
     return array
+
+
+def _loaded(path: Path) -> Array:
+    try:
+        with np.errstate(all="ignore"):  # numpy multiplies the shape of the header, whatever it is
+            # Mapped at first: so the size of the file is held against the header before memory is asked for.
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return np.array(found)
+    except Exception as error:  # numpy evaluates the header, and lets through what its parts raise
+        raise ModelInputError(f"{path}: cannot be read as an npy file: {error}") from error
+    found.close()
+    raise ModelInputError(f"{path}: holds several arrays; expected the npy file of one")
 
 
 def outputs_for_numpy(values: Sequence[Any]) -> list[str] | None:

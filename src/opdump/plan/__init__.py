@@ -11,6 +11,7 @@ True
 from __future__ import annotations
 
 from opdump.plan.dump_plan import (
+    TRIGGERS,
     DumpLevel,
     DumpPlan,
     ExceptionDetail,
@@ -22,6 +23,7 @@ from opdump.plan.dump_plan import (
     StatCalcMode,
     StatPrecision,
     SyncLayoutName,
+    Trigger,
 )
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.layouts import LayoutFacts
@@ -34,6 +36,7 @@ __all__ = [
     "EXCEPTION",
     "MODES",
     "OVERFLOW",
+    "TRIGGERS",
     "WATCH",
     "Captures",
     "DumpLevel",
@@ -55,5 +58,6 @@ __all__ = [
     "StatPrecision",
     "StepSet",
     "SyncLayoutName",
+    "Trigger",
     "WatchedLook",
 ]

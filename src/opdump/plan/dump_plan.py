@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
 from opdump.plan.dialects import DIALECTS
-from opdump.plan.field_types import check_fields, wrong_value
+from opdump.plan.field_types import Size, check_fields, wrong_value
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.layouts import LayoutFacts, facts_of, layouts_with
 from opdump.plan.model_selection import ModelSelection
@@ -29,7 +29,13 @@ DumpLevel = Literal["op", "kernel", "all"]
 OnError = Literal["continue", "stop"]
 ExceptionDetail = Literal["brief", "norm", "detail"]
 OverflowKind = Literal["aicore", "atomic"]
+Trigger = Literal["nan", "inf", "exception", "signal", "loss-spike"]
+TRIGGERS: Final[tuple[Trigger, ...]] = ("nan", "inf", "exception", "signal")
+"""Those that a plan has which names none."""
+"""The first NaN, the first infinity that is none of a mask, an exception that ends the block under capture, SIGUSR1."""
 
+LONGEST_QUEUE: Final = 2**30
+"""Bytes that wait for the disk at most, whatever memory there is."""
 _LONGEST_NAME: Final = 255
 _DEBUG_MODES: Final = range(5)
 _OF_LAYOUTS: Final[Mapping[str, object]] = MappingProxyType(
@@ -55,6 +61,13 @@ _PRINTED_IF_SET = (
     "dialect",
     "on_error",
     "checks",
+    "ring",
+    "triggers",
+    "reread",
+    "max_disk",
+    "min_free_disk",
+    "max_memory",
+    "max_overhead",
 )
 
 
@@ -123,6 +136,20 @@ class DumpPlan:
     """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
     checks: tuple[str, ...] | None = None
     """Watchpoints that are checked while the program runs, beside the checks of `opdump check`; None for neither."""
+    ring: int = 0
+    """So many steps, the last ones, are kept in memory, and filed only when a trigger fires; 0: every step is filed as it ends."""
+    triggers: tuple[Trigger, ...] = TRIGGERS
+    """What fires, beside `dump.trigger()` of the program."""
+    reread: bool = False
+    """Read a tensor each time that an operator has it, also where it was read before and nothing is known to have written into it since."""
+    max_disk: Size | None = None
+    """Bytes that the run may write; None for no bound. As the bounds below are met the dump holds less and less (docs/steps.md)."""
+    min_free_disk: Size | None = None
+    """Bytes that are to stay free on the disk of the dump."""
+    max_memory: Size | None = None
+    """Bytes that may wait in memory to be filed."""
+    max_overhead: float | None = None
+    """The time that capture may take, as a share of the time of the program without it: 0.1 for 10 %."""
     trailing_comma: bool = False
     """End the rows of statistic.csv with the comma that MindSpore writes."""
     config_text: str = field(default="", compare=False)
@@ -148,6 +175,11 @@ class DumpPlan:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
+        if self.ring and (self.saves_tensors or self.save_kernel_args or not self.mode.files_selected):
+            raise ConfigError(
+                f"DumpPlan: ring is {self.ring}, and steps that are kept in memory are statistics alone: saved_data is {self.saved_data!r} "
+                f'and captures {self.captures!r}; write saved_data="statistic", captures="data" and save_kernel_args=False'
+            )
         try:
             places = self.layout_facts.fields
         except ConfigError as error:
@@ -164,6 +196,16 @@ class DumpPlan:
     def mode(self) -> Mode:
         """What `captures` names."""
         return MODES[self.captures]
+
+    @property
+    def queue_bytes(self) -> int:
+        """What may wait for the disk: half of the memory that the dump may take; a caller that is faster waits, too."""
+        return LONGEST_QUEUE if self.max_memory is None else min(LONGEST_QUEUE, max(self.max_memory // 2, 1))
+
+    @property
+    def held_bytes(self) -> int | None:
+        """What else may wait in memory: the other half. None for no bound."""
+        return None if self.max_memory is None else self.max_memory // 2
 
     @property
     def layout_facts(self) -> LayoutFacts:
@@ -246,11 +288,11 @@ class DumpPlan:
     def from_json(cls, text: str) -> DumpPlan:
         """The plan that `to_json` wrote; fields that are not there have their defaults.
 
-        Raises ConfigError where the text is no JSON object, or names a field that a plan does not have.
+        Raises ConfigError where the text is no JSON object, or names a field that a plan does not have, or one has another type.
         """
         try:
             given = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"DumpPlan: expected the JSON text of a plan; {error}") from None
         if not isinstance(given, dict):
             raise ConfigError(
@@ -263,7 +305,8 @@ class DumpPlan:
             )
         if "path" not in given:
             raise ConfigError("DumpPlan: found no path, expected the directory of the dump")
-        return cast("DumpPlan", _of_json(cls, given))
+        hints = get_type_hints(cls)
+        return cls(**{name: _field_of_json(name, hints[name], value) for name, value in given.items()})
 
     def to_json(self) -> str:
         """The plan as JSON text, one field a line, in the order of the fields. `from_json` gives an equal plan.
@@ -292,6 +335,13 @@ def _as_json(value: object) -> object:
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
     return value
+
+
+def _field_of_json(name: str, kind: Any, value: Any) -> Any:
+    try:
+        return _of_json(kind, value)
+    except (TypeError, AttributeError, LookupError) as error:
+        raise wrong_value("DumpPlan", name, value, "what `to_json` writes for this field") from error
 
 
 def _of_json(kind: Any, value: Any) -> Any:

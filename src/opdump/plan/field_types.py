@@ -13,18 +13,21 @@ import types
 from collections.abc import Hashable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from opdump.errors import ConfigError
 
 LARGEST: Final = 2**32 - 1
 """Of whole numbers: MindSpore keeps those of a configuration to 32 bits."""
+Size = Annotated[int, range(1, 2**63)]
+"""Bytes. Of whole numbers that are annotated with a range those of the range are meant."""
 _SHOWN: Final = 120
+_TOO_MUCH: Final = 2**63
 
 
 @cache
 def _hints_of(kind: Any) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def check_fields(instance: Any) -> None:
@@ -42,7 +45,7 @@ def check_values(where: str, values: Mapping[str, object], hints: Mapping[str, A
 
 
 def check_value(where: str, name: str, value: object, hint: Any) -> None:
-    """Raises ConfigError where `value` is not of that type. Numbers are whole, and from 0 on; a path is one that the system can have."""
+    """Raises ConfigError where `value` is not of that type. Whole numbers are from 0 on, others above 0; a path is one that the system can have."""
     if not is_a(value, hint):
         raise wrong_value(where, name, value, " or ".join(_words(hint)))
 
@@ -65,10 +68,19 @@ def is_a(value: object, hint: Any) -> bool:
         return isinstance(value, str) and value in arguments
     if origin in (tuple, frozenset):
         return isinstance(value, origin) and all(is_a(each, arguments[0]) for each in value)
+    if origin is Annotated:
+        return is_a_number(value, int) and value in hint.__metadata__[0]
+    if hint is float:
+        return is_a_number(value, int | float) and 0 < cast(float, value) < _TOO_MUCH
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+        return is_a_number(value, int) and 0 <= cast(int, value) <= LARGEST
     kind = origin or hint
     return isinstance(value, kind) and (kind not in (Path, os.PathLike) or _is_possible(value))
+
+
+def is_a_number(value: object, kind: Any) -> bool:
+    """Whether it is of that type, and no bool, which is an int too."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _is_possible(path: Any) -> bool:
@@ -87,6 +99,8 @@ def _words(hint: Any) -> list[str]:
         return [f"one of {choices}" if len(arguments) > 1 else choices]
     if origin in (tuple, frozenset):
         return [f"a {origin.__name__} of {_PLURAL.get(arguments[0]) or ' and '.join(_words(arguments[0]))}"]
+    if origin is Annotated:
+        return [f"a whole number from {hint.__metadata__[0][0]} on"]
     if hint is type(None):
         return ["None"]
     return [_ONE.get(origin or hint) or f"a {hint.__name__}"]
@@ -96,6 +110,7 @@ _ONE: Final[Mapping[Any, str]] = types.MappingProxyType(
     {
         bool: "True or False",
         int: f"a whole number from 0 to {LARGEST}",
+        float: "a number above 0",
         str: "text",
         Path: "a path (pathlib.Path)",
         os.PathLike: "a path",

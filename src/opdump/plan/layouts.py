@@ -28,6 +28,8 @@ class LayoutFacts:
     """Its statistics have max and min by the rules of a device."""
     watch: bool = False
     """It has files for what watched memory holds after each operator."""
+    copies_elements: bool = False
+    """`write_payload` copies elements before it returns: it may be lent memory of the program."""
     unknown_id: int = 0
     """What stands for a task and a stream that nobody knows."""
     fields: frozenset[str] = frozenset()
@@ -48,6 +50,7 @@ LAYOUTS: Final[Registry[PlannedLayout]] = Registry(
         "mindspore-2.10": "opdump.layouts.mindspore_sync.layout:MINDSPORE_2_10",
         "mindspore-async": "opdump.layouts.mindspore_async.layout:MINDSPORE_ASYNC",
         "acl": "opdump.layouts.ascend.layout:ACL",
+        "packed": "opdump.layouts.packed.layout:PACKED",
     },
 )
 """Here and not in `layouts/`, which imports plans: a plan is refused at once where its layout has no such name."""

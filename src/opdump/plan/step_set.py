@@ -1,9 +1,10 @@
-"""The steps to dump, as the `iteration` key of data_dump.json writes them: `all` or `0|5-8|100-120`."""
+"""The steps to dump, as the `iteration` key of data_dump.json writes them: `all` or `0|5-8|100-120`; and `all every 20`, which is opdump's own."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opdump.errors import ConfigError
@@ -11,6 +12,7 @@ from opdump.errors import ConfigError
 # MindSpore reads each number into a size_t; beyond it the number means nothing there.
 _LARGEST = 2**64 - 1
 _ALPHABET = re.compile(r"[0-9|-]+")
+_EVERY = re.compile(r"(.+) every ([0-9]{1,9})", re.ASCII)
 _ITEM = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _EXAMPLE = 'write it as "0|5-8|100-120" or "all"'
 
@@ -19,10 +21,20 @@ _EXAMPLE = 'write it as "0|5-8|100-120" or "all"'
 class StepSet:
     """A set of step numbers, counted from 0, kept as ranges: a huge range costs no memory.
 
-    `ranges` holds inclusive (first, last) pairs, sorted and disjoint; None stands for every step.
+    `ranges` holds inclusive (first, last) pairs, sorted and disjoint; None stands for every step. Of these only the multiples of `every`
+    are meant. Raises ConfigError where there is none.
     """
 
     ranges: tuple[tuple[int, int], ...] | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"every is {self.every}, expected 1 or more: each so many steps one is dumped")
+        if self.ranges is not None and not self.reaches(0, self.ranges[-1][1]):
+            raise ConfigError(
+                f"none of the steps {_text(self.ranges)} is a multiple of {self.every}, so nothing would be dumped"
+            )
 
     @classmethod
     def all(cls) -> StepSet:
@@ -41,13 +53,16 @@ class StepSet:
 
     @classmethod
     def parse(cls, text: str, key: str = "iteration") -> StepSet:
-        """Reads `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped.
+        """Reads `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped. ` every 20` may follow.
 
         `key` is what messages call it: where the text stands.
 
         Raises ConfigError for any other character, and for what could match no step: an open or reversed range, two
         dashes, a number beyond 64 bits, no item at all. (MindSpore lets these pass and dumps nothing for them.)
         """
+        cadence = _EVERY.fullmatch(text)
+        if cadence is not None:
+            return cls(cls.parse(cadence[1], key).ranges, int(cadence[2]))
         if text == "all":
             return cls(None)
         if not _ALPHABET.fullmatch(text):
@@ -61,7 +76,7 @@ class StepSet:
         return cls(_merged(ranges))
 
     def __contains__(self, step: object) -> bool:
-        if not isinstance(step, int):
+        if not isinstance(step, int) or step % self.every:
             return False
         if self.ranges is None:
             return step >= 0
@@ -69,15 +84,31 @@ class StepSet:
         return index >= 0 and step <= self.ranges[index][1]
 
     @property
+    def are_all(self) -> bool:
+        """Whether every step is meant."""
+        return self.ranges is None and self.every == 1
+
+    @property
     def last(self) -> int | None:
         """The largest step of the set; None where there is none, because every step is meant."""
-        return None if self.ranges is None else self.ranges[-1][1]
+        if self.ranges is None:
+            return None
+        return max(last - last % self.every for first, last in self.ranges if last - last % self.every >= first)
+
+    def reaches(self, first: int, last: int) -> bool:
+        """Whether one of these steps, the last among them, is of the set."""
+        ranges = [(0, last)] if self.ranges is None else self.ranges
+        within = ((max(low, first), min(high, last)) for low, high in ranges)
+        return any(high - high % self.every >= low for low, high in within if high >= low)
 
     def __str__(self) -> str:
         """The shortest text that `parse` reads as this set."""
-        if self.ranges is None:
-            return "all"
-        return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+        text = "all" if self.ranges is None else _text(self.ranges)
+        return text if self.every == 1 else f"{text} every {self.every}"
+
+
+def _text(ranges: Iterable[tuple[int, int]]) -> str:
+    return "|".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def _item_range(item: str, text: str, key: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from opdump.plan import DumpPlan, StepSet
+from opdump.plan import DumpPlan
 from opdump.plan.dialects import words_of
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.nearest import with_nearest
@@ -47,6 +47,8 @@ class Circumstances:
     """The program ended by `sys.exit`, as one does that was asked for its help."""
     in_children: int = 0
     """Processes that the program started and nobody looks into."""
+    bound_met: str = ""
+    """What bound was met before anything was recorded, in words."""
 
 
 class Nothing(NamedTuple):
@@ -67,7 +69,7 @@ def why_nothing(plan: DumpPlan, around: Circumstances, *, executed: int, skipped
     """The first reason of the table that holds. To be asked where nothing was captured."""
     case = _Case(plan, around, executed, skipped)
     text, reason = next((text, reason) for reason in _REASONS if (text := reason(case)))
-    wanted_so = reason is _other_device or (reason is _another_mode and not plan.mode.watches)
+    wanted_so = reason in (_other_device, _no_trigger) or (reason is _another_mode and not plan.mode.watches)
     return Nothing(text, not wanted_so)
 
 
@@ -79,6 +81,16 @@ def _nothing_enabled(case: _Case) -> str:
         return ""
     words = words_of(case.plan.dialect)
     return f"the {words.file} is valid and enables nothing: it chooses no model and no operator"
+
+
+def _bound_met(case: _Case) -> str:
+    return case.around.bound_met
+
+
+def _no_trigger(case: _Case) -> str:
+    if not case.skipped.get("not triggered"):
+        return ""
+    return f"no trigger fired ({', '.join(case.plan.triggers) or 'dump.trigger()'}), and steps are filed only then (ring={case.plan.ring})"
 
 
 def _unable(case: _Case) -> str:
@@ -110,7 +122,7 @@ def _threads(case: _Case) -> str:
 
 def _steps_not_reached(case: _Case) -> str:
     around, steps = case.around, case.plan.steps
-    if around.next_step is None or steps.ranges is None:
+    if around.next_step is None or steps.are_all:
         return ""
     # A model has executions; steps are those of what belongs to no model.
     if case.executed and not around.counts_every_step:
@@ -118,7 +130,7 @@ def _steps_not_reached(case: _Case) -> str:
     if around.counts_every_step and (around.executions or not case.plan.single_operators):
         return ""
     asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
-    if _any_in(steps, around.first_step, around.next_step):
+    if steps.reaches(around.first_step, around.next_step):
         return ""
     if around.next_step == around.first_step:
         if around.exited:
@@ -147,7 +159,7 @@ def _nothing_ran(case: _Case) -> str:
     if case.executed or case.around.executions:
         return ""
     framework = f" of {case.around.framework}" if case.around.framework else ""
-    where = "" if case.plan.steps.ranges is None or case.around.exited else " in a wanted step"
+    where = "" if case.plan.steps.are_all or case.around.exited else " in a wanted step"
     return f"no operator{framework} ran{where}"
 
 
@@ -184,10 +196,10 @@ def _no_names(case: _Case) -> str:
 
 def _not_this_execution(case: _Case) -> str:
     executions, steps = case.around.executions, case.plan.steps
-    if not executions or steps.ranges is None:
+    if not executions or steps.are_all:
         return ""
     first = case.around.first_step
-    if any(times and _any_in(steps, first, first + times - 1) for times in executions.values()):
+    if any(times and steps.reaches(first, first + times - 1) for times in executions.values()):
         return ""
     ran = ", ".join(
         f"{name!r} ran {'once' if times == 1 else f'{times} times'} ({first}{f' to {first + times - 1}' if times > 1 else ''})"
@@ -217,14 +229,11 @@ def _left_out(case: _Case) -> str:
     return f"all operators that ran were left out ({shown})"
 
 
-def _any_in(steps: StepSet, first: int, last: int) -> bool:
-    """Whether one of these steps, the last among them, is wanted."""
-    return steps.ranges is None or any(low <= last and high >= first for low, high in steps.ranges)
-
-
 # In this order: a reason is told only where those before it do not hold.
 _REASONS: Final[tuple[Callable[[_Case], str], ...]] = (
     _nothing_enabled,
+    _bound_met,
+    _no_trigger,
     _unable,
     _children,
     _not_imported,

@@ -20,6 +20,7 @@ _INSTEAD: Final = MappingProxyType(
         "write_overflow": None,
         "write_exception": None,
         "graphs_ran": None,
+        "write_degradation": None,
         "flush": None,
     }
 )

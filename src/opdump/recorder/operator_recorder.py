@@ -7,15 +7,16 @@ Layouts whose files hold an operator need it, and so does every mode that knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.plan import DumpPlan
 from opdump.recorder.own_errors import told_where_it_stops
-from opdump.recorder.recorder import HELD_BYTES, MOST_OPS, Recorder
+from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.recorder.writers import StepWriter, SupportsHistory, SupportsOperatorFiles, SupportsOverflows
 from opdump.records import IO, OpRecord
+from opdump.step_columns import OperatorSequence
 
 
 class Finished(NamedTuple):
@@ -39,8 +40,6 @@ class Raised(NamedTuple):
 class OperatorRecorder(Recorder):
     """Files operators one by one, after each has run."""
 
-    _files_tensors = False
-
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
         super().__init__(plan, writer, reader)
         self._mode = plan.mode
@@ -51,13 +50,25 @@ class OperatorRecorder(Recorder):
         self._graphs_ran: set[int] = set()
         """Graphs of which an operator ran in this step; most operators may be dropped."""
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether `take_block` may be called: where nothing but summaries is taken, and all that ran is filed."""
+        return super().takes_blocks and self._mode.files_selected and not (self._keeps_back or self._open)
+
+    @told_where_it_stops
+    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
+        with self._lock:
+            self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])  # a block is of one graph
+            self._sort()
+            super().take_block(sequence, step, timestamps, tensors)
+
     @told_where_it_stops
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
         if self.is_over:
             return op
         with self._lock:
-            if len(self._ops) >= MOST_OPS:
-                self.end_step(op.step)
+            if self._ops_in_parts + len(self._ops) >= self._most_ops:
+                self.end_step(op.step, is_part=True)
             self._graphs_ran.add(op.graph_id)
             self._open[id(op)] = self._begins(op, inputs, changes)
         return op
@@ -161,9 +172,12 @@ class OperatorRecorder(Recorder):
         # The rows of the step go; operators that run in other threads have some of them.
         if any(self._open.values()):
             self._settle([entry for taken in self._open.values() for entry in taken])
-        # A call that others ran in is filed after them, and began before.
-        self._ops.sort(key=lambda op: op.timestamp)
+        self._sort()
         super()._end_step(step)
+
+    def _sort(self) -> None:
+        """Orders what ran since the last block: a call that others ran in is filed after them, and began before."""
+        self._ops.sort(key=lambda op: op.timestamp)
 
     def _read(
         self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], reader: Reader | None = None
@@ -175,6 +189,8 @@ class OperatorRecorder(Recorder):
         for slot, argument, tensor, source, skip in lives:
             taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
             taken.belongs(op, io, slot, argument, source)
+            if taken.elements is not None:
+                taken.elements.own()
             found.append(taken)
         return found
 
@@ -193,7 +209,7 @@ class OperatorRecorder(Recorder):
 
     def _forget_rows(self) -> None:
         # Rows of operators that run in other threads, or wait for the end of the step, are still needed.
-        if not self._open and not self._held and not self._entries:
+        if not self._open and not self._held and not self._parts and not self._entries:
             self.reader.clear()
 
     def _close(self, finished: Finished) -> None:
@@ -203,7 +219,7 @@ class OperatorRecorder(Recorder):
         if self._keeps_back:
             self._held.append(finished)
             self._held_bytes += sum(entry.held_bytes for entry in finished.taken)
-            if self._held_bytes > HELD_BYTES:
+            if self._held_bytes > self._most_held:
                 self.place()
                 self.release()
         else:
@@ -227,6 +243,10 @@ class OperatorRecorder(Recorder):
             for entry in taken:
                 if entry.elements is not None:
                     entry.elements.cut(self.plan.sample_num)
+        if not self.bounds.has_room(
+            op.step, sum(entry.elements.nbytes for entry in taken if entry.elements is not None)
+        ):
+            return [None] * len(taken)
         records = [entry.record() for entry in taken]
         if isinstance(self._writer, SupportsOperatorFiles):
             # A writer that failed gives nothing.

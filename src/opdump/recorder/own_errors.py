@@ -6,11 +6,13 @@ The program itself would go on, so it is told as what stops a writer is, and is 
 from __future__ import annotations
 
 import functools
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from opdump.errors import DumpPathError, OpdumpError
+from opdump.recorder.capture_time import CaptureClock
 from opdump.sink.failures import reason_of, remedy_for
 
 _Given = ParamSpec("_Given")
@@ -21,9 +23,14 @@ class _Stops(Protocol):
     def stopped(self, error: Exception) -> None: ...
 
 
+class _StopsInTime(_Stops, Protocol):
+    @property
+    def clock(self) -> CaptureClock: ...
+
+
 class _HasRecorder(Protocol):
     @property
-    def _recorder(self) -> _Stops: ...
+    def _recorder(self) -> _StopsInTime: ...
 
 
 _Recorder = TypeVar("_Recorder", bound=_Stops)
@@ -51,15 +58,20 @@ def beside_the_program(
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
     """A method of an adapter that runs between the program's own calls, and nothing of the program. None where it was stopped.
 
-    Its error goes to `stopped` of the adapter's `_recorder`.
+    Its error goes to `stopped` of the adapter's `_recorder`, and its time to the `clock` of that.
     """
 
     @functools.wraps(method)
     def call(part: _Part, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
+        clock = part._recorder.clock
+        now = clock.now
+        spent, began = clock.spent, now()
         try:
             return method(part, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
             part._recorder.stopped(error)
+        finally:
+            clock.spent = spent + now() - began
         return None
 
     return call
@@ -117,6 +129,15 @@ def once_more(error: Exception) -> Exception:
     told = type(error)(str(error))
     told.__cause__ = error.__cause__
     return told
+
+
+def traceback_of(error: Exception) -> BaseException | None:
+    """The cause whose traceback is worth printing: a defect of opdump; None for what the system or the disk did."""
+    cause = error if error.__cause__ is None else error.__cause__
+    if isinstance(cause, OpdumpError | MemoryError | OSError | RecursionError | sqlite3.OperationalError):
+        return None
+    # That very class: a file that is damaged or none of SQLite's. Those below it are mistakes of who calls SQLite.
+    return None if type(cause) is sqlite3.DatabaseError else cause
 
 
 def failure_text(error: BaseException | None) -> str:

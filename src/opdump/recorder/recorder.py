@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,16 @@ from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphBuilder, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan import DumpPlan
+from opdump.recorder.bounds import Bounds
+from opdump.recorder.capture_time import CaptureClock
 from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
+from opdump.recorder.filing import StepFiling
 from opdump.recorder.graphs import GrowingGraphs
 from opdump.recorder.guarded import guarded
+from opdump.recorder.limits import most_held, most_operators
 from opdump.recorder.live_checks import LiveChecks
-from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops
+from opdump.recorder.loss_spikes import LossSpikes
+from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops, traceback_of
 from opdump.recorder.snapshots import (
     Live,
     LiveTensor,
@@ -37,6 +42,7 @@ from opdump.recorder.snapshots import (
     settle,
 )
 from opdump.recorder.step_parts import (
+    EndedStep,
     TakenPart,
     all_ops,
     changed_run,
@@ -47,21 +53,16 @@ from opdump.recorder.step_parts import (
 )
 from opdump.recorder.tally import Tally
 from opdump.recorder.tensor_files import TensorFiles
-from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter, SupportsGraphFiles, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
-from opdump.statistics import ElementStatistics
+from opdump.statistics import ElementStatistics, Extremes
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
 from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
 
-MOST_OPS = 50_000
-"""A step of more operators is filed in parts, so that a program whose step never ends does not fill the memory."""
 MOST_NAMES = 100_000
 """Names of operators that are remembered for what nothing matched."""
-HELD_BYTES = 2**28
-"""More than this is not kept in memory to wait for the next step: then the operators belong to the step that they name."""
 
 
 class Recorder:
@@ -69,9 +70,6 @@ class Recorder:
 
     Threads may record at the same time; `end_step` belongs to the thread that drives the steps.
     """
-
-    _files_tensors: ClassVar = True
-    """Whether it files tensor by tensor, and no whole operators."""
 
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
         self.plan = plan
@@ -91,12 +89,21 @@ class Recorder:
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = lambda: None
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
-        self._lookout = Lookout(plan.mode)
+        self.clock: Final = CaptureClock()
+        self.bounds: Final = Bounds(plan, self.clock)
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
         self._writer = writer = guarded(writer, self._failed)
-        self._files = TensorFiles(writer)
+        self._files = TensorFiles(writer, self.bounds, copies=plan.layout_facts.copies_elements)
+        self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
+        self._filing = StepFiling(
+            plan, writer, self.tally, self._checks, self.bounds, self._step_filed, lambda: self.is_over
+        )
+        self._most_ops, self._most_held = most_operators(plan), most_held(plan)
+        self.fire: Final = self._filing.fire
+        """The last steps are to be filed, where the plan keeps them in memory (`ring`), and the one that runs when it has ended."""
+        self.losses: Final = LossSpikes(self.fire) if plan.ring and "loss-spike" in plan.triggers else None
         self.reader: Final = reader
         self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
@@ -119,6 +126,10 @@ class Recorder:
         """Called with the number that the process turned out to have."""
         self.when_filed: Callable[[], object] = lambda: None
         """Called when a step, or a part of one, was handed to the writer and counted."""
+
+    def wants(self, step: int) -> bool:
+        """Whether what runs in a step is recorded: the plan asks for it, the bounds let it, and the dump goes on."""
+        return step in self.plan.steps and not self.is_over and self.bounds.wants(step)
 
     def wait_for_place(self, place: Callable[[], int]) -> None:
         """Nobody knows yet which rank this process is: keeps files back until `place`, which asks this function."""
@@ -146,7 +157,7 @@ class Recorder:
     @property
     def verdict(self) -> Verdict:
         """What was found first in the steps that were filed."""
-        return self._lookout.verdict
+        return self._filing.verdict
 
     def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         return self._graphs.of(graph_id, root_name)
@@ -183,8 +194,8 @@ class Recorder:
         if self.is_over:
             return op
         with self._lock:
-            if self._ops_in_parts + len(self._ops) >= MOST_OPS:
-                self.end_step(op.step)
+            if self._ops_in_parts + len(self._ops) >= self._most_ops:
+                self.end_step(op.step, is_part=True)
             self._ops.append(op)
             if inputs and self.plan.inputs:
                 self._take(op, "input", inputs)
@@ -202,7 +213,7 @@ class Recorder:
     @property
     def takes_blocks(self) -> bool:
         """Whether `take_block` may be called: where nothing but summaries is taken of tensors."""
-        return self._files_tensors and self._blocks_of is not None and self._blocks_of.takes_blocks
+        return self._blocks_of is not None and self._blocks_of.takes_blocks
 
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
@@ -210,8 +221,8 @@ class Recorder:
         if self.is_over or self._blocks_of is None:
             return
         with self._lock:
-            if self._ops_in_parts + len(self._ops) >= MOST_OPS:
-                self.end_step(step)
+            if self._ops_in_parts + len(self._ops) >= self._most_ops:
+                self.end_step(step, is_part=True)
             facts, rows = self._blocks_of.take_block(tensors)
             pattern = sequence.pattern(facts)
             run = BlockRun(pattern, step, timestamps, rows[pattern.tensor_places])
@@ -294,8 +305,8 @@ class Recorder:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
         if self.is_over:
             return
-        if self._ops_in_parts + len(self._ops) >= MOST_OPS:
-            self.end_step(op.step)
+        if self._ops_in_parts + len(self._ops) >= self._most_ops:
+            self.end_step(op.step, is_part=True)
         self._ops.append(op)
 
     def count_op(self, reason: SkipReason, count: int = 1) -> None:
@@ -314,7 +325,7 @@ class Recorder:
             data_id = self._graphs.add_constant(op, live.slot)
         facts = self.reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
-        if self.plan.saves_tensors and self._files.takes_constants and self.plan.mode.files_values:
+        if self.bounds.takes_elements and self._files.takes_constants and self.plan.mode.files_values:
             with self._lock:
                 taken = self.reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")
@@ -322,8 +333,8 @@ class Recorder:
         return f"data-{data_id}"
 
     @told_where_it_stops
-    def end_step(self, step: int) -> None:
-        """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded."""
+    def end_step(self, step: int, *, is_part: bool = False) -> None:
+        """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded. `is_part`: it goes on."""
         with self._lock, no_garbage_collection():
             self.release()
             before = self.tally.executed
@@ -331,6 +342,8 @@ class Recorder:
                 self._end_step(step)
             if self.tally.executed != before:
                 self.when_filed()
+                self.bounds.step_filed(step, is_part=is_part)
+            self.stop_at_bound()
 
     def _end_step(self, step: int) -> None:
         if not self._all_parts() and not self._counted:
@@ -345,7 +358,10 @@ class Recorder:
             for run in runs:
                 self.names_seen.update(run.pattern.names)
         settle(self.reader, singles.tensors, self._statistics)
-        summaries = self._blocks_of.block_summaries() if runs and self._blocks_of is not None else None
+        summaries: npt.NDArray[np.float64] | None = None
+        extremes: Mapping[int, Extremes] = {}
+        if runs and self._blocks_of is not None:
+            summaries, extremes = self._blocks_of.block_summaries(), self._blocks_of.block_extremes()
         steps = steps_of(parts)
         if counted:
             steps.add(step)
@@ -353,39 +369,32 @@ class Recorder:
         self._forget_records()
         self._counted = Counter()
         try:
-            self._write_steps(step, steps, parts, summaries, counted)
+            is_only = len(steps) == 1
+            records = [
+                (number, *records_of_step(parts, number, is_only=is_only, summaries=summaries, extremes=extremes))
+                for number in sorted(steps)
+            ]
+            ended = EndedStep(step, steps, parts, records, counted)
+            self._filing.write(ended)
         except BaseException as error:
             # Ctrl-C, or a failure that is to stop the program: what was to be filed is in nobody's hands now.
-            self.tally.lost(all_ops(parts), count_tensors(parts))
-            self.tally.left_out(counted)
+            self._filing.count_lost([EndedStep(step, steps, parts, (), counted)])
             self.failure = self.failure or cut_short(self.plan.path, step, error)
             raise
         self.reader.clear()
         self._files.end_step()
-        self.tally.left_out(counted)
-        if self.is_over:
-            self.tally.lost(all_ops(parts), count_tensors(parts))
-            return
         self._filed_ops = len(singles.ops) + sum(len(run.timestamps) for run in runs) + counted.total()
-        self._count(steps, singles.ops, singles.tensors)
-        for run in runs:
-            self.tally.filed_block(run.pattern)
-        self._graphs.write_grown()
+        self._filing.count(ended)
 
-    def _write_steps(
-        self,
-        step: int,
-        steps: set[int],
-        parts: Sequence[TakenPart],
-        summaries: npt.NDArray[np.float64] | None,
-        counted: Counter[SkipReason],
-    ) -> None:
-        for number in sorted(steps):
-            ran, kept, files = records_of_step(parts, number, is_only=len(steps) == 1, summaries=summaries)
-            self._lookout.end_step(number, ran, kept)
-            if self._checks is not None:
-                self._checks.end_step(number, ran, kept)
-            self._writer.write_step(number, ran, kept, files, counted if number == step else {})
+    @property
+    def fired(self) -> Sequence[str]:
+        """What fired so far, in words."""
+        return self._filing.fired
+
+    def end_run(self) -> None:
+        """The run has ended: what is kept in memory is filed where a trigger has fired, or counted as left out."""
+        with self._lock:
+            self._filing.end_run()
 
     def unmatched_kernels(self) -> list[str]:
         """What `kernels` names and no operator had, in words, with the nearest names of what was there."""
@@ -414,16 +423,18 @@ class Recorder:
             if self.plan.on_error == "stop":
                 raise error if first else once_more(self.failure)
             if first:
-                # An error of opdump's own comes with its traceback.
-                cause = error if error.__cause__ is None else error.__cause__
-                trace = None if isinstance(cause, OpdumpError | MemoryError | OSError | RecursionError) else cause
-                text = failure_text(error)
+                text, trace = failure_text(error), traceback_of(error)
                 _LOG.error("opdump: %s. The program goes on, and nothing more is dumped", text, exc_info=trace)
-            if first:
-                self.is_over = True
-                self.is_deferring = False
+                self.is_over, self.is_deferring = True, False
                 self._lose()
                 self.when_over()
+
+    def stop_at_bound(self) -> None:
+        """Nothing is recorded any more where a bound says so; all that was is filed."""
+        if self.bounds.is_off and not self.is_over:
+            self.is_over, self.is_deferring = True, False
+            self.circumstances.bound_met = str(self.bounds.degraded[-1])
+            self.when_over()
 
     def lose_step(self) -> bool:
         """What is recorded and not filed cannot be filed any more; whether there was anything."""
@@ -448,20 +459,31 @@ class Recorder:
             lives = self._checks.look(op, io, lives)
         if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):
             return
-        for slot, argument, tensor, source, skip in lives:
-            taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
-            taken.belongs(op, io, slot, argument, source)
-            entries.append(taken)
-            if taken.elements is not None:
-                self._files.add(taken)
-                self._held_bytes += taken.held_bytes
+        keeps_back = self._keeps_back
+        try:
+            for slot, argument, tensor, source, skip in lives:
+                taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
+                taken.belongs(op, io, slot, argument, source)
+                entries.append(taken)
+                if taken.elements is not None:
+                    if keeps_back:
+                        taken.elements.own()
+                    self._files.add(taken)
+                    self._held_bytes += taken.held_bytes
+            self._write_taken()
+        except BaseException:
+            self._files.own_waiting()  # Ctrl-C, which the program may catch: what is filed later is what was there now
+            raise
+
+    def _write_taken(self) -> None:
+        """Files what was taken, unless it is to wait."""
         if self._files.are_waiting:
-            if self._keeps_back and self._held_bytes > HELD_BYTES:
+            if self._keeps_back and self._held_bytes > self._most_held:
                 self.place()
                 self.release()
-            if reader.must_finish:
+            if self.reader.must_finish:
                 self.place()
-                reader.finish_step()
+                self.reader.finish_step()
                 self._files.write_all()
             elif not self._keeps_back:
                 self._files.write_ready()
@@ -471,5 +493,7 @@ class Recorder:
         """Whether nothing is to be filed yet: nobody knows the step, or the rank."""
         return self.is_deferring or self._place is not None
 
-    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
+    def _step_filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
+        """A step was handed to the writer."""
         self.tally.filed(steps, ops, entries)
+        self._graphs.write_grown()

@@ -28,10 +28,14 @@ class PendingArray(Protocol):
 class Elements:
     """Elements that were taken of a tensor, until they are filed, and where they are from then on."""
 
-    __slots__ = ("_array", "file", "npy", "sample")
+    __slots__ = ("_array", "_is_lent", "file", "npy", "sample")
 
-    def __init__(self, array: npt.NDArray[Any] | PendingArray, sample: int = 0, npy: str = "") -> None:
+    def __init__(
+        self, array: npt.NDArray[Any] | PendingArray, sample: int = 0, npy: str = "", *, is_lent: bool = False
+    ) -> None:
+        """`is_lent`: the array is memory of the program, which may change it once the operator goes on: `own` before that."""
         self._array: npt.NDArray[Any] | PendingArray | None = array
+        self._is_lent = is_lent
         self.sample = sample
         """How many they are, where they are the first of a larger tensor (`TensorRecord.sample`)."""
         self.npy = npy
@@ -44,12 +48,27 @@ class Elements:
         return self._array is not None
 
     @property
+    def nbytes(self) -> int:
+        """The size of what is held, in bytes; it must have arrived."""
+        return self.lent().nbytes if self.are_held else 0
+
+    @property
     def are_pending(self) -> bool:
         """Whether they are on their way to the host."""
         return hasattr(self._array, "to_numpy")
 
+    def own(self) -> None:
+        """Copies them, where they are memory of the program still."""
+        if self._is_lent:
+            self._array, self._is_lent = np.array(self.lent(), order="C", copy=True), False
+
     def on_host(self) -> npt.NDArray[Any]:
-        """The elements; those on their way must have arrived."""
+        """The elements, which nobody changes; those on their way must have arrived."""
+        self.own()
+        return self.lent()
+
+    def lent(self) -> npt.NDArray[Any]:
+        """The same for whoever copies them at once: they may be memory of the program."""
         array = self._array
         if array is None:
             raise ValueError("the elements were filed already")
@@ -58,27 +77,29 @@ class Elements:
     def cut(self, count: int) -> None:
         """Keeps the first elements of a larger tensor alone, where the reader did not."""
         if self._array is not None and not self.sample:
-            array = self.on_host()
+            array = self.lent()
             if array.size > count:
                 self._array, self.sample, self.npy = array.reshape(-1)[:count].copy(), count, ""
+                self._is_lent = False
 
     def filed(self, file: str | None) -> None:
         """They are in that file now, if in any, and no longer in memory."""
         self.file = file
         self._array = None
+        self._is_lent = False
 
 
 class TensorSnapshot:
     """What was read of one tensor. One object, since there are thousands in a step; each part of it has one owner.
 
     A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`, `memory`), the place of the summary (`table`,
-    `row`) with what it does not hold (`others`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
+    `row`) with what it does not hold (`digest`, `others`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
     (`belongs`), takes the summary over (`settle`), and files the elements. The compiled `BatchSummarizer` does what a reader does, and
     `belongs`, in one call: it copies an empty snapshot.
     """
 
-    __slots__ = ("argument", "data_size", "dtype", "elements", "extremes", "io", "memory", "op", "others", "row", "shape",
-                 "skip", "slot", "source", "statistics", "table")  # fmt: skip
+    __slots__ = ("argument", "data_size", "digest", "dtype", "elements", "extremes", "io", "memory", "op", "others", "row",
+                 "shape", "skip", "slot", "source", "statistics", "table")  # fmt: skip
 
     format = "DefaultFormat"
     op: OpRecord
@@ -94,6 +115,8 @@ class TensorSnapshot:
         self.skip: SkipReason = skip
         self.row = -1
         self.table: Any = None
+        self.digest = -1
+        """The number of its MD5 where the reader takes that of many tensors together; `others` has it once they are settled."""
         self.others: dict[str, StatisticValue] | None = None
         """Statistics that a summary does not give: digests, and those of packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None
@@ -120,6 +143,7 @@ class TensorSnapshot:
         other.skip = self.skip
         other.row = self.row
         other.table = self.table
+        other.digest = self.digest
         other.others = self.others
         other.extremes = self.extremes
         other.elements = None
@@ -164,12 +188,12 @@ class TensorSnapshot:
             return self.data_size
         return self.data_size * self.sample // max(math.prod(self.shape), 1)
 
-    def record(self) -> TensorRecord:
-        """The same as a record, with the elements that are held."""
+    def record(self, *, lent: bool = False) -> TensorRecord:
+        """The same as a record, with the elements that are held; `lent`: for whoever copies them at once (`Elements.lent`)."""
         elements = self.elements
         if elements is None or not elements.are_held:
             return record_of(self, None)
-        return record_of(self, HostPayload(elements.on_host(), elements.npy))
+        return record_of(self, HostPayload(elements.lent() if lent else elements.on_host(), elements.npy))
 
 
 def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: ElementStatistics | None = None) -> None:
@@ -224,6 +248,14 @@ class SupportsElements(Protocol):
 
 
 @runtime_checkable
+class SupportsStatisticsAlone(Protocol):
+    """A reader that can stop taking elements; what another one takes is dropped."""
+
+    def leave_elements(self) -> None:
+        """From now on no elements are taken."""
+
+
+@runtime_checkable
 class SupportsSides(Protocol):
     """A reader that can take all inputs or all outputs of an operator in one call."""
 
@@ -250,6 +282,9 @@ class SupportsBlocks(Protocol):
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
         """The summaries of the step so far, (n, 11); the last row is NO_SUMMARY."""
+
+    def block_extremes(self) -> Mapping[int, Extremes]:
+        """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
 
 
 class Live(NamedTuple):

@@ -56,6 +56,13 @@ class Tally:
         self.executed += reasons.total()
         self.skipped.update(reasons)
 
+    def dropped(self, ops: Iterable[OpRecord]) -> None:
+        """These operators were kept in memory, and no trigger fired for them."""
+        for op in ops:
+            if op.op_type != VALUE:
+                self.executed += 1
+                self.skipped[op.skip or "not triggered"] += 1
+
     def lost(self, ops: Iterable[OpRecord], tensors: int) -> None:
         """These operators, and so many tensors, were recorded and cannot be filed any more."""
         for op in ops:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from opdump.recorder.bounds import Bounds
 from opdump.recorder.snapshots import TensorSnapshot
-from opdump.recorder.writers import StepWriter, SupportsConstants, SupportsKernelArgs, SupportsTensorFiles
+from opdump.recorder.writers import (
+    StepWriter,
+    SupportsConstants,
+    SupportsKernelArgs,
+    SupportsTensorFiles,
+)
 from opdump.records import OpRecord
 
 
 class TensorFiles:
     """Tensors, constants and arguments of operators that wait for the writer; of other layouts nothing is written."""
 
-    def __init__(self, writer: StepWriter) -> None:
+    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
+        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to."""
+        self._bounds = bounds
         self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
+        self._copies = copies
         self._for_constants = writer if isinstance(writer, SupportsConstants) else None
         self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
         self._tensors: list[TensorSnapshot] = []
@@ -43,6 +52,12 @@ class TensorFiles:
             self._with_arguments.add(key)
             self._for_arguments.write_kernel_args(op)
 
+    def own_waiting(self) -> None:
+        """Copies what waits and is memory of the program still, which goes on now."""
+        for entry in self._tensors:
+            if entry.elements is not None:
+                entry.elements.own()
+
     def write_ready(self) -> None:
         """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
         later = []
@@ -72,11 +87,14 @@ class TensorFiles:
     def _write_constants(self) -> None:
         waiting, self._constants = self._constants, []
         for data_id, taken in waiting:
-            if self._for_constants is not None:
+            if self._for_constants is not None and self._has_room(taken):
                 self._for_constants.write_constant(data_id, taken.record())
 
     def _write(self, entry: TensorSnapshot) -> None:
         elements = entry.elements
         if self.writer is None or elements is None or not elements.are_held:
             return  # written already, by a call that Ctrl-C or a full disk cut off
-        elements.filed(self.writer.write_payload(entry.record()))
+        elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
+
+    def _has_room(self, entry: TensorSnapshot) -> bool:
+        return entry.elements is None or self._bounds.has_room(entry.op.step, entry.elements.nbytes)

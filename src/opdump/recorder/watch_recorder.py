@@ -46,6 +46,6 @@ class WatchRecorder(OperatorRecorder):
     def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
         self._drop()
 
-    def _count(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
-        super()._count(steps, ops, entries)
+    def _step_filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
+        super()._step_filed(steps, ops, entries)
         self.tally.executed -= len(ops)  # looks, and no operators: those are counted

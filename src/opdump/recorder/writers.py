@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from opdump.checks.overflow import OverflowStatus
+from opdump.degradation import Degradation
 from opdump.graph import Graph
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 
@@ -98,6 +99,22 @@ class SupportsGraphFiles(Protocol):
 
     def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
         """File them as they are, by their paths below the rank's directory; `graph` is what they say."""
+
+
+@runtime_checkable
+class SupportsDegradations(Protocol):
+    """A layout whose index says what was left out of a run because a bound was met."""
+
+    def write_degradation(self, degradation: Degradation) -> None: ...
+
+
+@runtime_checkable
+class SupportsIndexSize(Protocol):
+    """A layout with an index that its sink does not write."""
+
+    @property
+    def index_bytes(self) -> int:
+        """What the run has added to the index, as long as the sink does not count it."""
 
 
 @runtime_checkable

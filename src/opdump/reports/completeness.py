@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdump import amounts
+from opdump.degradation import told
 
 if TYPE_CHECKING:
     from opdump.capturing.children import ChildReport
@@ -28,7 +29,7 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
         )
     if report.executed == 0 and report.failure:
         return f"{where}: nothing was dumped"
-    if report.nothing is not None and (report.executed == 0 or report.nothing.is_gap):
+    if report.nothing is not None and (report.executed == 0 or report.nothing.is_gap or report.is_dropped):
         ran = f"{amounts.count(report.executed, 'operator')} ran, and nothing" if report.executed else "nothing"
         return f"{where}: {ran} was captured: {report.nothing.reason}"
     parts = [f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured"]
@@ -41,6 +42,12 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
         f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, "
         f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
     )
+    if report.capture_time:
+        parts.append(f"capture took {report.capture_time}")
+    if report.degraded:
+        parts.append(told(report.degraded))
+    if report.fired:
+        parts.append(f"filed for {', '.join(report.fired)}")
     if children:
         parts.append(children)
     parts.append(f"next: opdump show {shlex.quote(str(report.path))}")
@@ -96,6 +103,10 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
             "warnings": list(report.warnings),
             "reason": "" if report.nothing is None else report.nothing.reason,
             "failure": report.failure,
+            "fired": list(report.fired),
+            "capture_seconds": None if report.capture_seconds is None else round(report.capture_seconds, 3),
+            "overhead": None if report.overhead is None else round(report.overhead, 4),
+            "degraded": [each.as_json() for each in report.degraded],
             "files_lost": report.files_lost,
             "verdict": report.verdict.as_json(),
             "checked": _checked(report),

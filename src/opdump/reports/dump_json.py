@@ -76,6 +76,7 @@ def _run(run: Run) -> dict[str, Any]:
         "device_target": run.device_target,
         "command": list(run.command),
         "totals": dict(run.totals),
+        "degraded": [each.as_json() for each in run.degraded],
     }
 
 

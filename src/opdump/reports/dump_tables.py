@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution, Run
-from opdump.checks.not_finite import not_finite
-from opdump.checks.origins import PARAMETER, Origins
+from opdump.degradation import told
 from opdump.graph import graph_word
-from opdump.layouts.mindspore_sync.names import sanitise
-from opdump.records import OpRecord, TensorRecord, shown_shape
+from opdump.records import TensorRecord, shown_shape
 from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
+from opdump.reports.step_rows import StepRows
 from opdump.reports.table import Column, Printer
 
 _SPARE = {"avg": 10, "l2norm": 9}
@@ -38,6 +36,9 @@ def print_runs(printer: Printer, catalog: Catalog) -> None:
         Column("command", gives_way=True),
     )
     printer.table(columns, [_run_row(run) for run in catalog.runs])
+    for run in catalog.runs:
+        if run.degraded:
+            printer.text(f"rank {run.rank_id}, run {run.id}: {told(run.degraded)}")
 
 
 def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
@@ -70,12 +71,12 @@ def print_steps(
     rows: list[list[str]] = []
     left = 0
     for number in catalog.ranks if rank is None else (rank,):
-        origins = Origins()
+        of_rank = StepRows(catalog, number, marked)
         for step in catalog.steps_of(number):
             if limit and len(rows) >= limit:
                 left += 1
             else:
-                rows.append(_step_row(catalog, number, step, marked, origins))
+                rows.append(of_rank.row(step))
     columns = (
         Column("rank", right=True),
         Column("step", right=True),
@@ -167,38 +168,6 @@ def _command(run: Run) -> tuple[str, ...]:
 
 def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _step_row(catalog: Catalog, rank: int, step: int, marked: Collection[str], origins: Origins) -> list[str]:
-    operators = tensors = bad = 0
-    skipped = Counter[str](catalog.counted(step, rank))
-    graphs: set[str] = set()
-    for execution in catalog.executions(step=step, rank=rank, include_skipped=True):
-        graphs.add(_graph_of(execution.op, marked))
-        if execution.op.skip:
-            skipped[execution.op.skip] += 1
-            continue
-        origins.observe(execution.op, execution.tensors)
-        operators += execution.op.op_type != PARAMETER
-        for record in execution.tensors:
-            if record.skip:
-                continue
-            tensors += 1
-            if not_finite(record.statistics):
-                bad += 1
-    left_out = ", ".join(f"{number:,} {reason}" for reason, number in skipped.most_common())
-    counted = [f"{operators:,}", f"{tensors:,}", f"{bad:,}" if bad else ""]
-    first_bad = origins.origin()[1]
-    origins.end_step(step)
-    return [str(rank), str(step), ", ".join(sorted(graphs)), *counted, first_bad, left_out]
-
-
-def _graph_of(op: OpRecord, marked: Collection[str]) -> str:
-    if not op.net_name:
-        return graph_word(op.graph_id)
-    return f"{op.net_name}/{graph_word(op.graph_id)}" + (
-        " (computational)" if marked and sanitise(op.net_name) in marked else ""
-    )
 
 
 def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str], *, one_place: bool) -> list[str]:

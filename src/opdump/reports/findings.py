@@ -24,6 +24,7 @@ from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.overflow_files import OverflowRecord
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
+from opdump.reports.checked_columns import ChosenOperators
 from opdump.reports.histories import print_histories
 from opdump.reports.statistics_shown import damage_of
 from opdump.reports.table import Column, Printer, printable
@@ -50,6 +51,7 @@ def check_dump(
         is_poisoned = False
         histories = Histories()
         watch = WatchpointChecker(watchpoints)
+        chosen = None if watchpoints or not ChosenOperators.can_choose() else ChosenOperators(thresholds)
         for place, one in enumerate(catalog.steps_of(number)):
             if step not in (None, one):
                 if step == one + 1 and watch.has_history:
@@ -63,11 +65,19 @@ def check_dump(
                     watch.hits.clear()
                 continue
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
-            for execution in catalog.executions(step=one, rank=number):
-                if isinstance(execution.op, OverflowRecord):
-                    overflows.append(execution.op)
-                    continue
-                checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
+            columns = None if chosen is None else catalog.columns(one, number)
+            if chosen is not None and columns is not None:
+                seen, unknown = chosen.count(columns)
+                checked.tensors += seen
+                checked.unknown += unknown
+                for op, known in chosen.of(columns, checks):
+                    checked.findings += checks.findings(op, known)
+            else:
+                for execution in catalog.executions(step=one, rank=number):
+                    if isinstance(execution.op, OverflowRecord):
+                        overflows.append(execution.op)
+                        continue
+                    checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
             checked.findings += checks.end_step()
             is_poisoned = checks.poisons
             if watchpoints:

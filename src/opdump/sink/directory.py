@@ -49,6 +49,8 @@ class DirectorySink:
     ) -> None:
         """`lazy`: the directory is made with the first file, and not at all where none comes."""
         self.root = Path(root)
+        self.capacity = max(1, capacity)
+        """Bytes that may wait to be written."""
         self._state = _State(str(self.root), max(1, writers), max(1, capacity), file_mode)
         if not lazy:
             self._state.directories.at("")
@@ -64,9 +66,24 @@ class DirectorySink:
         return self._state.bytes
 
     @property
+    def bytes_handed(self) -> int:
+        """What is written, and what waits for the disk."""
+        return self._state.handed_bytes
+
+    @property
+    def bytes_queued(self) -> int:
+        """What waits for the disk, or is on its way there."""
+        return self._state.threads.queued_bytes
+
+    @property
     def files_lost(self) -> int:
         """Files that were handed over and are not on disk; those that still wait are among them."""
         return self._state.handed - self._state.files
+
+    @property
+    def seconds_waited(self) -> float:
+        """How long callers have waited because the queue was full."""
+        return self._state.threads.seconds_waited
 
     @property
     def failed(self) -> bool:
@@ -170,6 +187,7 @@ class _State:
         self.root = root
         self.file_mode = file_mode
         self.handed = 0
+        self.handed_bytes = 0
         self.files = 0
         self.bytes = 0
         self.failed = False
@@ -222,9 +240,10 @@ class _State:
     def _job_failed(self, job: Sequence[_File] | None, error: BaseException) -> None:
         self.fail(job[0][0] if job else "", error)
 
-    def hand_over(self, count: int) -> None:
+    def hand_over(self, count: int, size: int) -> None:
         with self._lock:
             self.handed += count
+            self.handed_bytes += size
 
     def put(self, files: Sequence[_File]) -> None:
         size = sum(
@@ -232,7 +251,7 @@ class _State:
             for _, buffers in files
             for buffer in buffers
         )
-        self.hand_over(len(files))
+        self.hand_over(len(files), size)
         if not self.threads.put(files, size):
             raise DumpPathError(f"{self.root}/{files[0][0]}: the dump is closed; open another one")
 
@@ -264,6 +283,7 @@ class _State:
             raise
         with self._lock:
             self.handed += 1
+            self.handed_bytes += size
             self.files += 1
             self.bytes += size
         return True
@@ -272,14 +292,19 @@ class _State:
         """Write a file whole, in the place of what it was: it stays one file."""
         is_new = path not in self._sizes
         if is_new:
-            self.hand_over(1)
+            self.hand_over(1, 0)
         self.write(path, (data,))
         with self._lock:
             earlier = self._sizes.get(path)
             self._sizes[path] = len(data)
+            self.handed_bytes += len(data) - (earlier or 0)
             if earlier is not None:
                 self.files -= 1
                 self.bytes -= earlier
+
+    def counted(self, path: str) -> int:
+        """What was counted of a file that `count_again` is told of."""
+        return self._sizes.get(path, 0)
 
     def count_again(self, path: str, size: int) -> None:
         """Count a file of this run that has `size` bytes now; it stays one file."""
@@ -288,6 +313,7 @@ class _State:
             self.handed += is_new
             self.files += is_new
             self.bytes += size - self._sizes.get(path, 0)
+            self.handed_bytes += size - self._sizes.get(path, 0)
             self._sizes[path] = size
 
     def append(self, path: str, data: bytes) -> None:

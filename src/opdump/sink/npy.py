@@ -80,7 +80,7 @@ def read_npy_header(path: str | Path) -> NpyHeader:
     Raises CorruptDumpError naming the file: not a regular file, no npy file, an element type that a dump never holds,
     more or fewer bytes than the shape asks for.
     """
-    descriptor = _open_regular(path)
+    descriptor = open_regular(path)
     try:
         return _checked_header(descriptor, path)
     finally:
@@ -96,7 +96,12 @@ def read_npy(path: str | Path) -> npt.NDArray[Any]:
     if header.dtype == "bfloat16":
         flat = (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
         flat.flags.writeable = False
-    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+    try:
+        return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+    except (
+        ValueError
+    ) as error:  # a dimension of 0 beside others that numpy cannot count, or more dimensions than it has
+        raise CorruptDumpError(f"{path}: numpy has no array of shape {header.shape}: {error}") from error
 
 
 def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
@@ -104,7 +109,7 @@ def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
 
     Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
     """
-    descriptor = _open_regular(path)
+    descriptor = open_regular(path)
     try:
         header = _checked_header(descriptor, path)
         size = header.data_size
@@ -125,18 +130,19 @@ def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
     return header, flat
 
 
-def _open_regular(path: str | Path) -> int:
+def open_regular(path: str | Path, *, expected: str = "a npy file", named: str = "the dump lists this file") -> int:
+    """The descriptor of a file of a dump. Raises CorruptDumpError where there is none that can be read; `named` says how the dump refers to it."""
     # O_NONBLOCK: opening a FIFO that somebody named .npy must not wait for its writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise CorruptDumpError(
-            f"{path}: cannot be opened ({error.strerror}): the dump lists this file; it was deleted, moved, or its "
+            f"{path}: cannot be opened ({error.strerror}): {named}; it was deleted, moved, or its "
             "permissions keep this user out"
         ) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CorruptDumpError(f"{path}: is not a regular file; a npy file was expected")
+        raise CorruptDumpError(f"{path}: is not a regular file; {expected} was expected")
     return descriptor
 
 

@@ -7,6 +7,7 @@ started, or all of them died, the caller does the work.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -36,6 +37,8 @@ class WriterThreads(Generic[Job]):
         self._queue: deque[tuple[Job, int]] = deque()
         self.queued_bytes = 0
         """Bytes queued or being written."""
+        self.seconds_waited = 0.0
+        """How long callers have waited for room, all of them together."""
         self._unfinished = 0
         self._idle = 0
         self._started = 0
@@ -65,7 +68,11 @@ class WriterThreads(Generic[Job]):
                     break
                 taken = self._taken_if_alone()
                 if taken is None:
-                    self._room.wait()
+                    began = time.monotonic()
+                    try:
+                        self._room.wait()
+                    finally:
+                        self.seconds_waited += time.monotonic() - began
                     continue
             self._run_job(*taken)
         if taken is not None:

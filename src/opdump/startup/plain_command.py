@@ -190,12 +190,13 @@ class _PlainCommand:
         return name == facts.framework or (name in _DROP_INS and facts.framework == "tensorflow")
 
     def _begin(self, name: str, options: RunOptions, facts: ScriptFacts) -> None:
-        from opdump.commands.ending import print_warnings
+        from opdump.commands.ending import load_reports, print_warnings
         from opdump.commands.run_options import rank_among_several
         from opdump.tensorflow.scripts import prepared_for
 
         rank = rank_among_several(os.environ)
         self._put_in_hook()
+        load_reports(checked=self._plan is not None and self._plan.checks is not None)
         if self._by_itself:
             self._stack.enter_context(prepared_for(facts, options.of_sessions))
             atexit.register(self._finish, rank)

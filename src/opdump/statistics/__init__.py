@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from opdump.records import format_statistic
-from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes
+from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes, have_device_extremes
 from opdump.statistics.element_statistics import ElementStatistics
+from opdump.statistics.merging import merge_statistics
 from opdump.statistics.summary_statistics import SummaryStatistics
 from opdump.statistics.table import (
     DEFAULT,
@@ -32,6 +33,8 @@ __all__ = [
     "dump_stats",
     "format_statistic",
     "has_device_extremes",
+    "have_device_extremes",
+    "merge_statistics",
     "name_of_heading",
     "one_spelling",
     "statistic",

@@ -7,13 +7,11 @@ docs/files.md#the-csv-of-an-operator.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy.typing as npt
 
     from opdump.kernels import Summary
@@ -30,6 +28,16 @@ def has_device_extremes(summary: Summary, *, is_float: bool) -> bool:
     if is_float:
         return not summary.nan and summary.max != 0 and summary.min != 0
     return max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64
+
+
+def have_device_extremes(columns: Summary, *, are_floats: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The same of many tensors: the fields are columns of their summaries, (n,); of each, whether its elements are floats."""
+    of_all: Any = columns
+    own = (of_all.nan == 0) & (of_all.max != 0) & (of_all.min != 0)
+    # NaN is no whole number: where there are some, the tensor is one of floats.
+    exact = np.maximum(np.abs(of_all.max), np.abs(of_all.min)) < _EXACT_IN_FLOAT64
+    found: npt.NDArray[np.bool_] = np.where(are_floats, own, exact)
+    return found
 
 
 def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | None:

@@ -1,6 +1,6 @@
-"""Digests of a tensor's raw bytes (MindSpore's `md5` and `hash` statistics).
+"""Digests of a tensor's raw bytes: MindSpore's `md5` and `hash` statistics, and `xxh3`.
 
-Both are hexadecimal, of the elements in C order, little-endian, before any widening. No elements have the digest of no bytes.
+All are hexadecimal, of the elements in C order, little-endian, before any widening. No elements have the digest of no bytes.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# MindSpore hashes in slices of this many elements and then hashes the slices' hexadecimal digests.
-_SLICE = 20480
-
 
 def md5(array: npt.NDArray[Any]) -> str:
     """MD5 of the whole buffer."""
-    return hashlib.md5(_bytes_of(array).data, usedforsecurity=False).hexdigest()
+    return hashlib.md5(_elements_of(array).view("u1").data, usedforsecurity=False).hexdigest()
 
 
 def sha1(array: npt.NDArray[Any]) -> str:
     """SHA1 of the buffer up to 20480 elements, of the joined digests of slices of 20480 elements beyond."""
-    flat = _bytes_of(array)
-    if array.size <= _SLICE:
-        return hashlib.sha1(flat.data, usedforsecurity=False).hexdigest()
-    width = _SLICE * array.dtype.itemsize
-    joined = "".join(
-        hashlib.sha1(flat[start : start + width].data, usedforsecurity=False).hexdigest()
-        for start in range(0, flat.size, width)
-    )
-    return hashlib.sha1(joined.encode(), usedforsecurity=False).hexdigest()
+    return _by_kernel("hash", array)
 
 
-def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def xxh3(array: npt.NDArray[Any]) -> str:
+    """XXH3 with 128 bits of the whole buffer, as `xxh128sum` prints it: tells whether two tensors are equal, and is no signature."""
+    return _by_kernel("xxh3", array)
+
+
+def _by_kernel(name: str, array: npt.NDArray[Any]) -> str:
+    from opdump.kernels import DigestBatch  # only where a digest is taken: kernels import numpy
+
+    elements = _elements_of(array)
+    batch = DigestBatch((name,))
+    return batch.digests(batch.add(elements.ctypes.data, elements.nbytes, elements.itemsize))[name]
+
+
+def _elements_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     import numpy as np
 
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(little).reshape(-1)

@@ -36,6 +36,12 @@ class ElementStatistics:
     def __bool__(self) -> bool:
         return bool(self._of_bytes or self._of_elements)
 
+    @property
+    def digests_alone(self) -> tuple[str, ...]:
+        """The names of the digests where nothing else is taken of elements: what a `DigestBatch` takes."""
+        own_alone = self._of_bytes.keys() <= OWN.keys() and not self._of_elements
+        return tuple(self._of_bytes) if own_alone else ()
+
     def of(self, raw: Array, widened: Callable[[], Array] | None = None) -> Values:
         """Those of one tensor, as its elements lie in memory. `widened` gives them in a type of numpy where `raw` has none."""
         found: Values = {}

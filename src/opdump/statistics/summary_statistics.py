@@ -26,7 +26,7 @@ class SummaryStatistics(Statistics):
 
     Nothing is computed before it is asked for. `avg` and `l2norm` are in double precision and let NaN and Inf through;
     of no elements `avg` is NaN and `l2norm` 0. Two mappings with NaN in the same places are equal.
-    `others` has the digests (`md5` and `hash`, whichever were taken) and what installed packages add.
+    `others` has the digests (`md5`, `hash` and `xxh3`, whichever were taken) and what installed packages add.
     """
 
     __slots__ = ("extremes", "others", "summary")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump.extensions import Registry
-from opdump.statistics.digests import md5, sha1
+from opdump.statistics.digests import md5, sha1, xxh3
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,6 +104,7 @@ OWN: Final[Mapping[str, Statistic]] = MappingProxyType(
         "hash": Statistic(heading="SHA1", kind=str, of_bytes=sha1),
         "hash:sha1": Statistic(heading="SHA1", kind=str, same_as="hash"),
         "hash:md5": Statistic(heading="MD5", kind=str, same_as="md5"),
+        "xxh3": Statistic(heading="XXH3", kind=str, of_bytes=xxh3),
     }
 )
 """In the order of the columns of a device."""

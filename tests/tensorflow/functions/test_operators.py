@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -33,6 +34,29 @@ def test_each_iteration_of_a_loop_is_told() -> None:
         assert recording.array(product).tobytes() == value.tobytes()
     assert value.tobytes() == result.tobytes()
     assert len(recording.ops(op_type="Less")) == 5, "the condition is asked once more than the body runs"
+
+
+def test_each_iteration_of_a_loop_in_a_model_of_version_1_is_told(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [2], "x")
+            loop = v1.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 2.0 + x), [tf.constant(0), x])
+            v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": loop[1]})
+    finally:
+        v1.enable_control_flow_v2()
+    run = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    x = np.array([1.0, 2.0], np.float32)
+    with recorded() as recording:
+        result = run(x=tf.constant(x))["y"].numpy()
+    products = recording.ops(op_type="Mul")
+    assert [op.occurrence for op in products] == [0, 1, 2]
+    value = x
+    for product in products:
+        assert recording.array(product, "input").tobytes() == value.tobytes()
+        value = recording.array(product) + x
+    assert value.tobytes() == result.tobytes()
 
 
 def test_of_a_condition_the_branch_that_was_taken_is_told_and_the_other_listed() -> None:

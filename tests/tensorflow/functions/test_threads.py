@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
+from opdump.adapters.tensorflow.functions import optimised
 from tests.tensorflow.functions.recording import recorded
 
 X = np.array([0.5, 2.0], np.float32)
@@ -278,3 +279,54 @@ def test_checks_of_numerics_work_beside_a_capture() -> None:
             assert len(names(recording, "Log")) >= 1
         finally:
             tf.debugging.disable_check_numerics()
+
+
+def test_graphs_of_another_function_that_is_optimised_meanwhile_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = tf.Variable(X)
+    plain = tf.function(lambda x: tf.reduce_sum(tf.sin(x) * weight))(tf.constant(X))
+    collected, calls = optimised._collected, []
+
+    def mixed(*arguments):
+        metadata = collected(*arguments)
+        calls.append(len(metadata.function_graphs))
+        if len(calls) == 1:
+            for graphs in metadata.function_graphs:
+                for graph in (graphs.post_optimization_graph, *graphs.partition_graphs):
+                    for node in graph.node:
+                        node.name += "_of_another" if node.op == "_Retval" else ""
+        return metadata
+
+    monkeypatch.setattr(optimised, "_collected", mixed)
+    with recorded() as recording:
+        found = tf.function(lambda x: tf.reduce_sum(tf.sin(x) * weight))(tf.constant(X))
+    assert found.numpy() == plain.numpy()
+    assert len(calls) > 1
+    assert len(recording.ops(op_type="Sin")) == 1
+    assert recording.recorder.warnings == []
+
+
+def test_trainings_in_threads_answer_as_without_capture() -> None:
+    def trainings():
+        found = {}
+
+        def train(number):
+            weight = tf.Variable(X * (number + 1))
+            forward = tf.function(lambda x: tf.reduce_mean((x * weight) ** 2))
+            for _ in range(3):
+                with tf.GradientTape() as tape:
+                    loss = forward(tf.constant(X))
+                weight.assign_sub(0.1 * tape.gradient(loss, weight))
+            found[number] = [float(loss), *weight.numpy().tolist()]
+
+        threads = [threading.Thread(target=train, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    plain = trainings()
+    for _ in range(5):
+        keras.utils.set_random_seed(5)  # empties the runtime's caches
+        with recorded(saved_data="statistic"):
+            assert trainings() == plain

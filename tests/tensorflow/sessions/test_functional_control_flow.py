@@ -194,6 +194,35 @@ def test_a_function_that_the_runtime_calls_is_computed_apart() -> None:
     assert (op.arguments["source"], op.arguments["inside"]) == ("computed apart", "call"), op.arguments
 
 
+@pytest.mark.parametrize("updated", ["never", "inside", "before"])
+def test_a_variable_of_such_a_function_is_read_before_the_run(updated) -> None:
+    def build():
+        x, feed = x_fed()
+        w = weight()
+
+        @tf.function(experimental_attributes={"_noinline": True})
+        def layer(h):
+            if updated == "inside":
+                w.assign(w * 0.5)
+            return tf.sin(tf.matmul(h, w))
+
+        with tf.control_dependencies([w.assign(w * 0.5)] if updated == "before" else []):
+            y = layer(x)
+        return tf.reduce_sum(y, name="total"), feed
+
+    found, _ = both(build)
+    call = "StatefulPartitionedCall"
+    if updated == "never":
+        (op,) = found.ops(f"{call}/MatMul/ReadVariableOp", 0)
+        assert op.arguments["source"] == "read before the run", op.arguments
+        close(found, f"{call}/MatMul/ReadVariableOp", W)
+        close(found, f"{call}/Sin", np.sin(X @ W))
+        assert not found.capture.notes, found.capture.notes
+    else:
+        assert found.skips()[f"{call}/MatMul/ReadVariableOp"] == "not observed", found.skips()
+        assert any("they are not dumped" in note for note in found.capture.notes), found.capture.notes
+
+
 def trained_by_a_call(*, updates):
     """A layer in a function with a gradient; with `updates` the function has written its weight before it reads it."""
 

@@ -8,14 +8,16 @@ recorder.take_block(sequence, step, timestamps, choice.of(columns, begins))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.records import SkipReason
+from opdump.statistics import Extremes
 from opdump.step_columns import TensorFacts
 
 NOT_READ: Final = np.iinfo(np.intp).min
@@ -31,6 +33,16 @@ def facts_of(tensor: HostTensor | str) -> TensorFacts:
     return TensorFacts(element.dtype, tensor.shape, tensor.size, skip)
 
 
+class KeptSummaries(NamedTuple):
+    """What was found of tensors whose memory is gone."""
+
+    places: npt.NDArray[np.intp]
+    """In columns."""
+    summaries: npt.NDArray[np.float64]
+    extremes: Mapping[int, Extremes]
+    """Max and min by the rules of a device where they are not those of the summary, by the place among `summaries`."""
+
+
 class HostColumns:
     """Where the tensors of one run lie, and which rows their summaries have."""
 
@@ -40,8 +52,8 @@ class HostColumns:
         """NOT_READ until a reader has looked."""
         self.generation = -1
         """For the reader: its step in which the rows are good."""
-        self.kept: tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]] | None = None
-        """The places of tensors whose memory is gone, and their summaries."""
+        self.kept: KeptSummaries | None = None
+        """Of tensors whose memory is gone."""
 
     def extend(self, pointers: npt.NDArray[np.int64]) -> int:
         """Adds tensors; the place of the first."""
@@ -84,6 +96,13 @@ class Choice:
         columns: npt.NDArray[np.int64] = np.array(read, np.int64).reshape(-1, 5).T.copy()
         self.read, self._sections, self._numbers, self.codes, self.counts = columns
         """The numbers of those that are summarised at their addresses; of each its place, the code of its type, and how many elements it has."""
+        self.are_floats = np.array(["float" in self.facts[number].dtype for number in self.read.tolist()], np.bool_)
+        """Of each of these, whether its elements are."""
+
+    def tensor_at(self, place: int, pointer: int) -> HostTensor:
+        """One of those that are summarised at their addresses, by its place among them, where it lies at that address."""
+        dtype, shape, *_ = self.facts[self.read[place]]
+        return HostTensor(BY_DTYPE[dtype], shape, pointer, None, stays=False)
 
     def of(
         self, columns: HostColumns, begins: Sequence[int] = (0,), objects: Sequence[HostTensor | str] = ()

@@ -30,7 +30,7 @@ class HostTensor:
     be filed later. `npy`: a file that holds the elements too (`HostPayload.npy`). `fixed`: it is the same tensor in every run (an initialiser).
     """
 
-    __slots__ = ("array", "count", "element", "extremes", "fixed", "generation", "npy", "others", "owner", "pointer", "row", "shape", "size",
+    __slots__ = ("array", "count", "digest", "element", "extremes", "fixed", "generation", "npy", "others", "owner", "pointer", "row", "shape", "size",
                  "stays")  # fmt: skip
 
     def __init__(
@@ -55,6 +55,8 @@ class HostTensor:
         self.fixed = fixed
         self.row = -1
         self.generation = -1
+        self.digest = (-1, -1)
+        """The generation of a reader in which its digests were taken, and their number."""
         self.array: Array | None = None
         self.others: Mapping[str, StatisticValue] | None = None
         self.extremes: list[Extremes | None] = []

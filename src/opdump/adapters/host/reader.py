@@ -6,7 +6,7 @@ every operator that reads it: one summary of each tensor a run, one of each init
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.adapters.host.element_types import widened_elements
-from opdump.adapters.host.host_columns import NOT_READ, ChosenTensors, facts_of
+from opdump.adapters.host.host_columns import NOT_READ, ChosenTensors, KeptSummaries, facts_of
 from opdump.adapters.host.host_tensor import HostTensor
-from opdump.kernels import DTYPE_CODES, Summary, SummaryTable
+from opdump.kernels import DTYPE_CODES, DigestBatch, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Elements, TensorSnapshot
 from opdump.records import SkipReason
-from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes
+from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes, have_device_extremes
 from opdump.step_columns import NO_SUMMARY, TensorFacts
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class NumpyReader:
         self._statistics = statistics
         self._elements = elements
         self._element_statistics = ElementStatistics(names)
+        alone = self._element_statistics.digests_alone
+        self._digests = DigestBatch(alone) if statistics and alone else None
         self._sample = sample
         self._table = SummaryTable(4096)
         self._fixed = SummaryTable(256)
@@ -62,8 +64,11 @@ class NumpyReader:
         """Summaries that were taken before the step, or this part of it, began."""
         self._generation = 0
         self._device_extremes = device_extremes and statistics
+        self._takes_blocks = statistics and not (elements or self._element_statistics)
         self._hosts: dict[int, HostTensor] = {}
         """What was taken in this step, by the identity of its `TensorSnapshot`, where extremes are wanted."""
+        self._extremes: dict[int, Extremes] = {}
+        """Max and min by the rules of a device where they are not those of the summary, of blocks of this step by row."""
 
     @classmethod
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
@@ -74,6 +79,10 @@ class NumpyReader:
             sample=plan.sample_taken,
             device_extremes=plan.takes_device_extremes,
         )
+
+    def leave_elements(self) -> None:
+        """From now on no elements are taken."""
+        self._elements = False
 
     def of_elements(self) -> NumpyReader:
         """A reader of the same tensors that takes all of their elements, and no statistics."""
@@ -100,7 +109,11 @@ class NumpyReader:
             if host.array is None or host.array.size != (sample or host.count):
                 host.array = self._elements_of(host, sample or host.count)
             taken.elements = Elements(host.array, sample, "" if sample else host.npy)
-        if self._element_statistics:
+        if element.known_to_numpy and element.code is None:
+            return taken  # of complex tensors there are elements alone
+        if self._digests is not None and not host.fixed:
+            taken.digest = self._digest_of(host, self._digests)
+        elif self._element_statistics:
             if host.others is None:
                 host.others = self._element_statistics.of(host.raw(), lambda: self._elements_of(host, host.count))
             taken.others = dict(host.others)
@@ -109,7 +122,7 @@ class NumpyReader:
     @property
     def takes_blocks(self) -> bool:
         """Whether it takes nothing but summaries."""
-        return self._statistics and not (self._elements or self._element_statistics or self._device_extremes)
+        return self._takes_blocks
 
     def take_block(self, tensors: Sequence[LiveValue]) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
         """What is known of each tensor, and the row of its summary in `block_summaries`, -1 where it has none."""
@@ -121,18 +134,32 @@ class NumpyReader:
             -1 if each.skip or isinstance(host, str) else self._row_of(host)
             for host, each in zip(hosts, facts, strict=True)
         ]
+        if self._device_extremes:
+            self._take_extremes(
+                [
+                    (row, host)
+                    for row, host in zip(rows, hosts, strict=True)
+                    if row >= 0 and isinstance(host, HostTensor)
+                ]
+            )
         return facts, np.array(rows, np.intp)
 
     def take_ahead(self, tensors: ChosenTensors) -> None:
         """Summarises tensors whose memory will be gone when they are taken."""
         self._rows_of(tensors)
         columns, places = tensors.columns, tensors.places
-        columns.kept = places, self._table.rows()[columns.rows[places]]
+        rows = columns.rows[places]
+        extremes = {place: self._extremes[row] for place, row in enumerate(rows.tolist()) if row in self._extremes}
+        columns.kept = KeptSummaries(places, self._table.rows()[rows], extremes)
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
         """The summaries of the step so far; rows of `kept` count from the end, where NO_SUMMARY is the last."""
         kept = np.concatenate([*self._kept, np.array([NO_SUMMARY])])
         return np.concatenate([self._table.rows(), kept])
+
+    def block_extremes(self) -> Mapping[int, Extremes]:
+        """Max and min by the rules of a device where they are not those of the summary, by row of `block_summaries`; nothing where nobody asks."""
+        return dict(self._extremes)
 
     def _rows_of(self, tensors: ChosenTensors) -> npt.NDArray[np.intp]:
         choice, columns, chosen = tensors.choice, tensors.columns, tensors.places
@@ -140,10 +167,11 @@ class NumpyReader:
             columns.generation = self._generation
             columns.rows.fill(NOT_READ)
             if columns.kept is not None:
-                places, summaries = columns.kept
+                places, summaries, extremes = columns.kept
                 self._kept.insert(0, summaries)
                 first = -1 - sum(map(len, self._kept))
                 columns.rows[places] = np.arange(first, first + len(places))
+                self._extremes.update((first + place, each) for place, each in extremes.items())
         known = columns.rows[chosen]
         fresh = np.flatnonzero(known == NOT_READ)
         if len(fresh):
@@ -151,12 +179,33 @@ class NumpyReader:
             first = self._table.add_all(pointers, choice.codes[fresh], choice.counts[fresh])
             known[fresh] = np.arange(first, first + len(fresh))
             columns.rows[chosen] = known
+            if self._device_extremes:
+                added = Summary._make(self._table.rows()[first:].T)
+                others = ~have_device_extremes(added, are_floats=choice.are_floats[fresh])
+                self._take_extremes(
+                    [
+                        (first + place, choice.tensor_at(int(fresh[place]), int(pointers[place])))
+                        for place in np.flatnonzero(others).tolist()
+                    ]
+                )
         rows = np.full(len(choice.facts), -1, np.intp)
         rows[choice.read] = known
         for number, host in zip(choice.objects, tensors.objects, strict=True):
             if not isinstance(host, str) and not choice.facts[number].skip:
-                rows[number] = self._row_of(host)
+                row = rows[number] = self._row_of(host)
+                if self._device_extremes and row >= 0:
+                    self._take_extremes([(row, host)])
         return rows
+
+    def _take_extremes(self, found: Sequence[tuple[int, HostTensor]]) -> None:
+        """Looks for max and min by the rules of a device, now, since the memory of a tensor of a block may be gone later."""
+        if not found:
+            return
+        summaries = map(Summary._make, self._table.rows()[[row for row, _ in found]].tolist())
+        for (row, host), summary in zip(found, summaries, strict=True):
+            extremes = self._extremes_of(host, summary)
+            if extremes is not None:
+                self._extremes[row] = extremes
 
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
         """The facts of a tensor whose elements are not to be read."""
@@ -175,11 +224,15 @@ class NumpyReader:
             rows[taken.row] if taken.table is table else (None if taken.table is None else known[taken.row])
             for taken in entries
         ]
+        if self._digests is not None:
+            for taken in entries:
+                if taken.digest >= 0:
+                    taken.others = dict(self._digests.digests(taken.digest))
         if self._device_extremes:
             for taken, summary in zip(entries, found, strict=True):
                 host = self._hosts.get(id(taken))
                 if host is not None and summary is not None:
-                    taken.extremes = self._extremes_of(host, taken, summary)
+                    taken.extremes = self._extremes_of(host, summary)
         return found
 
     def finish_step(self) -> None:
@@ -187,11 +240,14 @@ class NumpyReader:
 
     def clear(self) -> None:
         self._table.clear()
+        if self._digests is not None:
+            self._digests.clear()
         self._kept.clear()
         self._hosts.clear()
+        self._extremes.clear()
         self._generation += 1
 
-    def _extremes_of(self, host: HostTensor, taken: TensorSnapshot, summary: Summary) -> Extremes | None:
+    def _extremes_of(self, host: HostTensor, summary: Summary) -> Extremes | None:
         if has_device_extremes(summary, is_float="float" in host.element.dtype):
             return None
         if not host.extremes:
@@ -206,6 +262,14 @@ class NumpyReader:
         if row >= 0:
             taken.table = self._fixed if host.fixed else self._table
             taken.row = row
+
+    def _digest_of(self, host: HostTensor, digests: DigestBatch) -> int:
+        """The number of its digests in this step."""
+        generation, number = host.digest
+        if generation != self._generation:
+            number = digests.add(host.pointer, host.size, host.element.storage.itemsize)
+            host.digest = self._generation, number
+        return number
 
     def _row_of(self, host: HostTensor) -> int:
         """The row of its summary in the table of the step, -1 where it has none."""

@@ -34,12 +34,12 @@ class Steps:
 
     @property
     def is_wanted(self) -> bool:
-        return self.step in self._recorder.plan.steps and not self._recorder.is_over
+        return self._recorder.wants(self.step)
 
     @property
     def next_is_wanted(self) -> bool:
         """Whether the next call that begins a step is to be seen before it runs."""
-        return self.step + 1 in self._recorder.plan.steps and not self._recorder.is_over
+        return self._recorder.wants(self.step + 1)
 
     def counts(self, function: Function) -> bool:
         """Whether a call of the function may begin a step."""

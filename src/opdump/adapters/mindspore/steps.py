@@ -41,7 +41,7 @@ class Steps:
 
     @property
     def is_wanted(self) -> bool:
-        return self.step in self._recorder.plan.steps and not self._recorder.is_over
+        return self._recorder.wants(self.step)
 
     @property
     def _depth(self) -> int:

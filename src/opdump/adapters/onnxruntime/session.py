@@ -152,7 +152,7 @@ class OnnxSession:
             if self._closed:
                 raise CaptureStateError(f"the session of {self.model.name} is closed; open another one to run it")
             step = self._steps.take()
-            if step not in self._plan.steps or self._recorder.is_over:
+            if not self._recorder.wants(step):
                 return self._answer(output_names, feeds, run_options)
             if self._plan.mode.failures_only:
                 return self._run_until_failure(output_names, feeds, run_options, step)

@@ -16,10 +16,9 @@ from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.functions.eager import EagerCapture
+from opdump.adapters.tensorflow.functions.eager_steps import eager_steps
 from opdump.adapters.tensorflow.functions.functions import FunctionCapture
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.functions.updates import hand_written_steps
-from opdump.adapters.tensorflow.keras_steps import optimizer_steps
 from opdump.adapters.tensorflow.model_names import KerasModels
 from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
 from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
@@ -70,8 +69,7 @@ class TensorflowAdapter:
             stack.enter_context(keras_models.watched())
             functions.open()
             stack.callback(functions.close)
-            stack.enter_context(optimizer_steps(steps, functions.updates.optimizer_traced))
-            stack.enter_context(hand_written_steps(steps))
+            stack.enter_context(eager_steps(steps, functions.updates.optimizer_traced))
             stack.enter_context(intercept_sessions(lambda _: capture, lambda _: None))
             eager.open(steps)
             stack.callback(eager.close)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
         if name.startswith("_"):
             continue
         if isinstance(value, bytes):
-            found[name] = value.decode("utf-8", "replace")
+            found[name] = _text(value)
         elif isinstance(value, tf.dtypes.DType):
             found[name] = value.name
         elif isinstance(value, bool | int | float | str):
@@ -47,25 +48,14 @@ def device_of(name: str) -> dict[str, Any]:
 
 def _value(attr: Any) -> Any:
     kind = attr.WhichOneof("value")
-    if kind in ("i", "b"):
-        return getattr(attr, kind)
-    if kind == "f":
-        return float(attr.f)
-    if kind == "s":
-        return attr.s.decode("utf-8", "replace")
-    if kind == "type":
-        return _dtype(attr.type)
-    if kind == "shape":
-        return _shape(attr.shape)
     if kind == "list":
         return _list(attr.list)
-    return None
+    return _CONVERSIONS[kind](getattr(attr, kind)) if kind in _CONVERSIONS else None
 
 
 def _list(values: Any) -> list[Any]:
-    for field, convert in (("s", _text), ("i", int), ("f", float), ("b", bool), ("type", _dtype), ("shape", _shape)):
-        items = getattr(values, field)
-        if items:
+    for kind, convert in _CONVERSIONS.items():
+        if items := getattr(values, kind):
             return [convert(item) for item in items[:_LONGEST]]
     return []
 
@@ -80,3 +70,9 @@ def _dtype(number: int) -> str:
 
 def _shape(shape: Any) -> list[int] | None:
     return None if shape.unknown_rank else [dim.size for dim in shape.dim]
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
+    {"s": _text, "i": int, "f": float, "b": bool, "type": _dtype, "shape": _shape}
+)
+"""What becomes of the kinds of values in an AttrValue, and in its lists."""

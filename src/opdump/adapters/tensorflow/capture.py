@@ -54,22 +54,25 @@ class Model:
     """All by which a `dump_list` may mean it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run of a session that failed: `run` is the session's, without capture, `seen` what was watched in it."""
+
+    model: Model
+    step: int
+    subgraph: Subgraph
+    run: Callable[..., Any]
+    feed_dict: Mapping[Any, Any] | None
+    seen: Mapping[str, Sequence[ObservedValue]]
+
+
 class FailuresOfRuns(Protocol):
     """Files the operators of sessions that fail: `FailureDump`."""
 
     @property
     def whole(self) -> bool: ...
     def watched(self, subgraph: Subgraph) -> tuple[Any, ...]: ...
-    def record(
-        self,
-        error: BaseException,
-        model: Model,
-        step: int,
-        subgraph: Subgraph,
-        run: Callable[..., Any],
-        feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[ObservedValue]],
-    ) -> None: ...
+    def record(self, error: BaseException, failed: FailedRun) -> None: ...
 
 
 class Capture:
@@ -105,9 +108,10 @@ class Capture:
         self.operators_met: set[str] | None = None
         """Names of the operators of sessions that were dumped; None before there was one."""
         self.stacks = Stacks()
+        self.at_close: list[Callable[[], object]] = []
+        """What files what was seen and is not filed yet."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
-        self._step = recorder.plan.initial_iteration
         self._ended: dict[tuple[str, ...], int] = {}
         """The names of a model -> the number behind that of its last step that ended, dumped or not."""
 
@@ -152,10 +156,9 @@ class Capture:
         """Whether nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         return self.recorder.is_over
 
-    @property
-    def step(self) -> int:
-        """The step that ended last, of whatever model; before the first that is the plan's first."""
-        return self._step
+    def wants(self, step: int) -> bool:
+        """Whether a step is dumped: the plan asks for it, and no bound is in the way."""
+        return step in self.plan.steps and self.recorder.bounds.wants(step)
 
     def run(
         self,
@@ -179,7 +182,6 @@ class Capture:
 
     def file_step(self, step: int) -> None:
         """Files a step of a model."""
-        self._step = step
         self.recorder.end_step(step)
 
     def complete(self, step: int) -> None:
@@ -211,10 +213,13 @@ class Capture:
     def abandon(self) -> None:
         """In a forked process: nobody who could hold the locks is there any more."""
         self.lock = threading.RLock()
+        self.at_close.clear()
         self.recorder.abandon()
 
     def close(self) -> None:
-        """Hands the notes to the recorder, and notes the graphs in the dump."""
+        """Files what is left, hands the notes to the recorder, and notes the graphs in the dump."""
+        for file in self.at_close:
+            file()
         if self.plan.names_models:
             for text in self.matches.texts():
                 self.note(text)

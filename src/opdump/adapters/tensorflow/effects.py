@@ -13,6 +13,8 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.tensorflow.graphs.walks import reachable
+
 Library = Callable[[str], Any]
 """The definition of a function by its name."""
 
@@ -52,12 +54,9 @@ def is_pure(node: Any, library: Library) -> bool:
 
 def _is_pure(node: Any, library: Library, seen: set[str]) -> bool:
     op_def = op_def_registry.get(node.op)
-    functions = functions_of(node)
-    if op_def is None:  # a function stands in the place of a type
-        functions.append(node.op)
-    elif not _is_pure_type(op_def):
+    if op_def is not None and not _is_pure_type(op_def):
         return False
-    for name in functions:
+    for name in functions_run_by(node):
         if name in seen:
             continue
         seen.add(name)
@@ -94,9 +93,8 @@ def _folds(
     for node in nodes:
         if node.op == "PyFuncStateless" and node.name not in varying:
             return True
-        functions = functions_of(node) + ([node.op] if op_def_registry.get(node.op) is None else [])
-        given = [_producer(text) for text in node.input if not text.startswith("^")]
-        for name in functions:
+        given = [producer(text) for text in node.input if not text.startswith("^")]
+        for name in functions_run_by(node):
             definition = definition_in(name, library)
             if definition is None:
                 continue
@@ -118,29 +116,30 @@ def _folds(
 def _varying(nodes: Collection[Any], fixed: frozenset[str]) -> set[str]:
     """The nodes whose outputs depend on what is given, or on a state."""
     own = {node.name for node in nodes}
-    readers: dict[str, list[Any]] = {}
-    found: set[str] = set()
-    waiting = []
+    readers: dict[str, list[str]] = {}
+    varying = []
     for node in nodes:
+        if node.op in SHAPES:
+            continue
         op_def = op_def_registry.get(node.op)
-        sources = [_producer(text) for text in node.input if not text.startswith("^")]
+        sources = [producer(text) for text in node.input if not text.startswith("^")]
         for source in sources:
-            readers.setdefault(source, []).append(node)
+            readers.setdefault(source, []).append(node.name)
         is_given = any(source not in own and source not in fixed for source in sources)
         if is_given or node.op.startswith("Placeholder") or (op_def is not None and op_def.is_stateful):
-            waiting.append(node)
-    while waiting:
-        node = waiting.pop()
-        if node.name not in found and node.op not in SHAPES:
-            found.add(node.name)
-            waiting += readers.get(node.name, ())
-    return found
+            varying.append(node.name)
+    return set(reachable(varying, lambda name: readers.get(name, ())))
 
 
 def functions_of(node: Any) -> list[str]:
     """The functions that a node's attributes name."""
     names = [value.func.name for value in node.attr.values() if value.func.name]
     return names + [each.name for value in node.attr.values() for each in value.list.func]
+
+
+def functions_run_by(node: Any) -> list[str]:
+    """The functions that a node runs: those that its attributes name, and the one that stands in the place of its type."""
+    return functions_of(node) + ([node.op] if op_def_registry.get(node.op) is None else [])
 
 
 def definition_in(name: str, library: Library) -> Any | None:
@@ -151,5 +150,6 @@ def definition_in(name: str, library: Library) -> Any | None:
         return None
 
 
-def _producer(reference: str) -> str:
+def producer(reference: str) -> str:
+    """The node behind a reference; the name of the argument where the caller gives it."""
     return reference.removeprefix("^").partition(":")[0]

@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from opdump.adapters.graph_runtime import NamedOperator, live_tensor
+from opdump.adapters.graph_runtime import live_tensor
 from opdump.adapters.host import HostTensor
-from opdump.adapters.tensorflow.attributes import arguments_of
-from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph, dtype_of
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue
+from opdump.adapters.tensorflow.capture import Capture, FailedRun
+from opdump.adapters.tensorflow.graphs.library import Slot
+from opdump.adapters.tensorflow.sessions.graph_program import operator_of
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.recorder import LiveTensor
-
-RunFunction = Callable[..., Any]
 
 _EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
 """The end of the data, and what a session raises when somebody stops it: no operator did wrong."""
@@ -47,78 +46,60 @@ class FailureDump:
         if not self.whole:
             return ()
         found = {}
-        for op in subgraph.operators:
-            for slot in op.outputs:
-                access = subgraph.access(slot.tensor)
-                if slot.tensor.name not in subgraph.fed and (
+        for op in subgraph.operations:
+            for tensor in op.outputs:
+                access = subgraph.access(tensor)
+                if tensor.name not in subgraph.fed and (
                     access == "watch" or (access == "fetch" and op.name in subgraph.with_effects)
                 ):
-                    found[slot.tensor.name] = slot.tensor
+                    found[tensor.name] = tensor
         return tuple(found.values())
 
-    def record(
-        self,
-        error: BaseException,
-        model: Model,
-        step: int,
-        subgraph: Subgraph,
-        run: RunFunction,
-        feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[ObservedValue]],
-    ) -> None:
-        """Files what failed; nothing where no operator did. `run` is the session's, without capture."""
+    def record(self, error: BaseException, failed: FailedRun) -> None:
+        """Files what failed; nothing where no operator did."""
         if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError):
             return
+        subgraph = failed.subgraph
         op = _failed(error, subgraph)
         if op is None:
             return
         if self._capture is None:
             self._capture = self._opened()
         capture = self._capture
-        inputs = self._inputs(capture, op, subgraph, run, feed_dict, seen) if self.whole else _facts(op)
-        stack = capture.stacks.of_operation(op.operation) or capture.stacks.of_call()
-        operator = NamedOperator(op.op_type, op.name, op.place, arguments_of(op.operation.node_def), stack)
+        values = self._values(capture, op, failed) if self.whole else {}
+        own, run_at = operator_of(op, subgraph, capture.stacks), capture.stacks.of_call()
+        operator = own.named(subgraph.operations.index(op))
+        inputs = [_live(slot, values) for slot in own.inputs]
         with capture.lock:
-            capture.run(model, step).fail(operator, _message_of(error), inputs)
+            capture.run(failed.model, failed.step, called_at=run_at).fail(operator, _message_of(error), inputs)
 
-    def _inputs(
-        self,
-        capture: Capture,
-        op: GraphOperator,
-        subgraph: Subgraph,
-        run: RunFunction,
-        feed_dict: Mapping[Any, Any] | None,
-        seen: Mapping[str, Sequence[ObservedValue]],
-    ) -> list[LiveTensor]:
-        tensors = {slot.tensor.name: slot.tensor for slot in op.inputs if subgraph.access(slot.tensor) != "handle"}
+    def _values(self, capture: Capture, op: Any, failed: FailedRun) -> dict[str, npt.NDArray[Any]]:
+        """What the operator read, by the names of the tensors, as far as it can be had."""
+        subgraph, seen = failed.subgraph, failed.seen
+        tensors = {tensor.name: tensor for tensor in op.inputs if subgraph.access(tensor) != "handle"}
         values = {name: seen[name][-1].array for name in tensors if seen.get(name)}
         wanted = [
             tensor for name, tensor in tensors.items() if name not in values and subgraph.access(tensor) == "fetch"
         ]
         state = {
-            slot.tensor: seen[slot.tensor.name][-1].array
-            for other in subgraph.operators
-            for slot in other.outputs
-            if seen.get(slot.tensor.name) and other.name in subgraph.with_effects
+            tensor: seen[tensor.name][-1].array
+            for other in subgraph.operations
+            for tensor in other.outputs
+            if seen.get(tensor.name) and other.name in subgraph.with_effects
         }
         if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
             try:
-                answers = run(wanted, {**dict(feed_dict or {}), **state}, None, None)
+                answers = failed.run(wanted, {**dict(failed.feed_dict or {}), **state}, None, None)
             except tf.errors.OpError as problem:  # the program gets its own failure
                 capture.note(f"what {op.name} had been given cannot be computed again: {problem.message}")
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
-        return [
-            live_tensor(slot.slot, slot.argument, HostTensor.of_array(values[slot.tensor.name]), slot.source)
-            if slot.tensor.name in values
-            else _fact(slot)
-            for slot in op.inputs
-        ]
+        return values
 
 
-def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> GraphOperator | None:
+def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:
     """The operator that failed; where that is one of a function, what ran the function: `[[{{node Log}}]] [[IteratorGetNext]]`."""
-    named = {each.name: each for each in subgraph.operators}
+    named = {each.name: each for each in subgraph.operations}
     if error.op is not None:
         return named.get(error.op.name)
     return next((named[name] for name in reversed(_NODE.findall(error.message)) if name in named), None)
@@ -126,14 +107,14 @@ def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> GraphOperator | Non
 
 def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:
     """Whether nothing behind these tensors reads or changes state, but for what is known."""
-    made = {slot.tensor.name: op for op in subgraph.operators for slot in op.outputs}
+    made = {tensor.name: op for op in subgraph.operations for tensor in op.outputs}
     waiting, done = [tensor.name for tensor in wanted], set()
     while waiting:
         name = waiting.pop()
         if name in done or name in known or name in subgraph.fed:
             continue
         done.add(name)
-        operation = made[name].operation
+        operation = made[name]
         if operation.name in subgraph.with_effects and subgraph.access(operation.outputs[0]) != "handle":
             return False
         waiting += [tensor.name for tensor in operation.inputs]
@@ -143,12 +124,10 @@ def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> b
     return True
 
 
-def _facts(op: GraphOperator) -> list[LiveTensor]:
-    return [_fact(slot) for slot in op.inputs]
-
-
-def _fact(slot: Slot) -> LiveTensor:
-    return live_tensor(slot.slot, slot.argument, dtype_of(slot), slot.source, "not executed")
+def _live(slot: Slot, values: Mapping[str, npt.NDArray[Any]]) -> LiveTensor:
+    if slot.key in values:
+        return live_tensor(slot.slot, slot.argument, HostTensor.of_array(values[slot.key]), slot.source)
+    return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, "not executed")
 
 
 def _message_of(error: tf.errors.OpError) -> Exception:

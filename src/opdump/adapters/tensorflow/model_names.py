@@ -12,19 +12,18 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from opdump.adapters.program_marks import ModelNames
 from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.function_names import plain_name
 from opdump.adapters.tensorflow.graphs.library import Definition, callees_of
 
 EAGER: Final = "eager"
-_TRACED: Final = re.compile(r"^__(inference|forward|inference___backward|backward)_|(_\d+)+$")
 _WRAPPER: Final = "signature_wrapper_"
 _RESTORED: Final = "restored_function_body"
 _OWNERS: Final = (
@@ -38,22 +37,18 @@ _METHODS: Final = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batc
 
 def function_names(name: str, definition: Definition) -> tuple[str, ...]:
     """What the program may call a traced function."""
-    plain = _plain(name)
+    plain = plain_name(name)
     found = [plain]
     if plain.startswith(_WRAPPER):
         found = [*_signature_keys(name), plain.removeprefix(_WRAPPER), plain]
     elif plain == _RESTORED:
-        found = [*(_plain(callee.function) for node in definition.node_def for callee in callees_of(node)), plain]
+        found = [*(plain_name(callee.function) for node in definition.node_def for callee in callees_of(node)), plain]
     return tuple(dict.fromkeys(found))
 
 
 def fetched_names(elements: Sequence[Any]) -> tuple[str, ...]:
     """What a session's fetches are called."""
     return tuple(dict.fromkeys(element.name.partition(":")[0] for element in elements))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "", _TRACED.sub("", name)) or "function"
 
 
 def _signature_keys(name: str) -> Iterator[str]:
@@ -84,12 +79,8 @@ class KerasModels:
     @contextmanager
     def watched(self) -> Iterator[None]:
         replacements = Replacements()
-        for module_name, class_name in _OWNERS:
-            owner = getattr(imported_module(module_name), class_name, None)
-            for method in _METHODS:
-                original = vars(owner).get(method) if owner is not None else None
-                if original is not None:
-                    replacements.replace(owner, method, self._around(original))
+        methods = [(*owner, method) for owner in _OWNERS for method in _METHODS]
+        replace_methods(replacements, methods, self._around)
         try:
             yield
         finally:
@@ -105,6 +96,17 @@ class KerasModels:
                 self._running.model = before
 
         return method
+
+
+def replace_methods(
+    replacements: Replacements, methods: Iterable[tuple[str, str, str]], around: Callable[[Callable[..., Any]], object]
+) -> None:
+    """Puts what `around` makes of them in the place of methods (module, class, name), where this version has them."""
+    for module_name, class_name, name in methods:
+        owner = getattr(imported_module(module_name), class_name, None)
+        original = None if owner is None else vars(owner).get(name)
+        if original is not None:
+            replacements.replace(owner, name, around(original))
 
 
 def imported_module(name: str) -> Any:

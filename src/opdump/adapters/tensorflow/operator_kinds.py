@@ -49,6 +49,14 @@ PASSES_ON: Final = frozenset(
 )
 """Give one of their inputs as it is."""
 
+# Parts of loops and branches in a graph, and what is the same in each run.
+CONSTANTS: Final = frozenset({"Const", "HostConst"})
+SWITCHES: Final = frozenset({"Switch", "RefSwitch", "_SwitchN"})
+MERGES: Final = frozenset({"Merge", "RefMerge"})
+ENTERS: Final = frozenset({"Enter", "RefEnter"})
+EXITS: Final = frozenset({"Exit", "RefExit"})
+NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
+
 _UPDATES: Final = ("ResourceApply", "ResourceSparseApply", "SparseApply", "Apply", "AssignAdd", "AssignSub", "Scatter",
                    "ResourceScatter", "ResourceStridedSliceAssign")  # fmt: skip
 _ASSIGNS: Final = frozenset({"Assign", "AssignVariableOp", "AssignVariableXlaConcatND"})
@@ -65,6 +73,11 @@ def is_update(op_type: str) -> bool:
 def is_assignment(op_type: str) -> bool:
     """Whether an operator of this type gives a variable a value, whatever it held."""
     return op_type in _ASSIGNS
+
+
+def writes_variable(op_type: str) -> bool:
+    """Whether an operator of this type changes a variable, either way."""
+    return is_update(op_type) or is_assignment(op_type)
 
 
 def is_stateful(op_type: str) -> bool:

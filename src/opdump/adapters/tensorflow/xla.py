@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from opdump.adapters.tensorflow.function_names import shown_name
+
 LAUNCH: Final = "XlaLaunch"
 """What TensorFlow calls the operator that runs what was compiled."""
-_GRADIENT: Final = re.compile(r"^__inference___backward_(.*?)(?:_\d+)*$")
-_TRACED: Final = re.compile(r"^__(?:inference|forward)_|(?:_\d+)+$")
 _MUST_COMPILE: Final = "_XlaMustCompile"
 _SCOPES: Final = ("_XlaCompile", "_xla_compile_id")
 _LEVEL: Final = re.compile(r"--tf_xla_auto_jit=(?:single-gpu\()?(fusible|-?\d+)")
@@ -37,14 +37,6 @@ OF_SESSION: Final = (
     "XLA compiles clusters of operators in {}: dumped is what the program itself fetches, and the other operators are listed as not observed; to see "
     "them, leave out global_jit_level in the session's config, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
-
-
-def shown_name(name: str) -> str:
-    """`loss` of `__inference_loss_12` and `__forward_loss_34`; `gradients/loss` of `__inference___backward_loss_12_34`."""
-    gradient = _GRADIENT.match(name)
-    plain = gradient[1] if gradient is not None else _TRACED.sub("", name)
-    plain = re.sub(r"[^\w.-]+", "", plain) or "function"
-    return f"gradients/{plain}" if gradient is not None else plain
 
 
 def note_of_call(op_name: str, node: Any) -> str:

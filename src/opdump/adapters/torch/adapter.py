@@ -39,8 +39,9 @@ from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
 from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
+from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.unseen import never_seen, unseen
+from opdump.adapters.torch.unseen import apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
@@ -51,6 +52,7 @@ class TorchAdapter:
     """Captures PyTorch programs."""
 
     framework = "torch"
+    measures_capture = True
 
     def __init__(self, accelerators: Accelerators | None = None) -> None:
         """`accelerators` are the devices of the process; a test may give others, to which the host's memory is a device's."""
@@ -81,6 +83,7 @@ class TorchAdapter:
             device_extremes=plan.takes_device_extremes,
             low_precision_on_device=plan.stat_calc_mode == "device" and plan.device_stat_precision_mode == "low",
             accelerators=self._accelerators,
+            rereads=plan.reread or not plan.mode.files_selected,
         )
 
     @contextmanager
@@ -116,7 +119,7 @@ class _Capture(TrainingListener):
             around=self._around if fails or in_models else None,
         )
         self._names = OperatorNames()
-        self._models = Models(plan, settings.model_names, self._names) if in_models else None
+        self._models = Models(plan, settings.model_names, self._names, recorder.wants) if in_models else None
         self._mode = CaptureMode(
             plan,
             recorder,
@@ -301,16 +304,32 @@ class _Capture(TrainingListener):
     @beside_the_program
     def step_begins(self, step: int) -> None:
         # Executions of models are counted apart, so there the operators themselves are asked.
-        wanted = (self._models is not None or step in self._plan.steps) and not self._recorder.is_over
+        wanted = self._recorder.wants(step) if self._models is None else not self._recorder.is_over
         self._switch(wanted)
         if wanted and step > self._plan.initial_iteration:
             # Whether another step follows is known at the next forward.
             self._recorder.defer()
 
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        if self._recorder.losses is not None and os.getpid() == self._process:
+            self._note_losses(roots)
+
+    @never_seen
+    @deeper
+    @beside_the_program
+    def _note_losses(self, roots: Sequence[torch.Tensor]) -> None:
+        assert self._recorder.losses is not None
+        for root in roots:
+            if root.__class__ in PLAIN_CLASSES and root.numel() == 1 and root.is_floating_point():
+                with apart():  # that of a device is waited for: `loss-spike` is none of the default triggers
+                    self._recorder.losses.note(float(root.detach()))
+
     @never_seen
     @deeper
     @beside_the_program
     def step_ends(self, step: int, reopened: bool) -> None:
+        if self._recorder.losses is not None:
+            self._recorder.losses.end_step(step)
         if self._mode.recording:
             if reopened and self._recorder.is_deferring and self._filed == step - 1:
                 # The step before goes on, so what ran since its optimizer returned lies within it.

@@ -218,6 +218,7 @@ class CaptureMode(RecordingMode):
     @beside_the_program
     def _fails(self, running: _Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
+            self._storages.written_anywhere()  # a part of it, perhaps
             if schema.kernel == WAIT:
                 self._has_waited(running, schema, has_failed=True)
             if isinstance(error, Exception):
@@ -356,6 +357,7 @@ class CaptureMode(RecordingMode):
         result: Any,
     ) -> None:
         outputs = returned()
+        self._forget_written(schema, running.inputs)
         if schema.is_late(args, kwargs):
             self._wait_for_the_host(running, outputs)
         op, site = running.op, running.site
@@ -370,6 +372,15 @@ class CaptureMode(RecordingMode):
             self._record_outputs(op, schema, outputs, result)
         if not site.described:
             self._describe(running, schema, outputs)
+
+    def _forget_written(self, schema: OperatorSchema, inputs: Sequence[LiveTensor]) -> None:
+        """What the operator has written into is read anew."""
+        if schema.asynchronous:
+            self._storages.written_unseen()
+        elif not schema.declares_writes:
+            self._storages.written_anywhere()
+        elif schema.changes:
+            self._storages.written(live[2] for live in inputs if live[1].partition("[")[0] in schema.changes)
 
     def _record_outputs(self, op: OpRecord, schema: OperatorSchema, outputs: list[Found], result: Any) -> None:
         if not op.skip:

@@ -7,7 +7,7 @@ among it, is single operators. `models` is numbered from 1 in the order of first
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -74,9 +74,11 @@ class _Model:
 class Models:
     """Places operators in models. `given` are names that the program gives to modules, `names` those of operators."""
 
-    def __init__(self, plan: DumpPlan, given: ModelNames | None = None, names: OperatorNames | None = None) -> None:
+    def __init__(self, plan: DumpPlan, given: ModelNames, names: OperatorNames, wants: Callable[[int], bool]) -> None:
+        """`wants` says of the number of a step, or of an execution of a model, whether it is recorded."""
         self._plan = plan
-        self._given = given or ModelNames()
+        self._wants = wants
+        self._given = given
         self._models: dict[tuple[int, str], _Model] = {}
         self._calls: dict[int, int] = {}
         """How often root modules were called that are no models, by identity."""
@@ -89,7 +91,7 @@ class Models:
         nameless: tuple[ModelSelection, ...] = tuple(entry for entry in plan.models or () if entry.model_name is None)
         self._single = ModelFilter(nameless or (ModelSelection(),))
         self._single_ranges = _ranges_of(self._single)
-        self.names = OperatorNames() if names is None else names
+        self.names = names
         self._matches = ListMatches(plan.models, plan.dialect, "operator and no module that ran")
 
     def begins(self, module: nn.Module, graph_id: int) -> int | None:
@@ -136,10 +138,10 @@ class Models:
         model = self._running.get(op.graph_id) if inside else None
         names = self.names.of(op.op_name)
         if model is None:
-            wanted = self._plan.single_operators and op.step in self._plan.steps
+            wanted = self._plan.single_operators and self._wants(op.step)
             chosen, ranges = self._single, self._single_ranges
         else:
-            wanted = model.executions - 1 in self._plan.steps
+            wanted = self._wants(model.executions - 1)
             chosen, ranges = model.chosen, model.ranges
         in_range = ranges.contains(names)
         self._matches.operator(chosen.entries, op.op_name, names, op.op_type)

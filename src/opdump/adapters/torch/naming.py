@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from sys import _getframe
 from time import time_ns
 from typing import Any
 
@@ -26,6 +25,7 @@ from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
 from opdump.adapters.torch.stacks import StackReader, is_recomputing
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.training_position import Position
+from opdump.interpreter.frames import calling_frame
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
@@ -93,7 +93,7 @@ class Naming:
         """
         position = self._observer.current()
         task = graph_task()
-        frame = _getframe(2)
+        frame = calling_frame(2)
         phase: Phase = position.phase
         call, scope, graph_id = position.call_id, position.scope, position.graph_id
         link: Link | None = None
@@ -179,7 +179,7 @@ class Naming:
     def here(self) -> OpRecord:
         """A record of the place of the program, of no operator."""
         position = self._observer.current()
-        stack, _ = self._stacks.read(_getframe(1), position.running)
+        stack, _ = self._stacks.read(calling_frame(1), position.running)
         return OpRecord(
             op_type="",
             op_name="",
@@ -197,7 +197,7 @@ class Naming:
         observer = self._observer
         position = observer.current()
         self._release(position, graph_task())
-        stack, where = self._stacks.read(_getframe(1), position.running)
+        stack, where = self._stacks.read(calling_frame(1), position.running)
         with self._lock:
             if op_name:
                 site = self.sites.value(~position.graph_id, op_name)

@@ -141,6 +141,12 @@ def true_name(op: Any) -> tuple[str, str]:
     return name, f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
+def is_native(op: Any) -> bool:
+    """Whether it is one of PyTorch's own, of which schemas and the tables above tell all that they write."""
+    schema = operator_schema(op)
+    return schema is not None and schema.name.partition("::")[0] in _NATIVE_NAMESPACES
+
+
 def is_asynchronous(op: Any) -> bool:
     """Whether an operator returns while its results are still being written.
 

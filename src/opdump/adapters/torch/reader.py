@@ -14,17 +14,21 @@ from torch.nn.parameter import is_lazy
 
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
-from opdump.adapters.torch.memory import CODES, NAMES, copy_of_elements, dtype_name, elements_of, shape_of, widened
+from opdump.adapters.torch.memory import CODES, NAMES, dtype_name, elements_of, shape_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
 from opdump.adapters.torch.unseen import never_seen
-from opdump.kernels import BatchSummarizer, Summary, SummaryTable, summarise
+from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, device_extremes
 
 _NOWHERE = frozenset({"no storage", "unsupported layout"})
 """Why a tensor was skipped that has no memory, or none with strides."""
+WORTH_KNOWING = 128 * 1024
+"""To look for a tensor among those that were read costs more than to read so many bytes again."""
+WORTH_KNOWING_DIGEST = 16 * 1024
+"""The same where they are hashed, too."""
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 """Older releases lack it: then every tensor is asked for its properties, which gives the same and takes longer."""
 
@@ -34,6 +38,7 @@ class TensorReader:
 
     `names` are the statistics that are wanted, of which those are taken that a summary does not give. `sample` limits the elements of a larger
     tensor to the first ones (row-major), as `sample_num` does; all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too, on the host. Summaries of one step are collected in tables until `clear`.
+    Without `rereads` a large tensor that was summarised in this step, and that nothing has written into since, is not read again.
     """
 
     @never_seen
@@ -48,6 +53,7 @@ class TensorReader:
         low_precision_on_device: bool = False,
         accelerators: Accelerators | None = None,
         storages: Storages | None = None,
+        rereads: bool = True,
     ) -> None:
         self._statistics = statistics
         self._elements = elements
@@ -62,10 +68,23 @@ class TensorReader:
         self.storages = Storages() if storages is None else storages
         """Where the tensors of the running step lie."""
         self._taker: BatchSummarizer | None = None
-        """Where a summary is all that is asked for."""
-        summaries_alone = not elements and not self._element_statistics and not device_extremes
+        """Where summaries and digests are all that is asked for."""
+        alone = self._element_statistics.digests_alone
+        self._digests = DigestBatch(alone) if alone and statistics else None
+        """Of tensors that the taker takes."""
+        summaries_alone = (
+            not elements and not device_extremes and (self._digests is not None or not self._element_statistics)
+        )
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
-            self._taker = BatchSummarizer(self._table, TensorSnapshot("", (), 0), PLAIN_CLASSES)
+            prototype = TensorSnapshot("", (), 0)
+            if not rereads:
+                seen = self.storages.seen = SeenTensors(
+                    WORTH_KNOWING if self._digests is None else WORTH_KNOWING_DIGEST
+                )
+                place = self.storages.read_once
+            else:
+                seen, place = None, None
+            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self._digests, seen, place)
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         if self._taker is not None:
@@ -124,6 +143,10 @@ class TensorReader:
             storages=self.storages,
         )
 
+    def leave_elements(self) -> None:
+        """From now on no elements are taken."""
+        self._elements = False
+
     def of_elements(self) -> TensorReader:
         """A reader of the same tensors that takes all of their elements, and no statistics."""
         return TensorReader(statistics=False, elements=True, accelerators=self._accelerators)
@@ -145,11 +168,13 @@ class TensorReader:
             for taken in entries:
                 if taken.table is device:
                     taken.extremes = device.whole_extremes(taken.row)
-        rows: list[list[float]] = table.rows().tolist()
+        if self._digests is not None:
+            for taken in entries:
+                if taken.digest >= 0:
+                    taken.others = dict(self._digests.digests(taken.digest))
+        rows = [make(row) for row in table.rows().tolist()]
         return [
-            make(rows[taken.row])
-            if taken.table is table
-            else (None if taken.table is None else device.summary(taken.row))
+            rows[taken.row] if taken.table is table else (None if taken.table is None else device.summary(taken.row))
             for taken in entries
         ]
 
@@ -166,6 +191,9 @@ class TensorReader:
 
     def clear(self) -> None:
         self._table.clear()
+        self.storages.seen.clear()
+        if self._digests is not None:
+            self._digests.clear()
         self._device.clear()
         self._without_others.clear()
 
@@ -232,8 +260,11 @@ class TensorReader:
                 taken.row = self._table.add_strided(dense.data_ptr(), code, tuple(dense.shape), dense.stride())
         if self._elements:
             sample = self._sample_of(dense)
-            raw = elements_of(dense).flat[:sample] if sample else copy_of_elements(dense)
-            taken.elements = Elements(widened(raw) if dense.dtype is torch.bfloat16 else raw, sample)
+            raw = elements_of(dense)
+            if sample:
+                raw = raw.flat[:sample]
+            is_wide = dense.dtype is torch.bfloat16
+            taken.elements = Elements(widened(raw) if is_wide else raw, sample, is_lent=not (sample or is_wide))
 
     def _sample_of(self, dense: torch.Tensor) -> int:
         """How many elements are taken of a larger tensor; 0 for all."""

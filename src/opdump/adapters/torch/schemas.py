@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from opdump.adapters.torch.operator_kinds import is_asynchronous, kind_of, true_name, writes_of
+from opdump.adapters.torch.operator_kinds import is_asynchronous, is_native, kind_of, true_name, writes_of
 from opdump.adapters.torch.private_names import KEY_OF_COUNTS, has_kernel, operator_schema
 from opdump.records import SkipReason
 
@@ -40,6 +40,8 @@ class OperatorSchema:
     """Names of the arguments that the operator writes into, returned or not."""
     counted: tuple[tuple[int, str], ...] = ()
     """Position and name of the arguments of which PyTorch counts that the operator writes into them."""
+    declares_writes: bool = False
+    """Whether `changes` are certain to be all; of a custom operator only its author knows."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
     """What takes the arguments of `others` from so many positional ones."""
 
@@ -104,6 +106,7 @@ def schema_of(func: Any) -> OperatorSchema:
         names.get("non_blocking"),
         frozenset(writes),
         _counted(func),
+        is_native(func),
     )
 
 

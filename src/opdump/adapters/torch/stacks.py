@@ -13,6 +13,7 @@ from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
 from opdump.adapters.torch.places import NAME as STANDS_IN
 from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.training_position import Running
+from opdump.interpreter.frames import Frames
 from opdump.records import Frame
 
 _TORCH = (f"{Path(torch.__file__).parent}/",)
@@ -28,11 +29,19 @@ class StackReader:
     """Reads and interns call stacks: the frames outside torch, opdump and the standard library, innermost first."""
 
     def __init__(self) -> None:
-        # By identity: to hash a code object takes as long as to hash all of its instructions.
-        self._mine: dict[int, bool] = {}
-        self._ours: dict[int, bool] = {}
-        self._codes: dict[int, CodeType] = {}
-        """Keeps alive every code object whose identity is part of a key."""
+        codes: dict[int, CodeType] = {}
+
+        def is_ours(code: CodeType) -> bool:
+            codes[id(code)] = code
+            return code.co_filename.startswith(OPDUMP) or code.co_name == STANDS_IN
+
+        def is_mine(code: CodeType) -> bool | None:
+            codes[id(code)] = code
+            return None if runs_programs(code.co_filename) else is_users(code)
+
+        self._walk_of = Frames(is_ours, is_mine)
+        self._codes = codes
+        """By their identity, which is part of keys; alive as long as the reader."""
         self._frames: dict[tuple[int, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
@@ -44,10 +53,10 @@ class StackReader:
         those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
         whose callers stand still meanwhile: they are read once.
         """
-        frame = self._caller(frame)
+        frame = self._walk_of.caller(frame)
         if frame is None:
             return (), None
-        place = (id(frame.f_code), frame.f_lasti)
+        place = self._walk_of.place(frame)
         if _PRECALL is not None:
             place = self._canonical.get(place) or self._canonised(*place)
         stack = self._walk(frame, call)
@@ -58,60 +67,19 @@ class StackReader:
 
         These lines end at the innermost engine. Where the engine itself runs the operator there are none.
         """
-        frame = self._caller(frame)
+        frame = self._walk_of.caller(frame)
         if frame is None or not _HAS_ENGINE_FRAME:
             return stack
-        found: list[int] = []
-        while frame is not None and frame.f_code.co_name != RUN_BACKWARD:
-            code = frame.f_code
-            if self._is_mine(code):
-                found += (id(code), frame.f_lasti)
-            frame = frame.f_back
+        found = self._walk_of.below(frame, RUN_BACKWARD)
         return self._interned(found, stack) if found else stack
 
-    def _caller(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame outside opdump."""
-        ours = self._ours
-        while frame is not None:
-            code = frame.f_code
-            is_ours = ours.get(id(code))
-            if is_ours is None:
-                self._codes[id(code)] = code
-                is_ours = ours[id(code)] = code.co_filename.startswith(OPDUMP) or code.co_name == STANDS_IN
-            if not is_ours:
-                return frame
-            frame = frame.f_back
-        return None
-
-    def _is_mine(self, code: CodeType) -> bool:
-        users = self._mine.get(id(code))
-        if users is None:
-            self._codes[id(code)] = code
-            users = self._mine[id(code)] = is_users(code)
-        return users
-
     def _walk(self, frame: FrameType | None, call: Running | None) -> tuple[Frame, ...]:
-        mine = self._mine
-        found: list[int] = []  # code and instruction of each of the user's frames, alternating
         callers: tuple[Frame, ...] = ()
-        boundary = 0 if call is None else call.frame
-        while frame is not None:
-            code = frame.f_code
-            users = mine.get(id(code))
-            if users is None:
-                if runs_programs(code.co_filename):
-                    break
-                self._codes[id(code)] = code
-                users = mine[id(code)] = is_users(code)
-            if users:
-                found.append(id(code))
-                found.append(frame.f_lasti)
-            elif call is not None and id(frame) == boundary:
-                if call.callers is None:
-                    call.callers = self._walk(frame.f_back, call.outer)
-                callers = call.callers
-                break
-            frame = frame.f_back
+        found, end = self._walk_of.walk(frame, 0 if call is None else call.frame)
+        if end is not None and call is not None:
+            if call.callers is None:
+                call.callers = self._walk(end.f_back, call.outer)
+            callers = call.callers
         return self._interned(found, callers)
 
     def _interned(self, frames: list[int], callers: tuple[Frame, ...]) -> tuple[Frame, ...]:

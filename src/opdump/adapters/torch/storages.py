@@ -23,6 +23,7 @@ from opdump.adapters.torch.private_names import (
     release_memory,
 )
 from opdump.adapters.torch.schemas import Found
+from opdump.kernels import SeenTensors
 from opdump.records import Memory
 
 _STRIDED = torch.strided
@@ -40,13 +41,16 @@ class Storages:
 
     def __init__(self) -> None:
         self._held: dict[int, Any] = {}
-        self._seen: dict[int, tuple[int, int]] = {}
+        self._first: dict[int, tuple[int, int]] = {}
         """Number, and the version at which it was first seen, by identity."""
         self._numbers = count()
         self._known: dict[tuple[int, int, tuple[int, ...], int], Memory] = {}
         """One object for each: whoever looks for what repeats compares identities first."""
         self._soon: set[int] = set()
         """Identities of the tensors of which a write is about to be counted."""
+        self.seen = SeenTensors(0)
+        """What was read in this step and not written since; a reader fills it, and says how small a tensor may be."""
+        self._is_written_unseen = False
 
     def hold(self, key: int, storage: torch.UntypedStorage) -> None:
         """Until the step ends, no other storage gets the identity `key` of this one."""
@@ -77,15 +81,51 @@ class Storages:
         except RuntimeError:  # made in inference mode, where nothing is counted
             version = 0
         key = identity_of(storage)
-        seen = self._seen.get(key)
+        seen = self._first.get(key)
         if seen is None:
             self.hold(key, storage)
-            seen = self._seen.setdefault(key, (next(self._numbers), version))
+            seen = self._first.setdefault(key, (next(self._numbers), version))
         place = (seen[0], offset, strides, version - seen[1])
         memory = self._known.get(place)
         if memory is None:
             memory = self._known[place] = Memory(*place)
         return memory
+
+    def read_once(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Identity of the storage and version of a tensor that need not be read again while both stay, and no operator writes into it.
+
+        None where something may write there that PyTorch does not count: numpy (it forbids such a storage to be resized, as does
+        whoever hands PyTorch memory of its own), another process, a collective that runs on.
+        """
+        if _UNTOLD or self._is_written_unseen:
+            return None
+        try:
+            storage, version = tensor.untyped_storage(), count_of_writes(tensor)
+        except _WITHOUT:  # in inference mode nothing is counted
+            return None
+        if not storage.resizable() or storage.is_shared():
+            return None
+        return identity_of(storage), version + (id(tensor) in self._soon)
+
+    def written(self, tensors: Iterable[torch.Tensor]) -> None:
+        """An operator has written into these."""
+        if not self.seen:
+            return
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage is None:
+                self.seen.clear()
+            else:
+                self.seen.forget(identity_of(storage))
+
+    def written_anywhere(self) -> None:
+        """An operator has run of which nobody knows what it writes."""
+        self.seen.clear()
+
+    def written_unseen(self) -> None:
+        """From now on, until the step ends, something writes while operators run."""
+        self.seen.clear()
+        self._is_written_unseen = True
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
         """Numbers the storages of these in their order."""
@@ -104,7 +144,9 @@ class Storages:
 
     def clear(self) -> None:
         """Forgets everything and lets the storages go."""
-        self._seen.clear()
+        self._first.clear()
+        self.seen.clear()
+        self._is_written_unseen = False
         self._numbers = count()
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()

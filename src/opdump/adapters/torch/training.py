@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, final
@@ -56,6 +56,9 @@ class TrainingListener:
 
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         """A network is called by the program; the position is inside it already."""
+
+    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+        """The program asks for the gradients of these, outside of a network."""
 
     def optimizer_ends(self, optimizer: Optimizer) -> None:
         """An outermost `optimizer.step` returned: parameters have their new values, the step is not over yet."""
@@ -370,6 +373,7 @@ class TrainingObserver:
             # Within a forward it is part of what the network computes (forces are gradients of an energy), not training.
             if position.root is None:
                 self.counter.backward_begins()
+                self.listener.backward_begins(args[0] if args else ())
             return original(*args, **kwargs)
         finally:
             with self._lock:

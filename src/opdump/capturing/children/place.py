@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from opdump.adapters.base import Adapter, SupportsGroups
 from opdump.capturing.children.family import FAMILY_VARIABLE, Family
 from opdump.capturing.children.reports import ChildReport
 from opdump.capturing.children.roles import awaited_processes
+from opdump.capturing.children.shared_bytes import SharedBytes
 from opdump.capturing.late_writer import LateWriter, late_writer
 from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts
@@ -98,6 +99,10 @@ class Place:
     def framework(self) -> str:
         return self._adapter.framework
 
+    def shared_bytes(self, own: Callable[[], int]) -> SharedBytes:
+        """What the processes of the run have written; `own` gives what this one has."""
+        return SharedBytes(self.family, self._token, own)
+
     def starts(self, start: Start) -> None:
         self._hold()
         if start.kind == "started" and start.obstacle:
@@ -132,7 +137,11 @@ class Place:
         `may_wait`: where children still run it is called again when they have ended, and what they share is kept for that.
         """
         if not self._is_first:
-            ending = {"end": "ended", "warnings": [*report.warnings, *_found_in(report)], "failure": report.failure}
+            ending = {
+                "end": "ended",
+                "warnings": [*report.warnings, *map(str, report.degraded), *_found_in(report)],
+                "failure": report.failure,
+            }
             self._note(report, report.verdict, report.steps, files=report.files, bytes=report.bytes, **ending)
             self.family.left()
             return report

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 _BLOCK: Final = 2**20
 _ROUNDED: Final = 1e-5
 """Statistics of a table have six digits: what is computed from several of them may be off by that much."""
-_DIGESTS: Final = ("md5", "hash")
+_DIGESTS: Final = ("md5", "hash", "xxh3")
 _NOTHING: Final[Mapping[str, StatisticValue]] = {}
 
 

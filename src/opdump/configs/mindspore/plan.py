@@ -193,6 +193,8 @@ def _read_file(path: str | os.PathLike[str]) -> bytes:
         raise ConfigError(
             f"config file not found: {text!r} (looked in {Path.cwd()}); `opdump config new` writes a first one"
         )
+    if text and file.is_dir() and not text.endswith(".json"):
+        raise ConfigError(f"{text!r} is a directory, expected a config file; to dump into it: path={text!r}")
     if not text.endswith(".json"):
         raise ConfigError(f"invalid json file name: {text!r}; the name of a config file must end in .json; rename it")
     try:

@@ -30,7 +30,7 @@ from opdump.statistics import DEFAULT, STATISTICS, one_spelling, statistic, unkn
 DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 
 _REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
-_LAYOUTS = (*get_args(SyncLayoutName), async_dump.LAYOUT)
+_LAYOUTS = (*get_args(SyncLayoutName), async_dump.LAYOUT, "packed")
 _PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
 _NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
 

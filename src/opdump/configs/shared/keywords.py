@@ -37,6 +37,7 @@ StatisticName = Literal[
     "hash",
     "hash:sha1",
     "hash:md5",
+    "xxh3",
 ]
 
 
@@ -46,6 +47,14 @@ class PlanKeywords(TypedDict, total=False):
     path: str | os.PathLike[str]
     net_name: str
     iteration: str | StepSet
+    every: int
+    ring: int
+    triggers: Iterable[str]
+    reread: bool
+    max_disk: int | str
+    min_free_disk: int | str
+    max_memory: int | str
+    max_overhead: float | str
     saved_data: SavedData
     kernels: Iterable[str | KernelPattern]
     statistic_category: Iterable[StatisticName] | Iterable[str]

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from opdump.errors import ConfigError
-from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
-from opdump.plan.field_types import check_value, shown, wrong_value
+from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet, Trigger
+from opdump.plan.bounds import SHARE_EXAMPLE, SIZE_EXAMPLE, parse_share, parse_size
+from opdump.plan.field_types import Size, check_value, is_a, is_a_number, shown, wrong_value
 from opdump.plan.nearest import with_nearest
 from opdump.statistics import STATISTICS, one_spelling, unknown_names
 
-_HINTS: Final = MappingProxyType(get_type_hints(DumpPlan))
+_HINTS: Final = MappingProxyType(get_type_hints(DumpPlan, include_extras=True))
 _KEYS_OF: Final = MappingProxyType(
     {
         "iteration": "steps",
@@ -49,6 +50,26 @@ def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
     if "layout" in settings:
         given.setdefault("layout_chosen", True)
     return replace(plan, **{key: field_value(key, value) for key, value in given.items()})
+
+
+ALWAYS_ON: Final = ("every", "ring", "triggers", "reread", "max_disk", "min_free_disk", "max_memory", "max_overhead")
+"""Keywords that no config file has: which of the steps that it names are dumped, when, and within which bounds; whether each look at a tensor reads it."""
+
+
+def always_on_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `ALWAYS_ON` that are given. Raises ConfigError for a value that cannot be used."""
+    given = {key: settings[key] for key in ALWAYS_ON if settings.get(key) is not None}
+    if "every" in given:
+        check_value("DumpPlan", "every", given["every"], int)
+    return {key: value if key == "every" else field_value(key, value) for key, value in given.items()}
+
+
+def with_always_on(plan: DumpPlan, values: Mapping[str, Any]) -> DumpPlan:
+    """The plan with what `always_on_values` gave."""
+    changed = {key: value for key, value in values.items() if key != "every"}
+    if "every" in values:
+        changed["steps"] = replace(plan.steps, every=values["every"])
+    return replace(plan, **changed) if changed else plan
 
 
 def field_value(key: str, value: Any) -> Any:
@@ -125,6 +146,42 @@ def _items(key: str, value: Any, kinds: tuple[type, ...], what: str) -> list[Any
     return listed
 
 
+def _triggers(key: str, value: Any) -> tuple[str, ...]:
+    names = _names(key, value)
+    known = get_args(Trigger)
+    if unknown := [name for name in names if name not in known]:
+        raise _wrong(key, value, with_nearest(f"names out of {', '.join(map(repr, known))}", unknown[0], known))
+    return tuple(dict.fromkeys(names))
+
+
+def _size(key: str, value: Any) -> int | None:
+    if isinstance(value, str):
+        return _bound(key, value, parse_size)
+    if not is_a(value, Size | None):
+        raise _wrong(key, value, SIZE_EXAMPLE)
+    return cast("int | None", value)
+
+
+def _share(key: str, value: Any) -> float | None:
+    if isinstance(value, str):
+        return _bound(key, value, parse_share)
+    if value is None:
+        return None
+    if not is_a_number(value, int | float) or not 0 < value <= 1:
+        raise _wrong(key, value, f'{SHARE_EXAMPLE}; more than 1 as a text, such as "150%"')
+    return float(value)
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+def _bound(key: str, text: str, parse: Callable[[str], _Parsed]) -> _Parsed:
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
 _CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
     {
         "path": _path,
@@ -136,6 +193,11 @@ _CONVERSIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = MappingProxyType(
         "checks": _checks,
         "overflow_kinds": _kinds,
         "models": _models,
+        "triggers": _triggers,
+        "max_disk": _size,
+        "min_free_disk": _size,
+        "max_memory": _size,
+        "max_overhead": _share,
     }
 )
 

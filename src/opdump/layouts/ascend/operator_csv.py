@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
+from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.statistic_csv import cell, whole_number
 from opdump.records import IO, FiledTensor, StatisticValue
-from opdump.statistics import DEVICE_DEFAULT, OWN, SummaryStatistics, name_of_heading, statistic
+from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics, name_of_heading, statistic
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
@@ -31,6 +35,10 @@ _OF_DEVICE: Final = tuple(name for name, each in OWN.items() if each.dump_stats 
 """In the order of their columns. The classic table has all but `l2norm`, `Count` among them."""
 _CLASSIC: Final = tuple(name for name in _OF_DEVICE if name in (*DEVICE_DEFAULT, "count"))
 _OF_SUMMARY: Final = tuple(function for name in _CLASSIC[2:] if (function := OWN[name].of_summary))
+_OF_SUMMARIES: Final = tuple(
+    function for name in _CLASSIC[2:] if (function := cast(Any, OWN[name].of_summaries or OWN[name].of_summary))
+)
+"""The same of many tensors: of columns each gives a column."""
 _CLASSIC_REST: Final = "".join(",%d" if OWN[name].kind is int else ",%g" for name in _CLASSIC[2:])
 """Behind max and min."""
 _CLASSIC_TYPES: Final = frozenset(
@@ -77,6 +85,60 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
     return "".join(lines).encode("utf-8", "backslashreplace")
 
 
+def is_classic(categories: Sequence[str]) -> bool:
+    """Whether these statistics make the classic table."""
+    return _columns(tuple(categories))[0]
+
+
+def classic_template(tensors: Sequence[FiledTensor], summarised: Collection[int]) -> tuple[str, list[int]]:
+    """The classic table of an operator as a template for `%`, and the places of the tensors whose numbers fill it, row by row.
+
+    `summarised` are the places of those that have a summary; the others have no statistics at all.
+    """
+    lines, filled = [_literal(_columns(DEVICE_DEFAULT)[2])], []
+    sides: tuple[tuple[IO, str], ...] = (("input", "Input"), ("output", "Output"))
+    for io, title in sides:
+        places = [place for place, tensor in enumerate(tensors) if tensor.io == io]
+        for number, place in enumerate(places):
+            tensor = tensors[place]
+            facts = _classic_facts(tensor.data_size, tensor.dtype, tensor.format, tensor.shape)
+            if place in summarised and tensor.dtype in _CLASSIC_TYPES:
+                filled.append(place)
+                cells = (",%s,%s" if is_whole(tensor) else ",%g,%g") + _CLASSIC_REST
+            else:
+                cells = "," * len(_CLASSIC)
+            lines.append(_literal(f"{title},{number},{facts}") + cells + "\n")
+    return "".join(lines), filled
+
+
+def classic_columns(
+    summaries: NDArray[np.float64], extremes: Mapping[int, Extremes], whole: Iterable[int]
+) -> list[list[StatisticValue]]:
+    """What fills rows of classic tables, column by column. `summaries` are rows of summaries, (n, 11), `whole` those of whole numbers.
+
+    `extremes` are, by row, max and min by the rules of a device where they are not those of the summary.
+    """
+    of_all: Any = Summary._make(summaries.T)
+    bounds: list[list[StatisticValue]] = [of_all.max.tolist(), of_all.min.tolist()]
+    for row, both in extremes.items():
+        for column, value in zip(bounds, both, strict=True):
+            column[row] = value
+    for row in whole:
+        for column in bounds:
+            column[row] = _number(column[row], whole=True)
+    with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
+        return [*bounds, *(function(of_all).tolist() for function in _OF_SUMMARIES)]
+
+
+def is_whole(tensor: FiledTensor) -> bool:
+    """Whether max and min are printed as whole numbers."""
+    return not tensor.dtype.startswith("float")
+
+
+def _literal(text: str) -> str:
+    return text.replace("%", "%%")
+
+
 @lru_cache(maxsize=16)  # of one plan, asked for every operator
 def _columns(categories: tuple[str, ...]) -> tuple[bool, tuple[str, ...], str]:
     """Whether the table is the classic one; the statistics in its columns; its first line."""
@@ -96,10 +158,10 @@ def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
         return facts + "," * len(names)
     # isinstance would ask the abstract base class: slow, and a run of a model has thousands of rows.
     if type(statistics) is SummaryStatistics:
-        return facts + _classic_cells(statistics, whole=not tensor.dtype.startswith("float"))
+        return facts + _classic_cells(statistics, whole=is_whole(tensor))
     if not statistics:
         return facts + "," * len(names)
-    return ",".join((facts, *_cells(tensor, names, whole=not tensor.dtype.startswith("float"))))
+    return ",".join((facts, *_cells(tensor, names, whole=is_whole(tensor))))
 
 
 @lru_cache(maxsize=4096)  # the same in every step

@@ -25,19 +25,24 @@ from functools import lru_cache
 from pathlib import Path
 
 from opdump.checks.overflow import OverflowStatus
+from opdump.degradation import Degradation
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
 from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph, graph_word
+from opdump.index.batch import Batch, Pattern
 from opdump.index.metadata import METADATA
 from opdump.index.schema import INDEX_NAME
 from opdump.index.writer import IndexWriter, RunFacts
 from opdump.layouts.ascend.device_names import api_name, hashed_name
-from opdump.layouts.ascend.operator_csv import encode_operator_csv
+from opdump.layouts.ascend.operator_csv import encode_operator_csv, is_classic
 from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.ascend.overflow_files import overflow_file_of
+from opdump.layouts.ascend.repeated_tables import RepeatedTables, repeated_tables
+from opdump.layouts.ascend.run_times import claimed_time, unused_time
 from opdump.layouts.dump_root import prepare
 from opdump.layouts.mindspore_sync.names import sanitise
+from opdump.layouts.mindspore_sync.statistic_files import form_of
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
@@ -59,17 +64,30 @@ class AscendWriter:
         self.plan = plan
         self.root = Path(plan.path)
         prepare(*_earlier_dumps(self.root))
-        self.sink = DirectorySink(self.root, file_mode=_FILE_MODE, lazy=True)
-        self.time = _unused_time(self.root, device_id, time.time() if started is None else started)
+        self.sink = DirectorySink(self.root, capacity=plan.queue_bytes, file_mode=_FILE_MODE, lazy=True)
+        self._started = time.time() if started is None else started
+        self._time: str | None = None
         self._device_id = device_id
         self._run = run
         self._process = os.getpid()
         self._indexes: dict[str, IndexWriter] = {}
         self._appending = threading.Lock()
         self._closed = False
+        self._degraded: list[Degradation] = []
+        """What the indexes that are still to be begun have to say, too."""
         self._failed = 0
         """Millisecond of the last operator that failed."""
         self._calls = itertools.count()
+        self._is_classic = is_classic(plan.statistic_category)
+        self._last: tuple[Pattern, Sequence[int]] | None = None
+        """The form of the last batch, where its tables can be filled."""
+        self._repeated: RepeatedTables | None = None
+        """What fills the tables of a batch that repeats the last; made when one does."""
+
+    @property
+    def time(self) -> str:
+        """The directory of this run: which it has, or would have as it stands."""
+        return self._time or unused_time(self.root, self._device_id, self._started)
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
         """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
@@ -126,14 +144,17 @@ class AscendWriter:
         """Queue the statistics of each operator, and note the step in the index: one transaction."""
         if self._is_elsewhere() or not (ops or self._indexes):
             return
+        if ops and not self.plan.step_level:  # all of them have one home
+            index = self._index(self._home(ops[0]))
+            batch = index.batch_of(ops, tensors)
+            if self.plan.saves_statistics:
+                self._write_batch_statistics(batch)
+            index.write_batch(step, batch, files, (), counted)
+            return
         for home in {self._home(op): None for op in ops}:
             self._index(home)
         if self.plan.saves_statistics:
             self._write_statistics(tensors)
-        if ops and not self.plan.step_level:  # all of them have one home
-            index = self._index(self._home(ops[0]))
-            index.write_batch(step, index.batch_of(ops, tensors), files, (), counted)
-            return
         homes = {self._home(op) for op in ops} or set(list(self._indexes)[-1:])
         for number, home in enumerate(sorted(homes)):
             kept = [op for op in ops if self._home(op) == home]
@@ -156,6 +177,19 @@ class AscendWriter:
         root, found = Path(os.path.realpath(self.root)), Path(os.path.realpath(file))
         if found.is_relative_to(root):
             self.sink.adopt(found.relative_to(root).as_posix())
+
+    @property
+    def index_bytes(self) -> int:
+        """What this run has added to its indexes, which the sink counts at the end alone."""
+        return 0 if self._closed else sum(index.bytes_added for index in self._indexes.values())
+
+    def write_degradation(self, degradation: Degradation) -> None:
+        """Note in each index what is left out from a step on."""
+        if self._is_elsewhere():
+            return
+        self._degraded.append(degradation)
+        for index in self._indexes.values():
+            index.write_degradation(degradation)
 
     def flush(self) -> None:
         """Wait until everything queued is on disk."""
@@ -204,6 +238,23 @@ class AscendWriter:
         if self.sink.exists(relative):
             os.chmod(self.root / relative, _EXCEPTION_MODE)
 
+    def _write_batch_statistics(self, batch: Batch) -> None:
+        """`_write_statistics` for the tensors of a batch. One that repeats the last takes a part of the time."""
+        last, self._last = self._last, form_of(batch) if self._is_classic else None
+        if self._last is None or self._last != last:
+            self._repeated = None
+        elif self._repeated is None:
+            self._repeated = repeated_tables(batch, self._name_before_time)
+        if self._repeated is None:
+            self._write_statistics(batch.tensors)
+            return
+        repeated, times = self._repeated, batch.timestamps
+        directories = {place: self._directory(batch.ops[place]) for place in set(repeated.neighbours)}
+        tables = zip(repeated.owners, repeated.neighbours, repeated.names, repeated.texts(batch), strict=True)
+        self.sink.write_small(
+            [(self._path(directories[place], f"{name}{times[owner]}.csv"), text) for owner, place, name, text in tables]
+        )
+
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
         by_operator: dict[int, list[FiledTensor]] = {}
         for tensor in tensors:
@@ -219,12 +270,16 @@ class AscendWriter:
             if of_model != (op.net_name, op.graph_id, op.step):  # neighbours most often have one
                 of_model = (op.net_name, op.graph_id, op.step)
                 directory = self._directory(op)
-            text = f"{self._name_in_full(op)}.csv"
-            stored = self._stored(directory, text)
-            if stored != text:
-                self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{text}\n")
-            tables.append((f"{directory}/{stored}", encode_operator_csv(group, categories)))
+            path = self._path(directory, f"{self._name_in_full(op)}.csv")
+            tables.append((path, encode_operator_csv(group, categories)))
         self.sink.write_small(tables)
+
+    def _path(self, directory: str, name: str) -> str:
+        """Where a file of that name is; a name that is too long stands in mapping.csv."""
+        stored = self._stored(directory, name)
+        if stored != name:
+            self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
+        return f"{directory}/{stored}"
 
     def _name(self, op: OpRecord) -> DumpName:
         if self._is_api_call(op):
@@ -236,11 +291,16 @@ class AscendWriter:
         return DumpName(op_type, op_name, op.task_id, stream_id, op.timestamp)
 
     def _name_in_full(self, op: OpRecord) -> str:
-        """`_name` as text; what it begins with is kept from step to step."""
+        """`_name` as text."""
+        before = self._name_before_time(op)
+        return str(self._name(op)) if before is None else f"{before}{op.timestamp}"
+
+    def _name_before_time(self, op: OpRecord) -> str | None:
+        """What it begins with, the same in every step; None for a call, which has a number of its own."""
         if self._is_api_call(op):
-            return str(self._name(op))
+            return None
         stream_id = op.stream_id if self.plan.stream_in_names else None
-        return f"{_name_before_time(op.op_type, op.op_name, op.task_id, stream_id)}{op.timestamp}"
+        return _name_before_time(op.op_type, op.op_name, op.task_id, stream_id)
 
     def _is_api_call(self, op: OpRecord) -> bool:
         """Whether it is a dispatched operator of an eager framework outside of every model: `aten::add.Tensor`."""
@@ -251,7 +311,21 @@ class AscendWriter:
         if self.plan.mode.failures_only:
             return f"{_EXCEPTIONS}/{self._device_id}"
         above = f"{op.step}/" if self.plan.step_level else ""
+        if self._time is None:
+            self._claim(above)
         return f"{above}{self.time}/{self._device_id}"
+
+    def _claim(self, above: str) -> None:
+        """Takes a {time} for this run alone: with its directory, since another one may be about to begin."""
+        if self._is_elsewhere():
+            return
+        self.sink.make_directory("")
+        self._time = claimed_time(
+            self.root,
+            self._device_id,
+            self._started,
+            lambda text: self.sink.make_directory(f"{above}{text}/{self._device_id}"),
+        )
 
     def _directory(self, op: OpRecord) -> str:
         home = self._home(op)
@@ -275,6 +349,8 @@ class AscendWriter:
             metadata = self.root / home / METADATA
             self.sink.make_directory(f"{home}/{METADATA}")
             index = self._indexes[home] = IndexWriter(metadata, self._run)
+            for degradation in self._degraded:
+                index.write_degradation(degradation)
         return index
 
     def _append(self, relative: str, line: str) -> None:
@@ -295,12 +371,3 @@ def _earlier_dumps(root: Path) -> list[Path]:
     with suppress(OSError):
         return [root / name for name in os.listdir(root) if name.isdecimal() or name == _EXCEPTIONS.partition("/")[0]]
     return []
-
-
-def _unused_time(root: Path, device_id: int, started: float) -> str:
-    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
-    while True:
-        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
-        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
-            return text
-        started += 1

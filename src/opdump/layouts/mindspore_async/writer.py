@@ -23,6 +23,7 @@ from opdump.checks.overflow import OverflowStatus
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName
 from opdump.dump_file.opdebug import opdebug_json
 from opdump.graph import graph_word
+from opdump.index.batch import Batch
 from opdump.index.writer import IndexWriter, RunFacts
 from opdump.layouts.ascend.operator_files import is_filed, operator_file
 from opdump.layouts.ascend.overflow_files import overflow_file_of, overflow_of
@@ -91,6 +92,9 @@ class AsyncWriter(AscendWriter):
         if not self._is_elsewhere():
             self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
         return stored
+
+    def _write_batch_statistics(self, batch: Batch) -> None:
+        self._statistics.write_batch(batch)
 
     def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
         self._statistics.write(tensors)

@@ -55,19 +55,27 @@ def find_places(root: Path) -> tuple[Place, ...]:
 
     Raises CorruptDumpError for a link that leads out of `root`.
     """
-    places = []
+    places: list[Place] = []
     for net in _directories(root, root):
         for graph in _directories(root, root / net):
-            graph_id = graph_of_word(graph)
-            if graph_id is None:
+            if graph_of_word(graph) is None:
                 continue
-            for leaf in _directories(root, root / net / graph):
-                if _is_number(leaf) or leaf == CONSTANTS:
-                    step = None if leaf == CONSTANTS else int(leaf)
-                    places.append(Place(net, graph_id, step, f"{net}/{graph}/{leaf}"))
+            places += filter(
+                None, (place_of(f"{net}/{graph}/{leaf}") for leaf in _directories(root, root / net / graph))
+            )
     return tuple(
         sorted(places, key=lambda place: (place.net_name, place.graph_id, -1 if place.step is None else place.step))
     )
+
+
+def place_of(relative: str) -> Place | None:
+    """The place `{net}/{graph}/{step}` or `{net}/{graph}/constants`; None where a path is neither."""
+    net, _, rest = relative.partition("/")
+    graph, _, leaf = rest.partition("/")
+    graph_id = graph_of_word(graph)
+    if graph_id is None or not (_is_number(leaf) or leaf == CONSTANTS):
+        return None
+    return Place(net, graph_id, None if leaf == CONSTANTS else int(leaf), relative)
 
 
 def list_files(root: Path, place: Place) -> PlaceFiles:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import GraphNode
@@ -17,10 +17,29 @@ from opdump.layouts.mindspore_sync.names import PARAMETER, FileName, dtype_of_to
 from opdump.layouts.mindspore_sync.program_lines import program_stack
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import OpRecord, Payload, TensorRecord
 
 TensorKey = tuple[str, int, str, int]
 """op_type, timestamp, io, slot: what a tensor's file, its row in statistic.csv and its record share."""
+
+
+class StoredFacts(Protocol):
+    """What elements that are stored are, by what stands before them."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class PayloadWithHeader(Payload, Protocol):
+    """Elements that say what they are before they are read."""
+
+    def header(self) -> StoredFacts: ...
+
+
+OpenFile: TypeAlias = Callable[[Path, str, str], PayloadWithHeader]
+"""The elements that a root has under a path, of this element type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,13 @@ def keyed(records: Iterable[TensorRecord]) -> Iterator[tuple[TensorKey, TensorRe
 
 
 def records_of_place(
-    root: Path, rank_id: int, place: Place, files: PlaceFiles, names: TrueNames, known: Mapping[TensorKey, TensorRecord]
+    root: Path,
+    rank_id: int,
+    place: Place,
+    files: PlaceFiles,
+    names: TrueNames,
+    known: Mapping[TensorKey, TensorRecord],
+    open_file: OpenFile = FilePayload,
 ) -> PlaceRecords:
     """The records of the files of a place, but for those that are `known` already.
 
@@ -115,7 +140,7 @@ def records_of_place(
             or (dict(node.attributes) if node is not None else {}),
         )
         ops.append(op)
-        records = (_record(root, op, found, problems) for found in group)
+        records = (_record(root, op, found, problems, open_file) for found in group)
         tensors.extend(records if node is None else (sources.with_source(record, node) for record in records))
     return PlaceRecords(tuple(ops), tuple(tensors), tuple(problems))
 
@@ -217,14 +242,16 @@ def _begins_anew(last: FileName, name: FileName, shared: bool) -> bool:
     return (name.io, name.slot) <= (last.io, last.slot)
 
 
-def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpError]) -> TensorRecord:
+def _record(
+    root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpError], open_file: OpenFile
+) -> TensorRecord:
     row, name = found.row, found.name
     shape = row.shape if row is not None else ()
     dtype = row.dtype if row is not None else dtype_of_token(name.dtype)
-    payload = None
+    payload: PayloadWithHeader | None = None
     sample = 0
     if found.relative is not None:
-        payload = FilePayload(root, found.relative, dtype)
+        payload = open_file(root, found.relative, dtype)
         try:
             header = payload.header()
         except CorruptDumpError as error:
@@ -236,7 +263,7 @@ def _record(root: Path, op: OpRecord, found: _Found, problems: list[CorruptDumpE
                 shape = header.shape
             if not is_stored_as(dtype, header.dtype):
                 dtype = header.dtype
-        payload = FilePayload(root, found.relative, dtype)
+        payload = open_file(root, found.relative, dtype)
     return TensorRecord(
         op=op,
         io=name.io,

@@ -26,6 +26,7 @@ from opdump.layouts.base import StepContent, require_run
 from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
+    PayloadWithHeader,
     PlaceRecords,
     TensorKey,
     in_execution_order,
@@ -53,6 +54,9 @@ class RankTree:
     all the same, and its payload raises the same error. Without `with_index` the records are those of the files, though there is an index.
     """
 
+    _open_file: Callable[..., PayloadWithHeader] = staticmethod(FilePayload)
+    """The elements of a file that the index or a directory lists."""
+
     def __init__(
         self,
         root: Path,
@@ -71,13 +75,18 @@ class RankTree:
         self._names: dict[int, TrueNames] = {}
         self._graphs: dict[int, Graph | None] = {}
         self._places = tuple(places) if places is not None else find_places(root)
+        self._index = self._open_index() if with_index else None
+        self._places += self._other_places()
         self._places_of_step: dict[int | None, list[Place]] = {}
         for place in self._places:
             self._places_of_step.setdefault(place.step, []).append(place)
-        self._index = self._open_index() if with_index else None
         self.runs = self._index.runs if self._index is not None else self._runs_by_time()
         self._starts = [run.started for run in self.runs]
         self._complete = {run.id for run in self.runs if run.complete}
+
+    def _other_places(self) -> tuple[Place, ...]:
+        """Places that are no directories; this layout has none."""
+        return ()
 
     def __repr__(self) -> str:
         return f"RankTree({str(self.root)!r}, rank_id={self.rank_id})"
@@ -229,7 +238,7 @@ class RankTree:
                 return None
             if not path.is_file():
                 raise CorruptDumpError(f"{path}: is not a regular file; an index was expected")
-            return IndexReader(path, self.root)
+            return IndexReader(path, self.root, self._open_file)
         except CorruptDumpError as error:
             self._note(error)
             return None
@@ -270,7 +279,7 @@ class RankTree:
 
     def _records(self, place: Place, known: Mapping[TensorKey, TensorRecord]) -> PlaceRecords:
         names = self.true_names(place.graph_id)
-        return records_of_place(self.root, self.rank_id, place, self.files(place), names, known)
+        return records_of_place(self.root, self.rank_id, place, self.files(place), names, known, self._open_file)
 
     def true_names(self, graph_id: int) -> TrueNames:
         """What finds the names of a graph's operators behind those in file names."""

@@ -52,7 +52,7 @@ class StatisticFiles:
 
     def write_batch(self, batch: Batch) -> None:
         """`write` for a batch. One that repeats the last takes a third of the time."""
-        last, self._last = self._last, _form(batch)
+        last, self._last = self._last, form_of(batch)
         if self._last is None or self._last != last:
             self._repeated = None
             self.write(batch.tensors)
@@ -92,7 +92,7 @@ class StatisticFiles:
         self._written = written
 
 
-def _form(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
+def form_of(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
     """What two batches share whose rows differ in time stamps and statistics alone; None where rows are made one by one."""
     if batch.summaries is None or not batch.others.keys().isdisjoint(batch.bare):
         return None

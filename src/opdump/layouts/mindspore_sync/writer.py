@@ -21,8 +21,10 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
+from opdump.degradation import Degradation
 from opdump.errors import DumpPathError
 from opdump.graph import Graph, graph_word
+from opdump.index.batch import Batch
 from opdump.index.metadata import (
     CONFIG_NAME,
     ENVIRONMENT_NAME,
@@ -64,7 +66,7 @@ class SyncWriter:
         make_directory(self.root)
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise DumpPathError(f"{self.root}: is not writable for this user: dump into a directory that is")
-        self.sink = DirectorySink(self.root)
+        self.sink = self._opened_sink()
         self.sink.make_directory(METADATA)
         self._index = IndexWriter(self.root / METADATA, run)
         self.run_id = self._index.run_id
@@ -74,7 +76,7 @@ class SyncWriter:
             framework=run.framework,
             framework_version=run.framework_version,
             opdump_version=run.opdump_version,
-            layout=self._layout,
+            layout=self.layout_name,
         )
         self.sink.write_bytes(f"{METADATA}/{ENVIRONMENT_NAME}", environment.encode())
         self._statistics = StatisticFiles(
@@ -143,8 +145,7 @@ class SyncWriter:
         if self._is_elsewhere():
             return
         batch = self._index.batch_of(ops, tensors)
-        if self.plan.saves_statistics:
-            self._statistics.write_batch(batch)
+        self._write_statistics(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
         self._write_history(step, batch.pattern.graph_ids - self._described)
         # Taken only when they are filed: another thread may add a constant meanwhile.
@@ -168,6 +169,16 @@ class SyncWriter:
         for relative, content in files.items():
             if not self._is_elsewhere():
                 self.sink.write_bytes(relative, content)
+
+    @property
+    def index_bytes(self) -> int:
+        """What this run has added to the index, which the sink counts at the end alone."""
+        return 0 if self._closed else self._index.bytes_added
+
+    def write_degradation(self, degradation: Degradation) -> None:
+        """Note in the index what is left out from a step on."""
+        if not self._is_elsewhere():
+            self._index.write_degradation(degradation)
 
     def flush(self) -> None:
         """Wait until everything queued is on disk."""
@@ -206,6 +217,18 @@ class SyncWriter:
 
     def _in_statistics(self, op: OpRecord) -> tuple[OpRecord, str]:
         return op, op.op_name if self._full_names_in_csv else self._op_name(op.op_type, op.op_name)
+
+    @property
+    def layout_name(self) -> str:
+        """The layout that the dump tells to be of."""
+        return self._layout
+
+    def _opened_sink(self) -> DirectorySink:
+        return DirectorySink(self.root, capacity=self.plan.queue_bytes)
+
+    def _write_statistics(self, batch: Batch) -> None:
+        if self.plan.saves_statistics:
+            self._statistics.write_batch(batch)
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
         """These graphs executed something in a step that is dumped, whether or not something of it is filed."""

@@ -104,7 +104,13 @@ def read_rules(path: str) -> FusionRules:
     document = _load(path)
     if document is None or isinstance(document, (bool, int, float)):
         raise AbortError(f"{path} holds {document!r}; an object was expected")
-    reader = _Reader(path)
+    try:
+        return _rules(_Reader(path), document)
+    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
+        raise AbortError(f"{path} is no rule file: a value in it has another type than those have ({error})") from error
+
+
+def _rules(reader: _Reader, document: Any) -> FusionRules:
     members: dict[str, list[RuleOperator]] = {}
     for graph in reader.list(document, "graph"):
         for entry in reader.list(graph, "op"):

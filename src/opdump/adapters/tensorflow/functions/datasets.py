@@ -23,14 +23,14 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import Library
+from opdump.adapters.tensorflow.function_names import graph_name
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.graphs.dataset_operators import gives_handles, hidden_functions
-from opdump.adapters.tensorflow.graphs.library import reached
+from opdump.adapters.tensorflow.graphs.dataset_operators import hidden_functions
+from opdump.adapters.tensorflow.graphs.library import are_handles, outputs_of, reached
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import stack_of_node
 
 _CARRIERS: Final = (tf.variant, tf.resource)
-_TRACED: Final = re.compile(r"^__inference_|_\d+$")
 
 
 class DatasetFunctions:
@@ -161,7 +161,7 @@ class DatasetFunctions:
 
     def _list(self, name: str, function: Any, step: int) -> None:
         definitions = _definitions(name, function)
-        place = re.sub(r"[^A-Za-z0-9_.\\-]+", "_", _TRACED.sub("", name)).strip("_")
+        place = re.sub(r"[^A-Za-z0-9_.\\-]+", "_", graph_name(name)).strip("_")
         self._names[place] += 1
         path = place if self._names[place] == 1 else f"{place}_{self._names[place] - 1}"
         unseen, run_at = 0, self._capture.stacks.of_call()
@@ -169,12 +169,12 @@ class DatasetFunctions:
         library: Library = {each.signature.name: each for each in definitions}.__getitem__
         for number, definition in enumerate(definitions):
             stacks = self._capture.stacks.of_function(definition.signature.name)
-            inside = f"{path}/" if not number else f"{path}/{_TRACED.sub('', definition.signature.name)}/"
+            inside = f"{path}/" if not number else f"{path}/{graph_name(definition.signature.name)}/"
             for node in definition.node_def:
                 shown = f"{inside}{node.name}"
                 is_known = op_def_registry.get(node.op) is not None
                 skip = self._selection.skip_of(node.op, shown) if is_known else "control flow"
-                if not skip and gives_handles(node, library):
+                if not skip and are_handles(outputs_of(node, library) or ()):
                     skip = "handle"
                 unseen += not skip
                 stack = stack_of_node(node.name, stacks, run_at)
@@ -214,13 +214,12 @@ def _definitions(name: str, function: Any) -> list[Any]:
     library: Library = eager_context.context().get_function_def
     found: dict[str, Any] = {}
     waiting = [name]
-    try:
-        while waiting:
-            for definition in reached(waiting.pop(), library):
-                if definition.signature.name not in found:
-                    found[definition.signature.name] = definition
-                    waiting += [inner for node in definition.node_def for _, inner in hidden_functions(node)]
-    except tf.errors.OpError:  # of a graph, and not of the eager program
-        own = getattr(function, "definition", None)
-        return [] if own is None else [own]
+    while waiting:
+        for definition in reached(waiting.pop(), library):
+            if definition.signature.name not in found:
+                found[definition.signature.name] = definition
+                waiting += [inner for node in definition.node_def for _, inner in hidden_functions(node)]
+    own = getattr(function, "definition", None)
+    if not found and own is not None:  # of a graph, and not of the eager program
+        return [own]
     return list(found.values())

@@ -9,13 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.ops import script_ops
 
 from opdump.adapters.tensorflow.functions.optimised import without_rewriting
-from opdump.adapters.tensorflow.functions.placement import SWITCHES, PlacedGraph, Region, Tensor
+from opdump.adapters.tensorflow.functions.placement import PlacedGraph
 from opdump.adapters.tensorflow.graphs.executed import is_plumbing
 from opdump.adapters.tensorflow.graphs.library import Definition
+from opdump.adapters.tensorflow.graphs.regions import Region, Tensor
+from opdump.adapters.tensorflow.operator_kinds import SWITCHES
 
 MINE: Final = "opdump_"
 CALL_ATTRIBUTES: Final = ("f", "config_proto")
@@ -32,25 +35,24 @@ class Edits:
         hosts = (node.device for node in graph.nodes.values() if node.device.endswith(_HOST))
         self._host = next(hosts, _HOST)
 
-    def _node(self, op: str, inputs: Iterable[Tensor], after: Iterable[str] = (), device: str = "") -> Any:
-        node = node_def_pb2.NodeDef(op=op, name=f"{MINE}{op}_{self._count}", device=device)
+    def _add(
+        self,
+        op: str,
+        inputs: Iterable[Tensor],
+        attributes: Mapping[str, AttrValue],
+        after: Iterable[str] = (),
+        device: str = "",
+    ) -> str:
+        waited = [f"^{name}" for name in after]
+        name = f"{MINE}{op}_{self._count}"
         self._count += 1
-        node.input.extend(f"^{name}" for name in after)
-        self._added = (node, [*inputs])
-        return node
-
-    def _add(self) -> str:
-        node, inputs = self._added
-        self._graph.add(node, inputs)
-        return str(node.name)
+        self._graph.add(NodeDef(op=op, name=name, device=device, attr=attributes, input=waited), [*inputs])
+        return name
 
     def apart(self, program: Any, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
         """An operator of the program that is computed apart."""
-        node = self._node(program.op, inputs, after, device or self._host)
-        for name, value in program.attr.items():
-            if not name.startswith("_"):
-                node.attr[name].CopyFrom(value)
-        return self._add()
+        attributes = {name: value for name, value in program.attr.items() if not name.startswith("_")}
+        return self._add(program.op, inputs, attributes, after, device or self._host)
 
     def constant(self, node: Any, near: str) -> str:
         """The value of a constant, where the node `near` runs; anywhere if that is empty."""
@@ -58,16 +60,17 @@ class Edits:
 
     def probe(self, function: Callable[..., Any], read: list[Tensor], after: Iterable[str], device: str) -> str:
         """Hands tensors to Python."""
-        node = self._node("PyFunc", read, after, device if "CPU" in device else self._host)
-        node.attr["token"].s = script_ops._py_funcs.insert(function).encode()
-        node.attr["Tin"].list.type.extend(self._graph.dtype(each) for each in read)
-        node.attr["Tin"].list.SetInParent()
-        node.attr["Tout"].list.SetInParent()
-        return self._add()
+        types = AttrValue.ListValue(type=[self._graph.dtype(each) for each in read])
+        attributes = {
+            "token": AttrValue(s=script_ops._py_funcs.insert(function).encode()),
+            "Tin": AttrValue(list=types),
+            "Tout": AttrValue(list=AttrValue.ListValue()),
+        }
+        return self._add("PyFunc", read, attributes, after, device if "CPU" in device else self._host)
 
     def run_instead(self, name: str, function: str) -> None:
         """Has a call run a copy of its function, as it is."""
-        node = node_def_pb2.NodeDef()
+        node = NodeDef()
         node.CopyFrom(self._graph.nodes[name])
         node.attr["f"].func.name = function
         node.attr["config_proto"].s = without_rewriting(node.attr["config_proto"].s)
@@ -83,20 +86,21 @@ class Edits:
         self._graph.inputs[name][slot] = self._handed_on(tensor, [before])
 
     def _handed_on(self, tensor: Tensor, after: Iterable[str]) -> Tensor:
-        node = self._node("Identity", [tensor], after, self._graph.nodes[tensor[0]].device)
-        node.attr["T"].type = self._graph.dtype(tensor)
-        name = self._add()
+        name = self._of_tensor("Identity", tensor, after)
         self._graph.regions[name], self._graph.stages[name] = (
             self._graph.region_of(tensor),
             self._graph.stages[tensor[0]],
         )
         return name, 0
 
+    def _of_tensor(self, op: str, tensor: Tensor, after: Iterable[str] = ()) -> str:
+        """An operator of one tensor, where that is made."""
+        attributes = {"T": AttrValue(type=self._graph.dtype(tensor))}
+        return self._add(op, [tensor], attributes, after, self._graph.nodes[tensor[0]].device)
+
     def copied(self, tensor: Tensor, readers: Iterable[str]) -> Tensor:
         """A copy of a tensor, which is made before the other nodes that read it are given it."""
-        node = self._node("DeepCopy", [tensor], (), self._graph.nodes[tensor[0]].device)
-        node.attr["T"].type = self._graph.dtype(tensor)
-        copy = self._add()
+        copy = self._of_tensor("DeepCopy", tensor)
         instead = self._handed_on(tensor, [copy])
         for reader in readers:
             seen = (copy, 0) if reader.startswith(MINE) else instead
@@ -143,7 +147,7 @@ def definition_of(graph: PlacedGraph, like: Definition, name: str) -> Definition
     arguments = {name for name, node in graph.nodes.items() if node.op == "_Arg"}
 
     def reference(tensor: Tensor) -> str:
-        return tensor[0] if tensor[0] in arguments else graph.outputs[tensor[0]][tensor[1]].reference
+        return tensor[0] if tensor[0] in arguments else graph.outputs[tensor[0]][tensor[1]].key
 
     results = {f"{argument.name}_RetVal": argument.name for argument in like.signature.output_arg}
     for own, node in graph.nodes.items():

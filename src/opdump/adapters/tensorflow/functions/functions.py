@@ -19,6 +19,7 @@ from tensorflow.python.framework import function_def_to_graph, ops
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import folds_callbacks
+from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
 from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
@@ -34,8 +35,8 @@ from opdump.adapters.tensorflow.xla import (
     clusters_functions,
     has_marked_clusters,
     is_compiled,
-    shown_name,
 )
+from opdump.interpreter.garbage import no_garbage_collection
 from opdump.records import IO
 
 
@@ -178,7 +179,8 @@ class FunctionCapture:
         else:
             with self._lock:
                 if traced.copy is None:
-                    traced.copy = instrument(name.decode(), context, inputs, self._capture, traced.model)
+                    with no_garbage_collection():
+                        traced.copy = instrument(name.decode(), context, inputs, self._capture, traced.model)
             copy = traced.copy
             if wanted:
                 self._called(inputs, copy.hidden, step)

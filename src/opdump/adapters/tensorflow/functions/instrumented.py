@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from opdump.adapters.graph_runtime import NamedOperator
-from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import functions_of
+from opdump.adapters.tensorflow.effects import Library, functions_of
 from opdump.adapters.tensorflow.functions.edits import CALL_ATTRIBUTES, MINE, definition_of, with_fixed
 from opdump.adapters.tensorflow.functions.observed import BodyOperators, KeptCall, Naming, Observed
 from opdump.adapters.tensorflow.functions.optimised import (
@@ -28,7 +26,7 @@ from opdump.adapters.tensorflow.functions.optimised import (
 )
 from opdump.adapters.tensorflow.functions.probe import CurrentCall
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
-from opdump.adapters.tensorflow.graphs.library import Definition, Library, hidden_callees
+from opdump.adapters.tensorflow.graphs.library import Definition, hidden_callees
 from opdump.adapters.tensorflow.graphs.program import Program, function_program, shown_names
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 
@@ -157,9 +155,7 @@ class _Maker:
         operators = []
         for op in program.operators:
             skip = self._selection.skip_of(op.op_type, names[op.name]) or "not observed"
-            arguments = arguments_of(op.node)
-            number = next(self._task_ids)
-            operators.append(NamedOperator(op.op_type, names[op.name], number, arguments, op.stack, skip=skip))
+            operators.append(op.named(next(self._task_ids), name=names[op.name], skip=skip))
         return BodyOperators.of(operators, 0)
 
     def _executed(self, definition: Definition, inputs: Sequence[Any], config: bytes, *, is_inner: bool) -> Any | None:

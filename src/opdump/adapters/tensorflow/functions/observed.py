@@ -9,28 +9,25 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy.typing as npt
 import tensorflow as tf
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
-from opdump.adapters.tensorflow.attributes import arguments_of, device_of
+from opdump.adapters.tensorflow.attributes import device_of
 from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.functions.edits import MINE, Edits, order_regions, readers_of
 from opdump.adapters.tensorflow.functions.optimised import constant_value
-from opdump.adapters.tensorflow.functions.placement import PlacedGraph, Region, Tensor, tensor_of
+from opdump.adapters.tensorflow.functions.placement import PlacedGraph, tensor_of
 from opdump.adapters.tensorflow.functions.probe import CurrentCall, Probe
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
-from opdump.adapters.tensorflow.graphs.library import CALLS, Library
+from opdump.adapters.tensorflow.graphs.library import CALLS, Slot, are_handles
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
-from opdump.adapters.tensorflow.graphs.program import (
-    Program,
-    ProgramOperator,
-    ProgramSlot,
-    rewritten_operators,
-)
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
+from opdump.adapters.tensorflow.graphs.regions import Region, Tensor
+from opdump.adapters.tensorflow.graphs.rewritten import rewritten_operators
 from opdump.adapters.tensorflow.graphs.summands import left_alone
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
 from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
@@ -75,7 +72,7 @@ class Naming:
     names: Mapping[str, str]
     sources: Mapping[Key, str] = field(default_factory=dict)
 
-    def source(self, slot: ProgramSlot) -> str:
+    def source(self, slot: Slot) -> str:
         """Who makes what is read in a slot; empty where nobody knows."""
         maker, _, number = slot.source.rpartition(":")
         return f"{self.names.get(maker, maker)}:{number}" if maker else self.sources.get(slot.key, "")
@@ -217,9 +214,7 @@ class Observed:
             call = self._outcomes.call_around(op) if calls and op.body else ""
             if self._outcomes.nodes.get(call) not in calls:
                 self._add_operator(op)
-        known = {node: name for name, node in self._outcomes.nodes.items()}
-        stack_of = partial(self._outcomes.stack_of, known)
-        for op in rewritten_operators(self._executed, known, self._named, stack_of, self._library):
+        for op in rewritten_operators(self._program, self._executed, self._outcomes.nodes, self._library):
             self._add_rewritten(op)
         fallible = {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op) or name in calls}
         preferred = [name for each in self._seen for name in (*(name for name, _ in each.tensors()), each.node)]
@@ -228,8 +223,7 @@ class Observed:
         self._seen.sort(key=lambda each: max(place[each.node], *(place[name] for name, _ in each.tensors()), 0))
         groups = self._grouped()
         self._count_bodies(groups, place)
-        self._copy_what_is_left_alone(groups)
-        self._add_probes(groups, fallible)
+        self._add_probes(groups, self._copies_of_what_is_left_alone(groups), fallible)
         for name, copy in calls.items():
             self._edits.run_instead(name, copy)
 
@@ -242,7 +236,7 @@ class Observed:
         facts = {} if skip else self._outcomes.facts(op)
         if "inside" in facts:
             facts["inside"] = self._naming.names[facts["inside"]]
-        operator = self._named_operator(op, name, facts)
+        operator = op.named(next(self._task_ids), name=name, facts=facts)
         home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
         if not skip and not self._see(operator, op, home):
             # What only passes an argument on, which nothing else reads, is not there; and no list is kept of what a loop does not change.
@@ -256,11 +250,7 @@ class Observed:
         """An operator that the runtime has put there."""
         if not self._selection.skip_of(op.op_type, op.name) and not all(slot.is_handle for slot in op.outputs):
             facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
-            self._see(self._named_operator(op, op.name, facts), op, op.node.name)
-
-    def _named_operator(self, op: ProgramOperator, name: str, facts: Mapping[str, str]) -> NamedOperator:
-        arguments = {**arguments_of(op.node), **facts}
-        return NamedOperator(op.op_type, name, next(self._task_ids), arguments, op.stack)
+            self._see(op.named(next(self._task_ids), facts=facts), op, op.node.name)
 
     def _skip_of(self, op: ProgramOperator) -> SkipReason:
         if not op.is_needed:
@@ -274,10 +264,9 @@ class Observed:
             return "constant"
         if not op.is_known:
             return "not observed"
-        gives_handles = bool(op.outputs) and all(slot.is_handle for slot in op.outputs)
         reads = self._selection.wants_inputs and not all(slot.is_handle for slot in op.inputs)
         reads = reads and self._outcomes.of[op.name] == "ran"
-        return "handle" if gives_handles and not reads else ""
+        return "handle" if are_handles(op.outputs) and not reads else ""
 
     def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
         """Has an operator leave data: `home` is its node, if it has one; whether what it gives is there."""
@@ -301,16 +290,21 @@ class Observed:
         self._seen.append(_Seen(operator, node, stands_in, *taken))
         return True
 
-    def _taken(
-        self, op: ProgramOperator, io: IO, slots: Iterable[tuple[ProgramSlot, Tensor | None]]
-    ) -> list[_SeenSlot]:
+    def _taken(self, op: ProgramOperator, io: IO, slots: Iterable[tuple[Slot, Tensor | None]]) -> list[_SeenSlot]:
         """What the plan takes of the tensors in these slots."""
         if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
             return []
-        excluded = self._selection.excluded(self._naming.names.get(op.name, op.name), op.op_type, io)
+        name = self._naming.names.get(op.name, op.name)
+        excluded = self._selection.excluded(name, op.op_type, io)
         found = []
         for slot, tensor in slots:
-            if tensor is not None and slot.slot not in excluded:
+            if slot.slot in excluded:
+                continue
+            if tensor is None:
+                self._capture.note(
+                    f"{io} {slot.slot} of {name} is not shown: nothing that TensorFlow executes gives it"
+                )
+            else:
                 is_text = self.graph.dtype(tensor) == _STRING
                 found.append(
                     _SeenSlot(slot.slot, slot.argument, self._naming.source(slot), "string" if is_text else tensor)
@@ -413,22 +407,15 @@ class Observed:
                 groups.append(group)
             group.bodies.append(number)
 
-    def _copy_what_is_left_alone(self, groups: Sequence[_Group]) -> None:
+    def _copies_of_what_is_left_alone(self, groups: Sequence[_Group]) -> dict[Tensor, Tensor]:
+        """Those of the tensors that are looked at."""
         looked_at = {tensor for group in groups for tensor in group.tensors}
         looked_at |= {each for name, read in self.graph.inputs.items() if name.startswith(MINE) for each in read}
         wanted = looked_at & {*map(tensor_of, left_alone(self._executed))}
-        copies = {}
-        for tensor, readers in readers_of(self.graph, wanted).items():
-            copies[tensor] = self._edits.copied(tensor, readers)
-        if copies:
-            for group in groups:
-                group.tensors = {copies.get(tensor, tensor): at for tensor, at in group.tensors.items()}
-                for each in group.seen:
-                    for slot in (*each.inputs, *each.outputs):
-                        if not isinstance(slot.tensor, str):
-                            slot.tensor = copies.get(slot.tensor, slot.tensor)
+        readers = readers_of(self.graph, wanted)
+        return {tensor: self._edits.copied(tensor, names) for tensor, names in readers.items()}
 
-    def _add_probes(self, groups: list[_Group], fallible: Collection[str]) -> None:
+    def _add_probes(self, groups: list[_Group], copies: Mapping[Tensor, Tensor], fallible: Collection[str]) -> None:
         graph = self.graph
         last: dict[Region, list[tuple[int, str]]] = {}
         groups.sort(key=lambda each: each.stage)
@@ -448,7 +435,7 @@ class Observed:
             self.probes.append(probe)
             before = last.setdefault(group.region, [])
             after = [*dict.fromkeys(group.anchors), *(name for _, name in before[-1:])]
-            name = self._edits.probe(probe, list(group.tensors), after, group.device)
+            name = self._edits.probe(probe, [copies.get(each, each) for each in group.tensors], after, group.device)
             before.append((group.stage, name))
         order_regions(self._edits, graph, last, fallible)
 

@@ -8,6 +8,7 @@ Source: TensorFlow's execute.cc (`AddOrExecuteNode`), process_function_library_r
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import Definition
 
 _ARGUMENT: Final = "opdump_argument"
+_RESULT: Final = "_opdump_result_"
+_MARKED_RESULT: Final = re.compile(f"{_RESULT}[0-9]+_RetVal$")
 _NUMBERS: Final = itertools.count()
 _ATTEMPTS: Final = 5
 """Where other threads have functions optimised at the same time, whose graphs come mixed with ours."""
@@ -32,11 +35,16 @@ _COLLECTING: Final = threading.Lock()
 
 
 def with_argument(definition: Definition, name: str) -> Definition:
-    """A copy of a function that takes a number more."""
+    """A copy of a function that takes a number more, and whose results have names of their own: graphs that the runtime makes of it are known by both."""
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.signature.name = name
-    copy.signature.input_arg.add(name=f"{_ARGUMENT}_{next(_NUMBERS)}", type=tf.int32.as_datatype_enum)
+    number = next(_NUMBERS)
+    copy.signature.input_arg.add(name=f"{_ARGUMENT}_{number}", type=tf.int32.as_datatype_enum)
+    for result in copy.signature.output_arg:
+        value = copy.ret.pop(result.name)
+        result.name += f"{_RESULT}{number}"
+        copy.ret[result.name] = value
     # One of several functions that the runtime may put in each other's place: the copy is to stay what it is.
     copy.attr.pop("api_implements", None)
     return copy
@@ -78,18 +86,50 @@ def function_graphs(
     (`tf.summary.trace_on`) is given those of a function of its own (`is_programs`).
     """
     name, argument = definition.signature.name, definition.signature.input_arg[-1].name
-    attributes = ("executor_type", context.function_call_options.executor_type or "", "config_proto", config)
+    executor = context.function_call_options.executor_type or ""
     arguments = [*inputs, tf.constant(0.0)]  # the last one is of another type
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        attributes = ("executor_type", executor, "config_proto", _not_made_before(config, attempt))
         with _COLLECTING, _programs_own(context) as programs:
             metadata = _collected(context, name, len(definition.signature.output_arg), arguments, attributes)
             if is_programs and programs is not None:
                 programs.MergeFrom(metadata)
         for graphs in metadata.function_graphs:
             found = [node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"]
-            if argument in found and len(found) == len(definition.signature.input_arg):
+            is_ours = argument in found and len(found) == len(definition.signature.input_arg)
+            if is_ours and _is_of_one_function(graphs, definition):
+                _with_plain_results(graphs)
                 return graphs
     return None
+
+
+def _not_made_before(config: bytes, attempt: int) -> bytes:
+    """The same ConfigProto, but that the runtime has made nothing by it in an attempt before."""
+    made = config_pb2.ConfigProto.FromString(config)
+    made.placement_period += attempt  # of sessions in several processes: nothing here looks at it
+    return config if attempt == 0 else made.SerializeToString()
+
+
+def _is_of_one_function(graphs: Any, definition: Definition) -> bool:
+    """Whether the graphs after the optimisation are of that function, too, and not of one that another thread had optimised meanwhile."""
+    given = {node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"}
+    results = {f"{each.name}_RetVal" for each in definition.signature.output_arg}
+    executed = [node for part in graphs.partition_graphs for node in part.node]
+    for nodes in (graphs.post_optimization_graph.node, executed):
+        # Arguments that nothing reads may be left out, results never.
+        if not given.issuperset(node.name for node in nodes if node.op == "_Arg"):
+            return False
+        if not results.issubset(node.name for node in nodes if node.op == "_Retval"):
+            return False
+    return True
+
+
+def _with_plain_results(graphs: Any) -> None:
+    """Gives the results the names that they have in the program's function."""
+    for graph in (graphs.pre_optimization_graph, graphs.post_optimization_graph, *graphs.partition_graphs):
+        for node in graph.node:
+            if node.op == "_Retval":
+                node.name = _MARKED_RESULT.sub("_RetVal", node.name)
 
 
 def _collected(

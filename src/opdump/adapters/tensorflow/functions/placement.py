@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
-from opdump.adapters.tensorflow.graphs.library import Library, NodeSlot, outputs_of
-
-Tensor = tuple[str, int]
-"""A node, and the slot of its output."""
-Control = tuple[tuple[str, ...], Tensor, int]
-"""The loops around a branch, what decides about it, and the output of the Switch."""
-
-SWITCHES: Final = frozenset({"Switch", "RefSwitch", "_SwitchN"})
-ENTERS: Final = frozenset({"Enter", "RefEnter"})
-_MERGES: Final = frozenset({"Merge", "RefMerge"})
-_EXITS: Final = frozenset({"Exit", "RefExit"})
-NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Nodes that run equally often: in the same loops (`frame`), in the same branches of them (`controls`)."""
-
-    frame: tuple[str, ...]
-    controls: frozenset[Control]
+from opdump.adapters.tensorflow.graphs.library import Slot, outputs_of
+from opdump.adapters.tensorflow.graphs.regions import Region, Tensor, region_of
+from opdump.adapters.tensorflow.graphs.walks import in_order
+from opdump.adapters.tensorflow.operator_kinds import ENTERS, EXITS, MERGES, NEXT, SWITCHES
 
 
 class PlacedGraph:
@@ -37,7 +21,7 @@ class PlacedGraph:
         self.nodes: dict[str, Any] = {}
         self.inputs: dict[str, list[Tensor]] = {}
         self.after: dict[str, list[str]] = {}
-        self.outputs: dict[str, tuple[NodeSlot, ...]] = {}
+        self.outputs: dict[str, tuple[Slot, ...]] = {}
         self.regions: dict[str, Region] = {}
         self.stages: dict[str, int] = {}
         for node in graph.nodes.values():
@@ -70,7 +54,7 @@ class PlacedGraph:
         loops = {
             name: within[self.regions[self.inputs[name][0][0]].frame]
             for name, node in self.nodes.items()
-            if node.op in _EXITS
+            if node.op in EXITS
         }
         order = self._ordered(preferred, loops)
         for name in order:
@@ -78,39 +62,26 @@ class PlacedGraph:
             for maker in self._before(name):
                 stage = max(stage, self.stages[maker] + (self.regions[maker] != self.regions[name]))
             op = self.nodes[name].op
-            self.stages[name] = stage + (name in fallible or op in SWITCHES or op in ENTERS or op in _EXITS)
+            self.stages[name] = stage + (name in fallible or op in SWITCHES or op in ENTERS or op in EXITS)
         return order
 
     def _before(self, name: str) -> Iterator[str]:
         """The nodes behind which a node runs, without those of the iteration before."""
-        is_merge = self.nodes[name].op in _MERGES
+        is_merge = self.nodes[name].op in MERGES
         for maker, _ in self.inputs[name]:
             if not (is_merge and self.nodes[maker].op in NEXT):
                 yield maker
         yield from self.after[name]
 
     def _ordered(self, preferred: Sequence[str], also: Mapping[str, Sequence[str]]) -> list[str]:
-        found: dict[str, None] = {}
-        for first in (*preferred, *self.nodes):
-            waiting = [first]
-            while waiting:
-                name = waiting[-1]
-                before = () if name in found else (*self._before(name), *also.get(name, ()))
-                missing = [each for each in before if each not in found]
-                if missing:
-                    waiting += missing
-                else:
-                    found[name] = None
-                    waiting.pop()
-        return list(found)
+        return in_order((*preferred, *self.nodes), lambda name: (*self._before(name), *also.get(name, ())))
 
     def region_of(self, tensor: Tensor) -> Region:
         """Where a tensor is there: behind a Switch, in one of its branches."""
         region, node = self.regions[tensor[0]], self.nodes[tensor[0]]
         if node.op not in SWITCHES:
             return region
-        decides = (region.frame, self.inputs[tensor[0]][1], tensor[1])
-        return Region(region.frame, region.controls | {decides})
+        return region.behind(self.inputs[tensor[0]][1], tensor[1])
 
     def is_of_loop(self, name: str) -> bool:
         """Whether a Merge begins the iterations of a loop."""
@@ -118,23 +89,10 @@ class PlacedGraph:
 
     def _region(self, name: str) -> Region:
         node = self.nodes[name]
-        tensors = self.inputs[name]
-        if node.op in _MERGES:  # it runs behind a node in a branch, too, whether that runs or not
-            found = [self.region_of(each) for each in tensors if self.nodes[each[0]].op not in NEXT]
-            return Region(found[0].frame, frozenset.intersection(*(each.controls for each in found)))
-        around = [*(self.regions[each] for each in self.after[name]), *map(self.region_of, tensors)]
-        if not around:
-            return _ROOT
-        frame = max((each.frame for each in around), key=len)
-        controls = frozenset().union(*(each.controls for each in around))
-        if node.op in ENTERS:
-            return Region((*frame, node.attr["frame_name"].s.decode()), controls)
-        if node.op in _EXITS:
-            return Region(frame[:-1], frozenset(each for each in controls if each[0] != frame))
-        return Region(frame, controls)
-
-
-_ROOT: Final = Region((), frozenset())
+        is_merge = node.op in MERGES
+        read = [self.region_of(each) for each in self.inputs[name] if not (is_merge and self.nodes[each[0]].op in NEXT)]
+        entered = node.attr["frame_name"].s.decode() if node.op in ENTERS else ""
+        return region_of(node.op, read, [self.regions[each] for each in self.after[name]], entered)
 
 
 def tensor_of(key: Key) -> Tensor:

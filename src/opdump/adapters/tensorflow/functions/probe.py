@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.graph_runtime import Block, GraphRun, live_tensor
-from opdump.adapters.host import Choice, ChosenTensors, HostColumns, HostTensor, host_tensor
+from opdump.adapters.host import ChosenTensors, HostTensor, RepeatedArrays, host_tensor
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.recorder import LiveTensor
 
@@ -53,9 +53,7 @@ class Probe:
         self._current = current
         self._block = block
         self._texts = texts
-        self._shapes: list[tuple[int, ...]] = []
-        self._choice: Choice | None = None
-        """Of arrays of these shapes."""
+        self._repeated = RepeatedArrays(texts)
         self._bodies = bodies
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -77,20 +75,7 @@ class Probe:
         """Of arrays that nobody changes while the block is taken."""
         if not run.takes(self._block) or not all(array.flags.c_contiguous for array in arrays):
             return [*map(host_tensor, arrays), *self._texts]
-        shapes = [array.shape for array in arrays]
-        if self._choice is None or shapes != self._shapes:
-            tensors = [*map(host_tensor, arrays), *self._texts]
-            self._choice = Choice(
-                tensors, [*((0, number) for number in range(len(arrays))), *(None for _ in self._texts)]
-            )
-            self._shapes = shapes
-        columns = HostColumns()
-        columns.extend(np.array([array.__array_interface__["data"][0] for array in arrays], np.int64))
-        objects = [
-            host_tensor(arrays[number]) if number < len(arrays) else self._texts[number - len(arrays)]
-            for number in self._choice.objects
-        ]
-        return self._choice.of(columns, objects=objects)
+        return self._repeated.of(arrays, lambda number: host_tensor(arrays[number]))
 
 
 def has_data(tensors: Iterable[Any]) -> bool:

@@ -53,7 +53,7 @@ class ProgramSteps:
         return self._is_dumped(step) and not self._capture.is_over
 
     def _is_dumped(self, step: int) -> bool:
-        return step in self._capture.plan.steps
+        return self._capture.wants(step)
 
     def of(self, model: Model, *, within_eager: bool) -> int:
         """The step that a call of a function belongs to."""

@@ -1,44 +1,24 @@
-"""Finds out what the program does for its steps: where a forward begins, of what gradients are asked, which variables are updated, and by whom.
-
-A training loop may be written with an optimizer or by hand, at once or in traced functions. Of a traced function its definition tells; what
-runs at once goes through methods of `GradientTape` and of variables.
-"""
+"""Finds out what traced functions do for the steps of the program: whether they compute gradients, which variables they update."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
-import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
-
-from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.graphs.library import (
-    BRANCHING,
-    Definition,
-    Library,
-    callees_of,
-    producer,
-)
-from opdump.adapters.tensorflow.operator_kinds import is_assignment, is_update
+from opdump.adapters.tensorflow.effects import Library, producer
+from opdump.adapters.tensorflow.function_names import graph_name
+from opdump.adapters.tensorflow.graphs.library import BRANCHING, Definition, callees_of
+from opdump.adapters.tensorflow.graphs.walks import reachable
+from opdump.adapters.tensorflow.operator_kinds import is_update, writes_variable
 
 _GRADIENTS: Final = re.compile(r"(^|/)(gradient_tape|gradients)/")
 """Names of the operators that a function computes gradients with."""
 _OF_BACKWARD: Final = re.compile(r"^__\w*_backward_")
 """Names of functions that are gradients of others."""
-_TRACED: Final = re.compile(r"^__(inference|forward|backward)_|_\d+$")
 # Metrics, generators and statistics of layers count with these too; an optimizer that uses them is seen when it is traced.
 _COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
-_VARIABLES: Final = (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable)
-_ASSIGNING: Final = (
-    *("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"),
-    *("scatter_nd_add", "scatter_nd_sub", "scatter_nd_update"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +55,7 @@ class TracedUpdates:
         return StepPart(differentiates, updates, assigned)
 
     def _optimizer_updates(self, definition: Definition) -> bool:
-        name = _TRACED.sub("", definition.signature.name)
+        name = graph_name(definition.signature.name)
         names = {node.name for node in definition.node_def}
         if any(function == name and made <= names for function, made in self._of_optimizers):
             return True
@@ -84,23 +64,15 @@ class TracedUpdates:
 
 def _applies_gradients(definition: Definition) -> bool:
     """Whether a variable is given what depends on a gradient that is computed beside it."""
-    readers: dict[str, list[Any]] = {}
+    readers: dict[str, list[str]] = {}
     for node in definition.node_def:
         for reference in node.input:
             if not reference.startswith("^"):
-                readers.setdefault(producer(reference), []).append(node)
-    waiting = [node.name for node in definition.node_def if _GRADIENTS.search(node.name)]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for reader in readers.get(name, ()):
-            if _assigns(reader):
-                return True
-            waiting.append(reader.name)
-    return False
+                readers.setdefault(producer(reference), []).append(node.name)
+    gradients = [node.name for node in definition.node_def if _GRADIENTS.search(node.name)]
+    first = [reader for name in gradients for reader in readers.get(name, ())]
+    behind = set(reachable(first, lambda name: readers.get(name, ())))
+    return any(node.name in behind and writes_variable(node.op) for node in definition.node_def)
 
 
 def _assigned(definition: Definition, library: Library, running: frozenset[str]) -> set[int]:
@@ -110,7 +82,7 @@ def _assigned(definition: Definition, library: Library, running: frozenset[str])
     found: set[int] = set()
     for node in definition.node_def:
         given = [producer(reference) for reference in node.input if not reference.startswith("^")]
-        if _assigns(node):
+        if writes_variable(node.op):
             found |= {places[each] for each in given[:1] if each in places}
             continue
         given = given[1:] if node.op in BRANCHING else given
@@ -119,69 +91,3 @@ def _assigned(definition: Definition, library: Library, running: frozenset[str])
                 inner = _assigned(library(callee.function), library, running | {name})
                 found |= {places[given[number]] for number in inner if given[number] in places}
     return found
-
-
-def _assigns(node: Any) -> bool:
-    return is_assignment(node.op) or is_update(node.op)
-
-
-class EagerSteps(Protocol):
-    """Is told of what runs at once: `ProgramSteps`."""
-
-    def forward_begins(self) -> object: ...
-    def gradients_begin(self, variables: Iterable[int]) -> object: ...
-    def assigned(self, variables: Iterable[int]) -> object: ...
-
-
-@contextmanager
-def hand_written_steps(steps: EagerSteps) -> Iterator[None]:
-    """Tells of tapes, gradients and assignments while the block runs, in all threads."""
-    replacements = Replacements()
-    tape = tf.GradientTape
-
-    def before(original: Callable[..., Any], told: Callable[..., object]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
-            if tf.executing_eagerly():
-                told(*args, **kwargs)
-            return original(own, *args, **kwargs)
-
-        return method
-
-    def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(own, *args, **kwargs)
-            if tf.executing_eagerly():
-                steps.assigned(handles_of(own))
-            return result
-
-        return method
-
-    def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may name them
-        steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
-
-    replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
-    for name in ("gradient", "jacobian"):
-        replacements.replace(tape, name, before(getattr(tape, name), asked))
-    for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
-        if name in vars(owner):
-            replacements.replace(owner, name, assigning(getattr(owner, name)))
-    try:
-        yield
-    finally:
-        replacements.restore()
-
-
-def handles_of(variable: Any) -> list[int]:
-    """What tells a variable from others; of a replicated one, what tells its copies; nothing of what is no variable."""
-    if isinstance(variable, resource_variable_ops.BaseResourceVariable):
-        handle = variable.handle
-        return [handle._id] if hasattr(handle, "_id") else []
-    copies = getattr(variable, "values", None)
-    if isinstance(copies, tuple):
-        return [number for copy in copies for number in handles_of(copy)]
-    inner = getattr(
-        variable, "_value", getattr(variable, "_variable", None)
-    )  # of Keras 3, and under mixed precision before
-    return [] if inner is None or inner is variable else handles_of(inner)

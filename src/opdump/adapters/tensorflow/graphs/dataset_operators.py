@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.effects import Library
-from opdump.adapters.tensorflow.graphs.library import HANDLES, hidden_callees, outputs_of
+from opdump.adapters.tensorflow.graphs.library import hidden_callees
+from opdump.adapters.tensorflow.graphs.walks import reachable
 
 _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})
 _BY_NAME: Final = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})
@@ -25,14 +25,8 @@ def datasets_read(operations: Iterable[Any]) -> Iterator[Any]:
             starts.update((reader.name, reader) for output in operation.outputs for reader in output.consumers())
         elif operation.type in _BY_NAME:  # the name of an iterator is fed: it may be any
             starts.update((each.name, each) for each in operation.graph.get_operations() if each.type in _STARTS)
-    waiting = [start.inputs[0].op for start in starts.values() if start.type in _STARTS]
-    seen: set[str] = set()
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in seen:
-            seen.add(operation.name)
-            yield operation
-            waiting += [tensor.op for tensor in operation.inputs if tensor.dtype.base_dtype == tf.variant]
+    first = [start.inputs[0].op for start in starts.values() if start.type in _STARTS]
+    return reachable(first, lambda each: (tensor.op for tensor in each.inputs if tensor.dtype.base_dtype == tf.variant))
 
 
 def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
@@ -46,9 +40,3 @@ def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
     for number, (attribute, name) in enumerate(found):
         is_list = [each for each, _ in found].count(attribute) > 1
         yield (f"{attribute}_{number}/" if is_list else f"{attribute}/") if len(found) > 1 else "", name
-
-
-def gives_handles(node: Any, library: Library) -> bool:
-    """Whether a node gives data sets, iterators, variables alone, and so no data."""
-    slots = outputs_of(node, library)
-    return slots is not None and len(slots) > 0 and all(slot.dtype in HANDLES for slot in slots)

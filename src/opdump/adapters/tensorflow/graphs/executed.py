@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.tensorflow.effects import producer
+from opdump.adapters.tensorflow.graphs.library import argument_names
 from opdump.adapters.tensorflow.xla import type_of
 
 _NUMBER: Final = re.compile(r"(?:/branch(\d+))?/_\d+(?=/)", re.ASCII)
@@ -42,6 +44,8 @@ class ExecutedGraph:
         self._added = added
         self._several = len(graphs) > 1
         self.nodes: dict[str, Any] = {node.name: node for graph in graphs for node in graph.node}
+        self._inputs: dict[str, list[Key]] = {}
+        self._before: dict[str, set[str]] = {}
         self._sent = {
             node.attr["tensor_name"].s: node.input[0]
             for node in self.nodes.values()
@@ -74,8 +78,19 @@ class ExecutedGraph:
         return found
 
     def inputs(self, node: Any) -> list[Key]:
-        """What a node reads; where that came from another device, what was sent there."""
-        return [self._sender(key_of(text)) for text in node.input if not text.startswith("^")]
+        """What a node of the graph reads; where that came from another device, what was sent there."""
+        found = self._inputs.get(node.name)
+        if found is None:
+            found = [self._sender(key_of(text)) for text in node.input if not text.startswith("^")]
+            self._inputs[node.name] = found
+        return found
+
+    def before(self, node: Any) -> set[str]:
+        """The nodes that a node reads from or waits for."""
+        found = self._before.get(node.name)
+        if found is None:
+            found = self._before[node.name] = set(map(producer, node.input))
+        return found
 
     def _sender(self, key: Key) -> Key:
         received = self.nodes.get(key.rpartition(":")[0])
@@ -131,7 +146,8 @@ def _without_number(found: re.Match[str]) -> str:
 
 def key_of(reference: str) -> Key:
     """The tensor that a node's input names."""
-    return reference if re.search(r":\d+$", reference) else f"{reference}:0"
+    _, colon, number = reference.rpartition(":")
+    return reference if colon and number.isdecimal() else f"{reference}:0"
 
 
 def base_type(node: Any) -> str:
@@ -161,12 +177,4 @@ def output_count(node: Any) -> int:
     op_def = op_def_registry.get(node.op)
     if op_def is None:
         return 1
-    count = 0
-    for argument in op_def.output_arg:
-        if argument.number_attr:
-            count += node.attr[argument.number_attr].i
-        elif argument.type_list_attr:
-            count += len(node.attr[argument.type_list_attr].list.type)
-        else:
-            count += 1
-    return count
+    return len(argument_names(op_def.output_arg, op_def, node))

@@ -6,7 +6,7 @@ makes it, and `^{node}` stands for "after". Source: TensorFlow's function.proto 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,20 +14,20 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, producer
+from opdump.adapters.tensorflow.graphs.walks import in_order, reachable
+from opdump.adapters.tensorflow.operator_kinds import is_stateful
 from opdump.adapters.tensorflow.xla import is_compiled
-from opdump.records import SkipReason
 
 Definition = Any
 """A FunctionDef."""
-Library = Callable[[str], Definition]
-"""The definition of a function by its name."""
 
 # Type of operator -> attribute that names a function which it runs -> what stands in the path of the operators of that.
 _BRANCHES: Final = {"then_branch": "then", "else_branch": "else"}
 _LOOP: Final = {"cond": "cond", "body": "body"}
 _CHOICES: Final = {"branches": "branch"}
 _CALL: Final = {"f": ""}
-_BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         **dict.fromkeys(("If", "StatelessIf", "_If"), _BRANCHES),
         **dict.fromkeys(("While", "StatelessWhile", "_While"), _LOOP),
@@ -45,21 +45,33 @@ HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSlot:
-    """A tensor in a slot of a node: `reference` is its name in the definition, `dtype` the number of its element type."""
+class Slot:
+    """A tensor in a slot of an operator. `key` is its name, `dtype` the number of its element type; `source` who makes it, of an input, where that is known."""
 
     slot: int
     argument: str
-    reference: str
+    key: str
     dtype: int
+    source: str = ""
+
+    @property
+    def is_handle(self) -> bool:
+        return self.dtype in HANDLES
+
+    @property
+    def dtype_name(self) -> str:
+        return str(tf.dtypes.as_dtype(self.dtype).name)
+
+
+def are_handles(slots: Collection[Slot]) -> bool:
+    """Whether there are slots, and in all of them variables, iterators and the like, and so no data."""
+    return bool(slots) and all(slot.is_handle for slot in slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A function that a node runs: `attribute` names it, the one at `place` where that is a list; `label` is for paths."""
+    """A function that a node runs; `label` is for paths."""
 
-    attribute: str
-    place: int
     label: str
     function: str
 
@@ -69,10 +81,8 @@ class LibraryNode:
     """A node of a definition. `known` is false where nothing says its slots: a custom operator of another process."""
 
     node: Any
-    inputs: tuple[NodeSlot, ...]
-    outputs: tuple[NodeSlot, ...]
-    callees: tuple[Callee, ...]
-    """None of a node that XLA compiles: that is one operator."""
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
     known: bool = True
 
 
@@ -95,19 +105,11 @@ def body_of(definition: Definition, library: Library, used: Collection[int] | No
     for node in definition.node_def:
         slots = outputs_of(node, library)
         outputs[node.name] = slots
-        dtypes.update((slot.reference, slot.dtype) for slot in slots or ())
+        dtypes.update((slot.key, slot.dtype) for slot in slots or ())
     nodes = []
     for node in definition.node_def:
         made = outputs[node.name]
-        nodes.append(
-            LibraryNode(
-                node,
-                _inputs(node, dtypes, library),
-                made or (),
-                () if is_compiled(node) else callees_of(node),
-                known=made is not None,
-            )
-        )
+        nodes.append(LibraryNode(node, _inputs(node, dtypes, library), made or (), known=made is not None))
     results = [argument.name for argument in definition.signature.output_arg]
     read = {definition.ret[name] for number, name in enumerate(results) if used is None or number in used}
     needed = _needed(definition, read)
@@ -115,46 +117,37 @@ def body_of(definition: Definition, library: Library, used: Collection[int] | No
     return Body(definition, tuple(_ordered(nodes)), needed, frozenset(read))
 
 
-def _ordered(nodes: Sequence[LibraryNode]) -> list[LibraryNode]:
+def _ordered(nodes: Sequence[LibraryNode]) -> Iterable[LibraryNode]:
     named = {node.node.name: node for node in nodes}
-    found: dict[str, LibraryNode] = {}
-    for first in nodes:
-        waiting = [first]
-        while waiting:
-            name = waiting[-1].node.name
-            missing = () if name in found else [each for each in map(producer, waiting[-1].node.input) if each in named]
-            behind = [named[each] for each in missing if each not in found]
-            if behind:
-                waiting += behind
-            else:
-                found.setdefault(name, waiting.pop())
-    return list(found.values())
+
+    def before(name: str) -> Iterable[str]:
+        return filter(named.__contains__, map(producer, named[name].node.input))
+
+    return map(named.__getitem__, in_order(named, before))
 
 
 def callees_of(node: Any) -> tuple[Callee, ...]:
     """The functions that a node runs itself; those of datasets run elsewhere and are not among them."""
     found = []
-    for attribute, label in _BODIES.get(node.op, {}).items():
+    for attribute, label in BODIES.get(node.op, {}).items():
         value = node.attr[attribute]
         if value.WhichOneof("value") == "func":
-            found.append(Callee(attribute, 0, label, value.func.name))
+            found.append(Callee(label, value.func.name))
         else:
-            found += [
-                Callee(attribute, place, f"{label}_{place}", each.name) for place, each in enumerate(value.list.func)
-            ]
+            found += [Callee(f"{label}_{place}", each.name) for place, each in enumerate(value.list.func)]
+    if op_def_registry.get(node.op) is None:  # a function stands in the place of a type
+        found.append(Callee("", node.op))
     return tuple(found)
 
 
-def runs_functions(node: Any) -> bool:
-    """Whether a node runs functions: one that it is named for, or some that it names."""
-    return op_def_registry.get(node.op) is None or bool(callees_of(node))
+def is_call(op_type: str) -> bool:
+    """Whether an operator of this type runs one function, once."""
+    return op_type in CALLS or op_def_registry.get(op_type) is None
 
 
 def hidden_callees(node: Any) -> bool:
     """Whether a node names functions that run where nobody sees them: in the threads of a dataset, on another machine."""
-    return not callees_of(node) and any(
-        value.WhichOneof("value") == "func" or len(value.list.func) for value in node.attr.values()
-    )
+    return not callees_of(node) and bool(functions_of(node))
 
 
 def reached(name: str, library: Library, *, into_compiled: bool = True) -> Iterable[Definition]:
@@ -166,7 +159,9 @@ def reached(name: str, library: Library, *, into_compiled: bool = True) -> Itera
         if current in seen:
             continue
         seen.add(current)
-        definition = library(current)
+        definition = definition_in(current, library)
+        if definition is None:
+            continue
         yield definition
         waiting += [
             callee.function
@@ -181,64 +176,56 @@ def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
 
     Such a state belongs to the operator of one function: a copy of the function would start from the beginning.
     """
-    for definition in definitions:
-        for node in definition.node_def:
-            if "seed" in node.attr and "seed2" in node.attr and (node.attr["seed"].i or node.attr["seed2"].i):
-                op_def = op_def_registry.get(node.op)
-                if op_def is not None and op_def.is_stateful:
-                    return True
-    return False
+    return any(is_seeded(node) for definition in definitions for node in definition.node_def)
 
 
-def reason_of_handles(node: LibraryNode, *, wants_inputs: bool) -> SkipReason:
-    """`handle` where a node gives handles alone, and nothing that it reads is wanted."""
-    gives = bool(node.outputs) and all(slot.dtype in HANDLES for slot in node.outputs)
-    reads = wants_inputs and any(slot.dtype not in HANDLES for slot in node.inputs)
-    return "handle" if gives and not reads else ""
+def is_seeded(node: Any) -> bool:
+    """Whether a node goes on with a sequence of random numbers. Without seeds the numbers differ from run to run anyway."""
+    has_seed = any(name in node.attr and node.attr[name].i for name in ("seed", "seed2"))
+    return has_seed and is_stateful(node.op)
 
 
-def producer(reference: str) -> str:
-    """The node behind a reference; the name of the argument where the caller gives it."""
-    return reference.removeprefix("^").partition(":")[0]
-
-
-def outputs_of(node: Any, library: Library) -> tuple[NodeSlot, ...] | None:
+def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:
     """The slots of what a node gives; None where nothing says them."""
     op_def = _op_def(node, library)
     if op_def is None:
         return None
-    slots: list[NodeSlot] = []
+    slots: list[Slot] = []
     for argument, dtypes, is_list in _arguments(op_def.output_arg, op_def, node):
         for number, dtype in enumerate(dtypes):
             name = f"{argument}_{number}" if is_list else argument
-            slots.append(NodeSlot(len(slots), name, f"{node.name}:{argument}:{number}", dtype))
+            slots.append(Slot(len(slots), name, f"{node.name}:{argument}:{number}", dtype))
     return tuple(slots)
 
 
-def _inputs(node: Any, dtypes: Mapping[str, int], library: Library) -> tuple[NodeSlot, ...]:
+def _inputs(node: Any, dtypes: Mapping[str, int], library: Library) -> tuple[Slot, ...]:
     references = [text for text in node.input if not text.startswith("^")]
     op_def = _op_def(node, library)
-    names: list[str] = []
-    if op_def is not None:
-        for argument, found, is_list in _arguments(op_def.input_arg, op_def, node):
-            names += [f"{argument}_{number}" if is_list else argument for number in range(len(found))]
+    names = [] if op_def is None else argument_names(op_def.input_arg, op_def, node)
     if len(names) != len(references):
         names = [""] * len(references)
     return tuple(
-        NodeSlot(slot, name, reference, dtypes.get(reference, dtypes.get(f"{reference}:0", 0)))
+        Slot(slot, name, reference, dtypes.get(reference, dtypes.get(f"{reference}:0", 0)))
         for slot, (name, reference) in enumerate(zip(names, references, strict=True))
     )
+
+
+def argument_names(arguments: Sequence[Any], op_def: Any, node: Any) -> list[str]:
+    """The names of some of a type's arguments, one for each tensor of a node: those of a list are numbered."""
+    return [
+        f"{argument}_{number}" if is_list else argument
+        for argument, dtypes, is_list in _arguments(arguments, op_def, node)
+        for number in range(len(dtypes))
+    ]
 
 
 def _op_def(node: Any, library: Library) -> Any:
     """The signature of a node's type; a function may stand in the place of a type."""
     op_def = op_def_registry.get(node.op)
-    if op_def is not None:
-        return op_def
-    try:
-        return library(node.op).signature
-    except Exception:  # noqa: BLE001  the runtime's NotFoundError: neither a type nor a function
-        return None
+    if op_def is None:
+        definition = definition_in(node.op, library)
+        return None if definition is None else definition.signature
+    return op_def
 
 
 def _arguments(arguments: Sequence[Any], op_def: Any, node: Any) -> Iterable[tuple[str, Sequence[int], bool]]:
@@ -261,14 +248,8 @@ def _attribute(node: Any, op_def: Any, name: str) -> Any:
 
 def _needed(definition: Definition, read: Iterable[str]) -> frozenset[str]:
     """What the runtime keeps: what is behind the results that are read, and behind what must run."""
-    waiting = [producer(reference) for reference in read]
-    waiting += [producer(definition.control_ret[name]) for name in definition.signature.control_output]
-    named = {node.name: node for node in definition.node_def}
-    found: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name in found or name not in named:
-            continue
-        found.add(name)
-        waiting += [producer(reference) for reference in named[name].input]
-    return frozenset(found)
+    first = [producer(reference) for reference in read]
+    first += [producer(definition.control_ret[name]) for name in definition.signature.control_output]
+    inputs = {node.name: node.input for node in definition.node_def}
+    found = reachable(first, lambda name: map(producer, inputs.get(name, ())))
+    return frozenset(inputs.keys() & set(found))

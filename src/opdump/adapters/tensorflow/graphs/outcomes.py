@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.attributes import device_of
 from opdump.adapters.tensorflow.graphs.executed import (
@@ -24,18 +23,16 @@ from opdump.adapters.tensorflow.graphs.executed import (
     is_plumbing,
     output_count,
 )
-from opdump.adapters.tensorflow.graphs.library import CALLS, LOOPS
-from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, ProgramSlot
+from opdump.adapters.tensorflow.graphs.library import LOOPS, Slot, is_call
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.rewrites import COMMUTATIVE, FORWARDS, GIVE_THE_SAME, MADE_OF_SHAPES, WRITTEN_AS
-from opdump.adapters.tensorflow.operator_kinds import SKIPS
-from opdump.adapters.tensorflow.stacks import Stack
+from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
 
 _LAST_NUMBER: Final = re.compile(r"/_(\d+)$", re.ASCII)
-_CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _CONTROL: Final = "control flow"
 
 
@@ -116,19 +113,6 @@ class Outcomes:
             else:
                 found.append(slot.slot)
         return None if reads else found
-
-    def stack_of(self, known: Mapping[str, str], name: str) -> Stack:
-        """The lines of what reads a node of the rewriting, at once or through others: it was made for that. `known` are nodes of operators."""
-        waiting, seen = [name], {name}
-        while waiting:
-            current = waiting.pop(0)
-            if current in known:
-                return self._operators[known[current]].stack
-            for slot in range(output_count(self._executed.nodes[current])):
-                readers = [each for each in self._executed.readers.get(f"{current}:{slot}", ()) if each not in seen]
-                seen.update(readers)
-                waiting += readers
-        return ()
 
     def reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it; empty where it leaves something."""
@@ -225,10 +209,10 @@ class Outcomes:
         for op in self._program.operators:
             node = self.node_of(op.name)
             if node is None or is_plumbing(node):
-                if op.name in self._executed.folded and op.op_type not in _CONSTANTS:
+                if op.name in self._executed.folded and op.op_type not in CONSTANTS:
                     self.of[op.name] = "folded"
                 continue
-            if node.op in _CONSTANTS and op.op_type not in _CONSTANTS:
+            if node.op in CONSTANTS and op.op_type not in CONSTANTS:
                 if self._may_be_constant(op):
                     self.of[op.name] = "folded"
             elif node.op == "NoOp" and op.op_type != "NoOp":
@@ -252,20 +236,20 @@ class Outcomes:
             maker = self._operators.get(slot.key.rpartition(":")[0])
             if slot.key in self._fed or maker is None:
                 return False
-            if maker.op_type in _CONSTANTS:
+            if maker.op_type in CONSTANTS:
                 continue
             node = self.node_of(maker.name)
             gone = node is None and (
                 maker.op_type in MADE_OF_SHAPES or (maker.is_pure and maker is not op and self._may_be_constant(maker))
             )
-            if not gone and (node is None or node.op not in _CONSTANTS):
+            if not gone and (node is None or node.op not in CONSTANTS):
                 return False
         return True
 
     def _align(self, op: ProgramOperator, node: Any) -> None:
         """Notes what the tensors are that an operator reads and that no other one of the program makes: arguments and results of functions."""
         inputs = self._executed.inputs(node)
-        slots: Sequence[ProgramSlot] = op.inputs
+        slots: Sequence[Slot] = op.inputs
         if len(inputs) != len(slots) or fused_types(node):
             slots = self._before_fusion(op)
         if len(inputs) != len(slots):
@@ -273,7 +257,7 @@ class Outcomes:
         pairs = list(zip(slots, inputs, strict=True))
         if base_type(node) in COMMUTATIVE:  # the runtime sorts what they read
             named = {key for slot in slots for key in self._names_of(slot.key)}
-            left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in _CONSTANTS]
+            left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in CONSTANTS]
             unknown = [
                 slot
                 for slot in slots
@@ -298,7 +282,7 @@ class Outcomes:
 
     def _is_constant(self, key: Key) -> bool:
         maker = self._operators.get(_node(key))
-        return maker is not None and maker.op_type in _CONSTANTS
+        return maker is not None and maker.op_type in CONSTANTS
 
     def _root(self, key: Key) -> Key:
         """What a tensor is the same as, through operators that are gone since they give what they read."""
@@ -313,7 +297,7 @@ class Outcomes:
         """Whether an operator runs functions, whose bodies may stand in its place."""
         return SKIPS.get(op.op_type) == _CONTROL or op.name in self.callers
 
-    def _before_fusion(self, op: ProgramOperator) -> list[ProgramSlot]:
+    def _before_fusion(self, op: ProgramOperator) -> list[Slot]:
         """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
         chain, current = [op], op
         while True:
@@ -354,10 +338,6 @@ class Outcomes:
                 return self._has_equal(maker, reads)
         return True
 
-    def _named_as(self, op: ProgramOperator) -> str:
-        """The name that an operator's own node has."""
-        return op.name if op.name in self._executed.nodes else self._by_path.get(op.name, "")
-
     def _names_of(self, key: Key) -> set[Key]:
         """Where a tensor, and those that it is the same as, are in the executed graph."""
         found: set[Key] = set()
@@ -371,7 +351,7 @@ class Outcomes:
         name = key.rpartition(":")[0]
         node = self._executed.nodes.get(name)
         return (
-            (self._executed.paths.get(name, name) in self._operators) and node is not None and node.op not in _CONSTANTS
+            (self._executed.paths.get(name, name) in self._operators) and node is not None and node.op not in CONSTANTS
         )
 
     def _has_equal(self, maker: ProgramOperator, reads: Iterable[Key]) -> bool:
@@ -391,7 +371,7 @@ class Outcomes:
             if name in self.of:
                 continue
             call = self.call_around(op) if op.body else ""
-            if call and (not op.is_pure or self._is_caller(op) or not _is_call(self._operators[call])):
+            if call and (not op.is_pure or self._is_caller(op) or not is_call(self._operators[call].op_type)):
                 self.of[name] = "hidden"
             elif call:
                 self.of[name] = "within"
@@ -468,10 +448,6 @@ class Outcomes:
 
 def _node(key: Key) -> str:
     return key.rpartition(":")[0]
-
-
-def _is_call(op: ProgramOperator) -> bool:
-    return op.op_type in CALLS or op_def_registry.get(op.op_type) is None
 
 
 def _is_named_for(node: str, op_name: str) -> bool:

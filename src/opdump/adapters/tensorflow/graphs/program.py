@@ -7,50 +7,27 @@ Tensors are named by `{operator}:{slot}`, an operator of a body by the path of i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
-
-from opdump.adapters.tensorflow.effects import definition_in, functions_of, is_pure
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, base_type, is_plumbing
+from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, is_pure
+from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import (
     BRANCHING,
-    CALLS,
-    HANDLES,
     LOOPS,
     Body,
-    Library,
     LibraryNode,
+    Slot,
     body_of,
     callees_of,
-    outputs_of,
+    is_call,
 )
-from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, type_of
 from opdump.records import SkipReason
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramSlot:
-    """A tensor in a slot of an operator. `dtype` is the number of its element type; `source` who makes it, of an input, where that is known."""
-
-    slot: int
-    argument: str
-    key: Key
-    dtype: int
-    source: Key = ""
-
-    @property
-    def is_handle(self) -> bool:
-        return self.dtype in HANDLES
-
-    @property
-    def dtype_name(self) -> str:
-        return str(tf.dtypes.as_dtype(self.dtype).name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +38,8 @@ class ProgramOperator:
     op_type: str
     node: Any
     stack: Stack
-    inputs: tuple[ProgramSlot, ...]
-    outputs: tuple[ProgramSlot, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
     body: int = 0
     is_pure: bool = True
     caller: str = ""
@@ -71,6 +48,13 @@ class ProgramOperator:
     """Of one of a body, whether a result that is used, or an effect, depends on it."""
     is_known: bool = True
     """Whether anything says its slots."""
+
+    def named(
+        self, place: int, *, name: str = "", skip: SkipReason = "", facts: Mapping[str, str] | None = None
+    ) -> NamedOperator:
+        """What records say of it: under another `name`, where one is given; `facts` say how it ran, beside its arguments."""
+        arguments = {**arguments_of(self.node), **(facts or {})}
+        return NamedOperator(self.op_type, name or self.name, place, arguments, self.stack, skip=skip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +114,8 @@ def shown_names(program: Program) -> dict[str, str]:
     return found
 
 
-def rewritten_operators(
-    executed: ExecutedGraph,
-    known: Collection[str],
-    program: Collection[str],
-    stack_of: Callable[[str], Stack],
-    library: Library,
-) -> Iterator[ProgramOperator]:
-    """The operators that the runtime has put into the graph, where it rewrote it.
-
-    `known` are the nodes of the program's own, `program` the operators that it has. What only hands on, as the switches of a loop that was a
-    function, is not among them. Tensors have the names of the executed graph.
-    """
-    made = {name: outputs_of(node, library) or () for name, node in executed.nodes.items()}
-    for name, node in executed.nodes.items():
-        shown = executed.paths.get(name, name)
-        if name in known or shown in program or node.op in SKIPS or node.op in PASSES_ON or is_plumbing(node):
-            continue
-        inputs = []
-        for place, key in enumerate(executed.inputs(node)):
-            maker, _, slot = key.rpartition(":")
-            found = made.get(maker, ())
-            dtype = found[int(slot)].dtype if int(slot) < len(found) else 0
-            inputs.append(ProgramSlot(place, "", key, dtype, f"{executed.paths.get(maker, maker)}:{slot}"))
-        outputs = tuple(ProgramSlot(slot.slot, slot.argument, f"{name}:{slot.slot}", slot.dtype) for slot in made[name])
-        yield ProgramOperator(shown, base_type(node), node, stack_of(name), tuple(inputs), outputs)
-
-
 class ProgramBuilder:
-    """Lays out bodies, at each place that runs them."""
+    """Lays out the bodies of a `program`, at each place that runs them."""
 
     def __init__(self, library: Library, stacks: Stacks) -> None:
         self._library = library
@@ -166,19 +123,14 @@ class ProgramBuilder:
         self._pure_types: dict[str, bool] = {}
         self._sources: dict[Key, Key] = {}
         """Argument -> who makes what it is, where the caller gives arguments one by one."""
-        self.bodies = [_ROOT]
-        self.behind: dict[Key, Key] = {}
-        self.arguments: dict[tuple[str, str], list[Key]] = {}
-        self.results: dict[Key, str] = {}
+        self.program = Program([], bodies=[_ROOT])
 
     def function(self, name: str, stack: Stack, used: Collection[int] | None) -> Program:
         """All of a function: see `function_program`."""
         body = body_of(self._library(name), self._library, used)
-        self.bodies[0] = replace(_ROOT, function=name)
-        operators = list(self._of_body(body, _ROOT, stack, (name,)))
-        return Program(
-            operators, bodies=self.bodies, behind=self.behind, arguments=self.arguments, results=self.results
-        )
+        self.program.bodies[0] = replace(_ROOT, function=name)
+        self.program.operators += self._of_body(body, _ROOT, stack, (name,))
+        return self.program
 
     def inside(
         self, caller: ProgramOperator, chain: tuple[str, ...] = (), used: Collection[int] | None = None
@@ -187,34 +139,31 @@ class ProgramBuilder:
         node = caller.node
         if is_compiled(node):
             return
-        named = [(each.label, each.function) for each in callees_of(node)]
-        is_function = op_def_registry.get(node.op) is None  # a function stands in the place of a type
-        if is_function:
-            named.append(("", node.op))
-        is_call = is_function or node.op in CALLS
-        for label, function in named:
+        calls = is_call(node.op)
+        for callee in callees_of(node):
+            label, function = callee.label, callee.function
             definition = None if function in chain else definition_in(function, self._library)
             if definition is None:
                 continue
-            body = body_of(definition, self._library, used if is_call or node.op in BRANCHING else None)
+            body = body_of(definition, self._library, used if calls or node.op in BRANCHING else None)
             path = f"{caller.name}/{label}/" if label else f"{caller.name}/"
-            is_sure = is_call and self.bodies[caller.body].is_sure
-            place = ProgramBody(len(self.bodies), path, function, caller.name, caller.body, is_call, is_sure)
-            self.bodies.append(place)
+            is_sure = calls and self.program.bodies[caller.body].is_sure
+            place = ProgramBody(len(self.program.bodies), path, function, caller.name, caller.body, calls, is_sure)
+            self.program.bodies.append(place)
             arguments = [f"{path}{argument.name}:0" for argument in definition.signature.input_arg]
-            self.arguments[caller.name, label] = arguments
+            self.program.arguments[caller.name, label] = arguments
             if node.op not in LOOPS:  # what a loop hands on is made anew in each iteration
                 for argument, slot in zip(
                     arguments, caller.inputs[1:] if node.op in BRANCHING else caller.inputs, strict=False
                 ):
-                    self.behind[argument] = slot.key
+                    self.program.behind[argument] = slot.key
                     self._sources[argument] = slot.source
             yield from self._of_body(body, place, caller.stack, (*chain, function))
 
     def _of_body(
         self, body: Body, place: ProgramBody, stack: Stack, chain: tuple[str, ...]
     ) -> Iterator[ProgramOperator]:
-        makers = {slot.reference: f"{node.node.name}:{slot.slot}" for node in body.nodes for slot in node.outputs}
+        makers = {slot.key: f"{node.node.name}:{slot.slot}" for node in body.nodes for slot in node.outputs}
 
         def key(reference: str) -> Key:
             return f"{place.path}{makers.get(reference, f'{reference}:0')}"
@@ -222,20 +171,18 @@ class ProgramBuilder:
         for number, argument in enumerate(body.definition.signature.output_arg):
             result = key(body.definition.ret[argument.name])
             if place.is_call:
-                self.behind[f"{place.caller}:{number}"] = result
+                self.program.behind[f"{place.caller}:{number}"] = result
             elif body.definition.ret[argument.name] in body.read:
-                self.results.setdefault(result, place.caller)
+                self.program.results.setdefault(result, place.caller)
         stacks = self._stacks.of_function(body.definition.signature.name)
         for node in body.nodes:
             inputs = []
             for slot in node.inputs:
-                found = key(slot.reference)
-                source = found if slot.reference in makers else self._sources.get(found, "")
-                inputs.append(ProgramSlot(slot.slot, slot.argument, found, slot.dtype, source))
+                found = key(slot.key)
+                source = found if slot.key in makers else self._sources.get(found, "")
+                inputs.append(replace(slot, key=found, source=source))
             name = f"{place.path}{node.node.name}"
-            outputs = [
-                ProgramSlot(slot.slot, slot.argument, f"{name}:{slot.slot}", slot.dtype) for slot in node.outputs
-            ]
+            outputs = [replace(slot, key=f"{name}:{slot.slot}") for slot in node.outputs]
             own = ProgramOperator(
                 name,
                 type_of(node.node),
@@ -250,7 +197,7 @@ class ProgramBuilder:
                 node.known,
             )
             yield own
-            yield from self.inside(own, chain, [slot.slot for slot in node.outputs if slot.reference in body.read])
+            yield from self.inside(own, chain, [slot.slot for slot in node.outputs if slot.key in body.read])
 
     def _is_pure(self, node: LibraryNode) -> bool:
         if not node.known or is_compiled(node.node):

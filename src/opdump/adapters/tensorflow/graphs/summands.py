@@ -6,13 +6,14 @@ fetched, which for floating-point numbers may have other last bits. So what it m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
-from opdump.adapters.tensorflow.operator_kinds import is_stateful
+from opdump.adapters.tensorflow.graphs.walks import reachable
+from opdump.adapters.tensorflow.operator_kinds import NEXT, is_stateful
 
 LEAST_INPUTS: Final = 3
 SHARES: Final = frozenset(
@@ -30,7 +31,6 @@ _SURELY_SHARED: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze
 """Give the memory itself, whatever their attributes and shapes."""
 _WRITES: Final = frozenset({"InplaceAdd", "InplaceSub", "InplaceUpdate"})
 """Write into the memory of their first input."""
-_NEXT: Final = frozenset({"NextIteration", "RefNextIteration"})
 _HELD: Final = frozenset({"Const", "_Arg", "VariableV2", "Variable", "ReadVariableOp"})
 """Somebody holds what these give for as long as a run lasts."""
 
@@ -86,16 +86,12 @@ def _rounds(node: Any) -> bool:
 
 def behind(node: Any, graph: ExecutedGraph) -> set[str]:
     """The nodes that have run when this one runs; not through what comes round a loop."""
-    found: set[str] = set()
-    waiting = [node.name]
-    while waiting:
-        current = graph.nodes.get(waiting.pop())
-        if current is None or current.op in _NEXT:
-            continue
-        before = {text.removeprefix("^").rpartition(":")[0] or text.removeprefix("^") for text in current.input}
-        waiting += before - found
-        found |= before
-    return found
+
+    def before(name: str) -> Iterable[str]:
+        current = graph.nodes.get(name)
+        return () if current is None or current.op in NEXT else graph.before(current)
+
+    return set(reachable(before(node.name), before))
 
 
 def _buffer(key: Key, graph: ExecutedGraph, by: str, before: set[str]) -> tuple[set[Key], State]:

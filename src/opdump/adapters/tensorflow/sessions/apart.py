@@ -65,11 +65,6 @@ class ApartGraph:
         self._session = OwnSession(graph=self._graph, config=_plain_config(config))
         self._parts = self._divided(operators)
 
-    @property
-    def inputs(self) -> Collection[Key]:
-        """The tensors that it is computed from."""
-        return self._inputs.keys()
-
     def computed(self, values: Values) -> dict[Key, list[ObservedValue]]:
         """What the operators give for what was seen: once for each time that all of their inputs were."""
         found: dict[Key, list[ObservedValue]] = {}

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
 from opdump.adapters.tensorflow.attributes import arguments_of
-from opdump.adapters.tensorflow.operator_kinds import SKIPS
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph, subgraph_of
+from opdump.adapters.tensorflow.effects import functions_of
+from opdump.adapters.tensorflow.graphs.library import BODIES, argument_names, callees_of
+from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, op_type_of, subgraph_of
 from opdump.layouts.graph_files.ge import COMPUTE_GRAPH, GeGraph, GeOperator, GeOrigin, GeTensor
 
 DATA: Final = "Data"
 
 _PLACEHOLDERS: Final = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
-_CONSTANTS: Final = frozenset({"Const", "HostConst"})
 
-# Attributes that name the functions which an operator runs itself. Those that a tf.data pipeline runs on the host are no part of a graph.
-_BODIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("If", "StatelessIf", "_If"), ("then_branch", "else_branch")),
-        **dict.fromkeys(("While", "StatelessWhile", "_While"), ("cond", "body")),
-        **dict.fromkeys(("Case", "StatelessCase"), ("branches",)),
-        "For": ("body",),
-        **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall", "RemoteCall"), ("f",)),
-    }
-)
+_RUN_FUNCTIONS: Final = frozenset({*BODIES, "For", "RemoteCall"})
+"""Run functions that are a part of the graph. Those that a tf.data pipeline runs on the host are none."""
 
 
 def ge_graphs_of(
@@ -41,60 +33,49 @@ def ge_graphs_of(
     without any, these are the outputs that no operator reads. `is_computational`: the caller knows that it is the graph of
     training or inference, and so says an attribute of it, for programs that have no iterator.
     """
-    return _Builder().graphs(model_name, subgraph, fetched, is_computational=is_computational)
+    builder = _Builder(subgraph.operations[0].graph if subgraph.operations else None)
+    root = builder.graph(model_name, subgraph, fetched, is_computational=is_computational)
+    return (root, *builder.bodies())
 
 
 def ge_graphs_of_function(model_name: str, func_graph: Any, *, is_computational: bool = False) -> tuple[GeGraph, ...]:
     """The same of a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to."""
-    subgraph = subgraph_of(func_graph.get_operations(), ())
-    return _Builder().graphs(
-        model_name,
-        subgraph,
-        func_graph.outputs,
-        inputs=[_source(tensor) for tensor in func_graph.inputs],
-        is_computational=is_computational,
-    )
+    builder = _Builder(func_graph)
+    root = builder.graph_of_function(model_name, func_graph, is_computational=is_computational)
+    return (root, *builder.bodies())
 
 
 class _Builder:
-    """Collects the graph of a signature and those of its bodies, each body once."""
+    """Makes the graph of a signature and those of its bodies, each body once. `root` knows all functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Any) -> None:
+        self._root = root
         self._known: set[str] = set()
         self._waiting: list[tuple[str, Any]] = []
         """Names and graphs of bodies that are not among the graphs yet."""
-        self._root: Any = None
 
-    def graphs(
-        self,
-        name: str,
-        subgraph: Subgraph,
-        fetched: Iterable[Any],
-        *,
-        inputs: Sequence[str] = (),
-        is_computational: bool = False,
-    ) -> tuple[GeGraph, ...]:
-        self._root = subgraph.operators[0].operation.graph if subgraph.operators else None
-        found = [self._graph(name, subgraph, fetched, inputs, is_computational=is_computational)]
+    def bodies(self) -> Iterator[GeGraph]:
+        """The bodies of the graphs that were made, and their bodies."""
         while self._waiting:
-            body_name, body = self._waiting.pop(0)
-            inner = subgraph_of(body.get_operations(), ())
-            found.append(self._graph(body_name, inner, body.outputs, [_source(tensor) for tensor in body.inputs]))
-        return tuple(found)
+            yield self.graph_of_function(*self._waiting.pop(0))
 
-    def _graph(
+    def graph_of_function(self, name: str, graph: Any, *, is_computational: bool = False) -> GeGraph:
+        subgraph = subgraph_of(graph.get_operations(), ())
+        return self.graph(name, subgraph, graph.outputs, map(_source, graph.inputs), is_computational=is_computational)
+
+    def graph(
         self,
         name: str,
         subgraph: Subgraph,
         fetched: Iterable[Any],
-        inputs: Sequence[str],
+        inputs: Iterable[str] = (),
         *,
         is_computational: bool = False,
     ) -> GeGraph:
         feeds = _feeds(subgraph)
         sources = {tensor_name: f"{feed.name}:0" for tensor_name, feed in feeds.items()}
-        constants = {operator.name for operator in subgraph.operators if operator.op_type in _CONSTANTS}
-        operators = [self._operator(operator, sources, constants) for operator in subgraph.operators]
+        constants = {operation.name for operation in subgraph.operations if operation.type in CONSTANTS}
+        operators = [self._operator(operation, sources, constants) for operation in subgraph.operations]
         outputs = [
             sources.get(tensor.name, _source(tensor)) for tensor in fetched if not isinstance(tensor, tf.Operation)
         ]
@@ -106,32 +87,34 @@ class _Builder:
             attributes={COMPUTE_GRAPH: True} if is_computational else {},
         )
 
-    def _operator(self, operator: GraphOperator, sources: Mapping[str, str], constants: set[str]) -> GeOperator:
-        operation = operator.operation
-        tensors = [slot.tensor for slot in operator.inputs]
-        read = [sources.get(tensor.name, _source(tensor)) for tensor in tensors]
+    def _operator(self, operation: Any, sources: Mapping[str, str], constants: set[str]) -> GeOperator:
+        read = [sources.get(tensor.name, _source(tensor)) for tensor in operation.inputs]
+        node, op_type = operation.node_def, op_type_of(operation)
+        # The message of a constant holds the value, however large.
+        attributes = {"dtype": operation.outputs[0].dtype.name} if op_type in CONSTANTS else arguments_of(node)
         return GeOperator(
-            name=operator.name,
-            op_type=operator.op_type,
+            name=operation.name,
+            op_type=op_type,
             inputs=(*read, *(f"{other.name}:-1" for other in operation.control_inputs)),
-            input_tensors=tuple(_described(tensor) for tensor in tensors),
-            input_names=tuple(slot.argument for slot in operator.inputs),
-            constant_inputs=tuple(tensor.op.name in constants and tensor.name not in sources for tensor in tensors),
-            outputs=tuple(_described(slot.tensor) for slot in operator.outputs),
-            origins=tuple(GeOrigin(operator.name, slot.slot) for slot in operator.outputs),
-            original_names=(operator.name,),
-            attributes=_attributes(operator),
+            input_tensors=tuple(_described(tensor) for tensor in operation.inputs),
+            input_names=tuple(argument_names(operation.op_def.input_arg, operation.op_def, node)),
+            constant_inputs=tuple(
+                tensor.op.name in constants and tensor.name not in sources for tensor in operation.inputs
+            ),
+            outputs=tuple(map(_described, operation.outputs)),
+            origins=tuple(GeOrigin(operation.name, slot) for slot in range(len(operation.outputs))),
+            original_names=(operation.name,),
+            attributes=attributes,
             subgraphs=self._bodies_of(operation),
-            runs=operator.op_type not in SKIPS,
+            runs=op_type not in SKIPS,
         )
 
     def _bodies_of(self, operation: Any) -> tuple[str, ...]:
         """The names of the functions that an operator runs; their graphs are to be added."""
-        names = []
-        for attribute in _BODIES.get(operation.type, ()):
-            value = operation.node_def.attr[attribute]
-            functions = value.list.func if value.WhichOneof("value") == "list" else [value.func]
-            names += [function.name for function in functions]
+        if operation.type not in _RUN_FUNCTIONS:
+            return ()
+        node = operation.node_def
+        names = [callee.function for callee in callees_of(node)] or functions_of(node)
         for name in names:
             if name in self._known:
                 continue
@@ -146,12 +129,12 @@ class _Builder:
 def _feeds(subgraph: Subgraph) -> dict[str, GeOperator]:
     """For each fed tensor that is read the operator that stands for it."""
     read = {
-        slot.tensor.name: slot.tensor
-        for operator in subgraph.operators
-        for slot in operator.inputs
-        if slot.tensor.name in subgraph.fed
+        tensor.name: tensor
+        for operation in subgraph.operations
+        for tensor in operation.inputs
+        if tensor.name in subgraph.fed
     }
-    taken = {operator.name for operator in subgraph.operators}
+    taken = {operation.name for operation in subgraph.operations}
     feeds = {}
     for tensor_name, tensor in read.items():
         is_placeholder = tensor.op.type in _PLACEHOLDERS
@@ -171,12 +154,9 @@ def _feeds(subgraph: Subgraph) -> dict[str, GeOperator]:
 
 
 def _unread(subgraph: Subgraph) -> list[str]:
-    read = {slot.tensor.name for operator in subgraph.operators for slot in operator.inputs}
+    read = {tensor.name for operation in subgraph.operations for tensor in operation.inputs}
     return [
-        _source(slot.tensor)
-        for operator in subgraph.operators
-        for slot in operator.outputs
-        if slot.tensor.name not in read
+        _source(tensor) for operation in subgraph.operations for tensor in operation.outputs if tensor.name not in read
     ]
 
 
@@ -190,12 +170,6 @@ def _function_graph(graph: Any, name: str) -> Any:
         return found
     with graph.as_default():
         return function_def_to_graph.function_def_to_graph(function.definition)
-
-
-def _attributes(operator: GraphOperator) -> Mapping[str, Any]:
-    if operator.op_type in _CONSTANTS:
-        return {"dtype": operator.outputs[0].tensor.dtype.name}  # its message holds the value, however large
-    return arguments_of(operator.operation.node_def)
 
 
 def _described(tensor: Any) -> GeTensor:

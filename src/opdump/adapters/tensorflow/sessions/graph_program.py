@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from opdump.adapters.tensorflow.effects import definition_in, definitions_of
-from opdump.adapters.tensorflow.graphs.dataset_operators import datasets_read, gives_handles, hidden_functions
-from opdump.adapters.tensorflow.graphs.library import Library, callees_of
-from opdump.adapters.tensorflow.graphs.program import Program, ProgramBuilder, ProgramOperator, ProgramSlot
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Slot, Subgraph
+from opdump.adapters.tensorflow.effects import Library, definition_in
+from opdump.adapters.tensorflow.graphs.dataset_operators import datasets_read, hidden_functions
+from opdump.adapters.tensorflow.graphs.executed import Key
+from opdump.adapters.tensorflow.graphs.library import Slot, are_handles, argument_names, callees_of, outputs_of
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramBuilder, ProgramOperator
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, op_type_of
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled
 from opdump.records import SkipReason
@@ -17,48 +19,44 @@ from opdump.records import SkipReason
 
 def program_of(subgraph: Subgraph, stacks: Stacks) -> Program:
     """Lays out the operators of a signature."""
-    definitions: dict[str, Any] = {}
-    if subgraph.operators:
-        definitions = definitions_of(subgraph.operators[0].operation.graph)
-    library = definitions.__getitem__
+    library = subgraph.definitions().__getitem__
     builder = ProgramBuilder(library, stacks)
-    operators: list[ProgramOperator] = []
-    for op in subgraph.operators:
-        own = _operator(op, subgraph, stacks)
-        operators.append(own)
-        operators += builder.inside(own)
-    return Program(
-        operators,
-        [_operator(op, subgraph, stacks) for op in subgraph.given],
-        list(_elsewhere(subgraph, stacks, library)),
-        builder.bodies,
-        builder.behind,
-        builder.arguments,
-        builder.results,
+    program = builder.program
+    for operation in subgraph.operations:
+        own = operator_of(operation, subgraph, stacks)
+        program.operators.append(own)
+        program.operators += builder.inside(own)
+    program.given += [replace(operator_of(each, subgraph, stacks), inputs=()) for each in subgraph.given]
+    program.unseen += _elsewhere(subgraph, stacks, library)
+    return program
+
+
+def _slot(slot: int, argument: str, tensor: Any, source: Key = "") -> Slot:
+    return Slot(slot, argument, tensor.name, tensor.dtype.base_dtype.as_datatype_enum, source)
+
+
+def operator_of(operation: Any, subgraph: Subgraph, stacks: Stacks) -> ProgramOperator:
+    """An operation of a signature."""
+    pure = operation.name not in subgraph.with_effects and not any(
+        tensor.dtype._is_ref_dtype for tensor in (*operation.inputs, *operation.outputs)
     )
-
-
-def _operator(op: GraphOperator, subgraph: Subgraph, stacks: Stacks) -> ProgramOperator:
-    pure = op.name not in subgraph.with_effects and not any(
-        slot.tensor.dtype._is_ref_dtype for slot in (*op.inputs, *op.outputs)
-    )
-    stack = stacks.of_operation(op.operation)
-    inputs, outputs = _slots(op.inputs), _slots(op.outputs)
-    return ProgramOperator(op.name, op.op_type, op.operation.node_def, stack, inputs, outputs, is_pure=pure)
-
-
-def _slots(found: Iterable[Slot]) -> tuple[ProgramSlot, ...]:
-    return tuple(
-        ProgramSlot(
-            each.slot, each.argument, each.tensor.name, each.tensor.dtype.base_dtype.as_datatype_enum, each.source
-        )
-        for each in found
+    node, op_def = operation.node_def, operation.op_def
+    inputs = zip(argument_names(op_def.input_arg, op_def, node), operation.inputs, strict=True)
+    outputs = zip(argument_names(op_def.output_arg, op_def, node), operation.outputs, strict=True)
+    return ProgramOperator(
+        operation.name,
+        op_type_of(operation),
+        node,
+        stacks.of_operation(operation),
+        tuple(_slot(slot, name, tensor, tensor.name) for slot, (name, tensor) in enumerate(inputs)),
+        tuple(_slot(slot, name, tensor) for slot, (name, tensor) in enumerate(outputs)),
+        is_pure=pure,
     )
 
 
 def _elsewhere(subgraph: Subgraph, stacks: Stacks, library: Library) -> Iterator[tuple[ProgramOperator, SkipReason]]:
     """The operators of functions that operators and data sets run where nobody sees them."""
-    operations = [op.operation for op in subgraph.operators]
+    operations = list(subgraph.operations)
     named = {operation.name for operation in operations}
     operations += [each for each in datasets_read(operations) if each.name not in named]
     waiting: list[tuple[str, str, tuple[str, ...], Stack]] = [
@@ -75,7 +73,7 @@ def _elsewhere(subgraph: Subgraph, stacks: Stacks, library: Library) -> Iterator
         for node in definition.node_def:
             shown = f"{path}{node.name}"
             own = stack_of_node(node.name, traced, stack)
-            reason: SkipReason = "handle" if gives_handles(node, library) else "not observed"
+            reason: SkipReason = "handle" if are_handles(outputs_of(node, library) or ()) else "not observed"
             yield ProgramOperator(shown, node.op, node, own, (), (), is_pure=False), reason
             below = [(f"{each.label}/" if each.label else "", each.function) for each in callees_of(node)]
             if not is_compiled(node):

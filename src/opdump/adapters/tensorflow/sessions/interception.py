@@ -1,15 +1,15 @@
 """Puts sessions under capture: each that is made while the interception is in place is recorded where a capture wants it.
 
 Caught are `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval`, `make_callable`: all of them run through
-`BaseSession`. `partial_run` is left alone, with a note. The interception goes when it is taken out; sessions that have a
-capture keep it.
+`BaseSession`. The interception goes when it is taken out; sessions that have a capture keep it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final
 
 from tensorflow.core.protobuf import config_pb2
@@ -116,7 +116,13 @@ class _Methods:
             session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, options: Any, run_metadata: Any
         ) -> Any:
             found = _capture_of_session(session)
-            extended = None if found is None or handle is not None else found.extended(fetches, targets, feeds)
+            if found is not None and handle is not None and not targets:  # with targets it is refused
+
+                def run_part(other: Any) -> Any:
+                    return original(session, handle, targets, other, feeds, options, run_metadata)
+
+                return found.part(run_part, handle, fetches, feeds)
+            extended = None if found is None else found.extended(fetches, targets, feeds)
             if found is None or extended is None:
                 return original(session, handle, targets, fetches, feeds, options, run_metadata)
             return found.received(original(session, handle, extended[1], extended[0], feeds, options, run_metadata))
@@ -129,21 +135,7 @@ class _Methods:
             found = _capture_of_session(session)
             if found is None:
                 return plain
-            feeds = list(feed_list or ())
-
-            @functools.wraps(plain)
-            def call(*values: Any, **kwargs: Any) -> Any:
-                def run(requested: Any, given: Any, options: Any, run_metadata: Any) -> Any:
-                    if requested is fetches and not found.is_busy:
-                        return plain(*values, **kwargs)
-                    return self.run_of(session)(requested, given, options, run_metadata)
-
-                if len(values) != len(feeds):
-                    return plain(*values, **kwargs)  # it says what is wrong
-                options, metadata = kwargs.get("options"), kwargs.get("run_metadata")
-                return found.run(run, fetches, dict(zip(feeds, values, strict=True)), options, metadata)
-
-            return call
+            return _recorded(plain, found, self.run_of(session), fetches, list(feed_list or ()))
 
         return make_callable
 
@@ -156,16 +148,20 @@ class _Methods:
             options = callable_options
             if not isinstance(options, config_pb2.CallableOptions):
                 options = config_pb2.CallableOptions.FromString(options)
-            return _OptionsCallable(found, session, plain, options, self.run_of)
+            if options.tensor_connection:  # such a tensor has no feed of its own in a plain run
+                found.capture.note("callables with tensor connections are not recorded")
+                return plain
+            element = session.graph.as_graph_element
+            fetches = [[*map(element, options.fetch)], [*map(element, options.target)]]
+            return _recorded(plain, found, self.run_of(session), fetches, [*map(element, options.feed)], itemgetter(0))
 
         return _make_callable_from_options
 
     def _partial_run_setup(self, original: Any) -> Any:
         def partial_run_setup(session: Any, fetches: Any, feeds: Any = None) -> Any:
             found = _capture_of_session(session)
-            if found is not None:
-                found.capture.note("runs in parts (partial_run) are not recorded: use session.run")
-            return original(session, fetches, feeds)
+            set_up = functools.partial(original, session)
+            return set_up(fetches, feeds) if found is None else found.set_up(set_up, fetches, feeds)
 
         return partial_run_setup
 
@@ -180,41 +176,31 @@ class _Methods:
         return close
 
 
-class _OptionsCallable:
-    """What `_make_callable_from_options` gives, with its runs under capture; Keras of the older interface trains through it."""
+def _recorded(
+    plain: Callable[..., Any],
+    capture: SessionCapture,
+    session_run: RunFunction,
+    fetches: Any,
+    feeds: Sequence[Any],
+    result: Callable[[Any], Any] = lambda answer: answer,
+) -> Callable[..., Any]:
+    """A callable that a session made, with its runs under capture. It gives the `result` of what `session_run` gives for its fetches."""
 
-    def __init__(
-        self, capture: SessionCapture, session: Any, plain: Any, options: Any, run_of: Callable[[Any], RunFunction]
-    ) -> None:
-        self._capture = capture
-        self._run_of = run_of
-        self._session = session
-        self._plain = plain
-        graph = session.graph
-        self._targets = [graph.as_graph_element(name) for name in options.target]
-        self._fetches = [graph.as_graph_element(name) for name in options.fetch]
-        self._feeds = [graph.as_graph_element(name) for name in options.feed]
-        # Tensors that are passed on from one to another have no feed of their own in a plain run.
-        self._connected = bool(options.tensor_connection)
-
-    def __call__(self, *values: Any, **kwargs: Any) -> Any:
-        if self._connected:
-            self._capture.capture.note("callables with tensor connections are not recorded")
-            return self._plain(*values, **kwargs)
-
-        fetches = [self._fetches, self._targets]
-
+    @functools.wraps(plain)
+    def call(*values: Any, **kwargs: Any) -> Any:
         def run(requested: Any, given: Any, options: Any, run_metadata: Any) -> Any:
-            if requested is fetches and not self._capture.is_busy:
-                return self._plain(*values, **kwargs)
+            if requested is fetches and not capture.is_busy:
+                return plain(*values, **kwargs)
             feed = {tensor: _as_array(value) for tensor, value in given.items()}
-            answer = self._run_of(self._session)(requested, feed, options, run_metadata)
-            return answer[0] if requested is fetches else answer
+            answer = session_run(requested, feed, options, run_metadata)
+            return result(answer) if requested is fetches else answer
 
-        if len(values) != len(self._feeds):
-            return self._plain(*values, **kwargs)  # it says what is wrong
-        feeds = dict(zip(self._feeds, values, strict=True))
-        return self._capture.run(run, fetches, feeds, None, kwargs.get("run_metadata"))
+        if len(values) != len(feeds):
+            return plain(*values, **kwargs)  # it says what is wrong
+        given = dict(zip(feeds, values, strict=True))
+        return capture.run(run, fetches, given, kwargs.get("options"), kwargs.get("run_metadata"))
+
+    return call
 
 
 def _as_array(value: Any) -> Any:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import definitions_of
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
-from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, rewritten_operators
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.rewrites import FORWARDS
+from opdump.adapters.tensorflow.graphs.rewritten import rewritten_operators
 from opdump.adapters.tensorflow.graphs.summands import behind, left_alone, left_to_chance
-from opdump.adapters.tensorflow.operator_kinds import SKIPS
+from opdump.adapters.tensorflow.operator_kinds import SKIPS, writes_variable
 from opdump.adapters.tensorflow.sessions.apart import ApartGraph
 from opdump.adapters.tensorflow.sessions.graph_program import program_of
 from opdump.adapters.tensorflow.sessions.lookup import executed_graph
@@ -31,7 +30,6 @@ from opdump.adapters.tensorflow.sessions.signatures import (
     ChosenOperator,
     Selected,
     SignatureEmitter,
-    named_operator,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
@@ -72,21 +70,23 @@ class Planner:
         new_place: Callable[[], Path],
         *,
         asked_only: bool,
+        in_parts: bool,
     ) -> None:
         """`elements` are what the program fetches; `asked_only`: nothing else may be looked at. `new_place` gives a directory for each graph.
 
-        Where the capture streams, everything is watched, and comes through files.
+        Where the capture streams, everything is watched, and comes through files; in a run `in_parts` nothing can be watched.
         """
         self._capture, self._model, self._session, self._subgraph = capture, model, session, subgraph
         self._new_place = new_place
         self._asked_only = asked_only
+        self._in_parts = in_parts
         self._fetched = [
             each.name for each in elements if not isinstance(each, tf.Operation) and each.name not in subgraph.fed
         ]
         self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
         self._program: Program = program_of(subgraph, capture.stacks)
         self._operators = {op.name: op for op in self._program.operators}
-        self._tensors = {slot.tensor.name: slot.tensor for op in subgraph.operators for slot in op.outputs}
+        self._tensors = {tensor.name: tensor for op in subgraph.operations for tensor in op.outputs}
         self._executed = self._graph(())
         self._outcomes = Outcomes(
             self._program,
@@ -110,14 +110,18 @@ class Planner:
         checks = tuple(self._checks_of_calls())
         wanted = set(self._apart)
         fetches, watches = self._access()
+        if self._in_parts:
+            self._lost.update(dict.fromkeys(watches))
+            chosen = [each.without({key for key in each.keys if self._final(key) in watches}) for each in chosen]
+            watches = ()
         apart = None
         if self._apart:
             ordered = [op for op in self._program.operators if op.name in self._apart]
-            graph = self._subgraph.operators[0].operation.graph
+            graph = self._subgraph.operations[0].graph
             library = graph.as_graph_def(from_version=graph.version).library
             apart = ApartGraph(ordered, wanted, self._final, library, self._session._config)
         chosen += [
-            ChosenOperator(named_operator(op, len(chosen) + place, selected.skip_of(op) or reason))
+            ChosenOperator(op.named(len(chosen) + place, skip=selected.skip_of(op) or reason))
             for place, (op, reason) in enumerate(self._program.unseen)
         ]
         at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
@@ -141,45 +145,42 @@ class Planner:
 
     def _reads_of_variables(self) -> Iterable[tuple[Key, Key]]:
         """Tensors that are not to be looked at, and what they are the same as: reads of reference variables, what an update is seen through."""
-        for op in self._subgraph.operators:
-            for slot in op.outputs:
-                variable = read_variable(slot.tensor)
+        for op in self._subgraph.operations:
+            for tensor in op.outputs:
+                variable = read_variable(tensor)
                 if variable is not None:
-                    yield slot.tensor.name, variable.name
+                    yield tensor.name, variable.name
                 elif op.name in self._subgraph.read_late:
-                    source = op.inputs[0].tensor.name if op.op_type in FORWARDS and op.inputs else slot.tensor.name
-                    yield slot.tensor.name, source
+                    yield tensor.name, (op.inputs[0] if op.type in FORWARDS and op.inputs else tensor).name
 
     def _given(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         skip = selected.skip_of(op)
         if skip:
-            return ChosenOperator(named_operator(op, place, skip))
+            return ChosenOperator(op.named(place, skip=skip))
         inputs, outputs = selected.taken(op)
-        return ChosenOperator(named_operator(op, place), inputs, outputs)
+        return ChosenOperator(op.named(place), inputs, outputs)
 
     def _of_rewriting(self) -> Iterable[ProgramOperator]:
-        if self._asked_only or not self._subgraph.operators:
+        if self._asked_only or not self._subgraph.operations:
             return ()
-        known = {node: op for op, node in self._outcomes.nodes.items()}
-        definitions = definitions_of(self._subgraph.operators[0].operation.graph)
-        stack_of = partial(self._outcomes.stack_of, known)
-        return rewritten_operators(self._executed, known, self._operators, stack_of, definitions.__getitem__)
+        library = self._subgraph.definitions().__getitem__
+        return rewritten_operators(self._program, self._executed, self._outcomes.nodes, library)
 
     def _rewritten(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         """An operator that the runtime has put there."""
         skip = selected.skip_of(op)
         if skip:
-            return ChosenOperator(named_operator(op, place, skip))
+            return ChosenOperator(op.named(place, skip=skip))
         inputs, outputs = selected.taken(op)
         lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
         facts = {"source": "rewriting", "executed_as": op.node.op}
-        return ChosenOperator(named_operator(op, place, facts=facts), inputs, outputs, True, lost)
+        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, True, lost)
 
     def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
         may_not_run = op.body > 0 or op.name in self._subgraph.unsure
         skip = selected.skip_of(op) or self._reason(op, may_not_run=may_not_run)
         if skip:
-            return ChosenOperator(named_operator(op, place, skip))
+            return ChosenOperator(op.named(place, skip=skip))
         inputs, outputs = selected.taken(op)
         facts = self._facts(op)
         lost = set()
@@ -187,12 +188,12 @@ class Planner:
             if not self._need(slot.key):
                 lost.add(slot.key)
         if lost and self._outcomes.of[op.name] == "passed":
-            return ChosenOperator(named_operator(op, place, "not executed"))
+            return ChosenOperator(op.named(place, skip="not executed"))
         if lost and not self._asked_only:
             self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
         if op.name in self._apart and "source" not in facts:
             facts["source"] = "computed apart"
-        return ChosenOperator(named_operator(op, place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
+        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
@@ -255,12 +256,11 @@ class Planner:
     def _may_be_written(self, op: ProgramOperator, handle: Key) -> bool:
         """Whether a variable may be written in the run before an operator of a body reads it: by the function that is called, or before the call."""
         call = self._outcomes.call_around(op)
-        writes = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply", "ResourceStrided")
         inside = [each for each in self._program.operators if each.name.startswith(f"{call}/")]
         before = behind(self._executed.nodes[call], self._executed) if call in self._executed.nodes else set()
         outside = [self._operators[name] for name in before if name in self._operators]
         return any(
-            each.op_type.startswith(writes) and self._outcomes.resolved(each.inputs[0].key) == handle
+            writes_variable(each.op_type) and self._outcomes.resolved(each.inputs[0].key) == handle
             for each in (*inside, *outside)
         )
 
@@ -304,7 +304,7 @@ class Planner:
             if (
                 tensor is not None
                 and executed == key
-                and not self._capture.streams
+                and (self._in_parts or not self._capture.streams)
                 and self._subgraph.access(tensor) == "fetch"
             ):
                 fetches[key] = tensor

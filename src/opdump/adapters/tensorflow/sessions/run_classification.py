@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.operator_kinds import SKIPS, is_assignment, is_update
-from opdump.adapters.tensorflow.sessions.subgraph import GraphOperator, Subgraph
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, op_type_of
 
 Purpose = Literal["step", "initialisation", "restore", "save", "summary", "input pipeline", "reading"]
 
@@ -31,8 +31,8 @@ _READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity
 
 def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
     """What a run that fetches these operations and tensors is for."""
-    types = {op.op_type for op in subgraph.operators}
-    if any(is_update(op.op_type) and not _counts_steps(op) for op in subgraph.operators):
+    types = {op_type_of(op) for op in subgraph.operations}
+    if any(is_update(op.type) and not _counts_steps(op) for op in subgraph.operations):
         return "step"
     if types & _RESTORES:
         return "restore"
@@ -47,7 +47,7 @@ def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
         return "input pipeline"
     if types & _CHECKS and not types & {"IteratorGetNext"}:
         return "initialisation"
-    if _initialises(subgraph.operators, requested):
+    if _initialises(subgraph.operations, requested):
         return "initialisation"
     if types <= _READS:
         return "reading"
@@ -62,13 +62,13 @@ def _behind_groups(operation: Any) -> Iterable[Any]:
         yield operation
 
 
-def _initialises(operators: Sequence[GraphOperator], requested: Sequence[Any]) -> bool:
+def _initialises(operators: Sequence[Any], requested: Sequence[Any]) -> bool:
     """Whether every assignment is that of an initialiser, and nothing else is asked for."""
     if not requested:
         return False
-    assigned = [op for op in operators if is_assignment(op.op_type)]
+    assigned = [op for op in operators if is_assignment(op.type)]
     if assigned:
-        initialisers = _initialisers(assigned[0].operation.graph)
+        initialisers = _initialisers(assigned[0].graph)
         if not all(op.name in initialisers for op in assigned):
             return False
     return all(is_assignment(op.type) or op.type in _INITIALISES or op.type == "NoOp" for op in requested)
@@ -85,6 +85,6 @@ def _initialisers(graph: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-def _counts_steps(op: GraphOperator) -> bool:
+def _counts_steps(op: Any) -> bool:
     """Whether it increments the global step, as hooks and optimizers do."""
-    return bool(op.inputs) and op.inputs[0].tensor.op.name.rpartition("/")[2] == "global_step"
+    return bool(op.inputs) and op.inputs[0].op.name.rpartition("/")[2] == "global_step"

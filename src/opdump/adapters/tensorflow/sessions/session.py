@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,16 +20,18 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
 from opdump.adapters.graph_runtime import StepCount
-from opdump.adapters.tensorflow.capture import Capture, FailuresOfRuns
-from opdump.adapters.tensorflow.functions.function_state import belongs_to_fetches
+from opdump.adapters.tensorflow.capture import Capture, FailedRun, FailuresOfRuns, Model
 from opdump.adapters.tensorflow.graphs.library import hidden_callees
 from opdump.adapters.tensorflow.model_names import fetched_names
+from opdump.adapters.tensorflow.sessions.function_state import belongs_to_fetches
 from opdump.adapters.tensorflow.sessions.looking import Looking, Planner
+from opdump.adapters.tensorflow.sessions.parts import RunInParts
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, watching
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, fed_value, watching
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
+from opdump.interpreter.garbage import no_garbage_collection
 from opdump.recorder import Recorder, beside_the_program
 
 RunFunction = Callable[..., Any]
@@ -67,8 +69,8 @@ class _Signature:
         """None before it ran."""
         self.subgraphs: dict[frozenset[str], Subgraph] = {}
         """By what is fed: a fed tensor keeps operators from running."""
-        self.dumps: dict[frozenset[str], Looking] = {}
-        """By what is fed."""
+        self.dumps: dict[tuple[frozenset[str], bool], Looking] = {}
+        """By what is fed, and whether it comes in parts."""
         self.is_always_extended = False
         """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
 
@@ -97,6 +99,8 @@ class SessionCapture:
         """What the keys of the signatures name by identity."""
         self._own = threading.local()
         self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
+        self._parts: dict[str, RunInParts] = {}
+        """By the handles that the program has."""
 
     @property
     def _recorder(self) -> Recorder:
@@ -121,17 +125,13 @@ class SessionCapture:
         signature = self._signature(fetches)
         if signature is None:
             return call.plain()
-        if signature.purpose is None:
-            self._first_run(signature, feed_dict)
-        if signature.purpose != "step":
-            assert signature.purpose is not None
-            self.not_steps[signature.purpose] += 1
+        if not self._is_step(signature, feed_dict):
             first = self.capture.plan.initial_iteration
             if self._watches_all:
                 return self._observed(signature, first, call, dumps=False, extends=False)
             return self._plain(signature, first, call)
         with signature.steps.counted() as step:
-            wanted = self._records and step in self.capture.plan.steps
+            wanted = self._records and self.capture.wants(step)
             dumps = wanted and not self.capture.is_over
             extends = dumps or (self._records and signature.is_always_extended)
             if extends or self._watches_all:
@@ -144,6 +144,72 @@ class SessionCapture:
                 self.capture.end_step(step)
         return result
 
+    def set_up(self, set_up: Callable[[Any, Any], Any], fetches: Any, feeds: Sequence[Any] | None) -> Any:
+        """What `session.partial_run_setup` gives: a handle, whose parts are one step of the signature."""
+        signature = self._signature(fetches)
+        if signature is None:
+            return set_up(fetches, feeds)
+        if not self._records:
+            self.capture.note("failures of runs in parts (partial_run) are not recorded: use session.run")
+            return set_up(fetches, feeds)
+        if not self._is_step(signature, feeds):
+            return set_up(fetches, feeds)
+        # What an earlier one has given is all that is filed of it, if it has not ended.
+        self._file_parts(signature.model)
+        step = signature.steps.take()
+        self.capture.ended(signature.model.names, step)
+        dumps = self.capture.wants(step) and not self.capture.is_over
+        extends = dumps or signature.is_always_extended
+        fed = fed_names(feeds, self._graph)
+        dump = self._looking_if_possible(signature, fed, in_parts=True) if extends else None
+        if dump is None:
+            return set_up(fetches, feeds)
+        values = self._read_before(dump) if dumps else {}
+        run_at = self.capture.stacks.of_call()
+        handle = set_up([*signature.elements, *dump.fetches], feeds)
+
+        def emit(values: dict[str, Any]) -> None:
+            if dumps:
+                self._emit(signature, dump, values, step, run_at)
+                with self.capture.lock:
+                    self.capture.file_step(step)
+
+        asked = [
+            each.name for each in signature.elements if not isinstance(each, tf.Operation) and each.name not in fed
+        ]
+        self._parts[handle] = RunInParts(
+            signature.model, step, signature.subgraph(fed), asked, dump.fetches, values, emit
+        )
+        if self._file_parts not in self.capture.at_close:
+            self.capture.at_close.append(self._file_parts)
+        return handle
+
+    def part(
+        self,
+        run: Callable[[list[Any]], Sequence[Any]],
+        handle: str,
+        fetches: Sequence[Any],
+        feeds: Mapping[Any, Any],
+    ) -> Sequence[Any]:
+        """What a part of a run gives; `run` runs it with other fetches."""
+        parts = self._parts.get(handle)
+        if parts is None:
+            return run([*fetches])
+        results = parts.run(run, fetches, {key.deref(): value for key, value in feeds.items()})
+        if parts.has_ended:
+            del self._parts[handle]
+            parts.file()
+            if self.capture.wants(parts.step):
+                self.capture.complete(parts.step)
+        return results
+
+    def _file_parts(self, model: Model | None = None) -> None:
+        """Files what runs in parts of this model, or of all, have given that have not ended."""
+        for handle, parts in list(self._parts.items()):
+            if model in (None, parts.model):
+                del self._parts[handle]
+                parts.file()
+
     def _plain(self, signature: _Signature, step: int, call: _Call) -> Any:
         """The program's own run; of a failure is filed what is known without having watched it."""
         try:
@@ -151,7 +217,7 @@ class SessionCapture:
         except tf.errors.OpError as error:
             if self._failures is not None:
                 subgraph = signature.subgraph(fed_names(call.feed_dict, self._graph))
-                self._failures.record(error, signature.model, step, subgraph, call.run, call.feed_dict, {})
+                self._failures.record(error, FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, {}))
             raise
 
     def _observed(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
@@ -181,7 +247,8 @@ class SessionCapture:
             if self._failures is not None:
                 own.extra = ()
                 seen = {} if watched is None else watched.seen
-                self._failures.record(error, signature.model, step, subgraph, call.run, call.feed_dict, seen)
+                run = FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, seen)
+                self._failures.record(error, run)
             raise
         finally:
             values, own.values, own.is_busy = own.values, {}, False
@@ -242,12 +309,10 @@ class SessionCapture:
             return None
         known = {tensor.name for tensor in fetch_list}
         for key, value in feeds.items():  # what is fed cannot be fetched
-            tensor, array = key.deref(), np.asarray(value)
+            tensor = key.deref()
             known.add(tensor.name)
-            dtype = tensor.dtype.base_dtype
-            if dtype != tf.string and array.dtype != dtype.as_numpy_dtype:
-                continue  # a handle stands for the value
-            own.values[tensor.name] = (ObservedValue(array, stays=False),)
+            if (fed := fed_value(tensor, value)) is not None:
+                own.values[tensor.name] = (fed,)
         own.requested = [tensor.name for tensor in fetch_list]
         own.added = [tensor for tensor in own.extra if tensor.name not in known]
         return [*fetch_list, *own.added], list(target_list)
@@ -288,30 +353,40 @@ class SessionCapture:
             self._kept.append(elements)
         return signature
 
-    def _first_run(self, signature: _Signature, feed_dict: Mapping[Any, Any] | None) -> None:
+    def _is_step(self, signature: _Signature, feeds: Iterable[Any] | None) -> bool:
+        """Whether a run of a signature is a step; one that is none is counted."""
+        purpose = signature.purpose or self._first_run(signature, feeds)
+        if purpose != "step":
+            self.not_steps[purpose] += 1
+        return purpose == "step"
+
+    def _first_run(self, signature: _Signature, feeds: Iterable[Any] | None) -> Purpose:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
-        subgraph = signature.subgraph(fed_names(feed_dict, self._graph))
-        signature.purpose = purpose_of(subgraph, signature.elements)
+        subgraph = signature.subgraph(fed_names(feeds, self._graph))
+        purpose = signature.purpose = purpose_of(subgraph, signature.elements)
         signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(subgraph)
-        for op in subgraph.operators:
-            if self._records and op.op_type.endswith(_DATASETS) and hidden_callees(op.operation.node_def):
+        for op in subgraph.operations:
+            if self._records and op.type.endswith(_DATASETS) and hidden_callees(op.node_def):
                 self.capture.note(
-                    f"the functions that {op.name} ({op.op_type}) runs are not shown: a data set runs them in threads of the runtime"
+                    f"the functions that {op.name} ({op.type}) runs are not shown: a data set runs them in threads of the runtime"
                 )
         write = self.capture.write_graph
         if write is not None and self._records and not self.capture.is_over:
-            write(signature.model, subgraph, is_computational=signature.purpose == "step")
+            write(signature.model, subgraph, is_computational=purpose == "step")
+        return purpose
 
     @beside_the_program
-    def _looking_if_possible(self, signature: _Signature, fed: frozenset[str]) -> Looking | None:
+    def _looking_if_possible(
+        self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False
+    ) -> Looking | None:
         """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
         try:
-            return self._looking(signature, fed)
+            return self._looking(signature, fed, in_parts=in_parts)
         except tf.errors.OpError:
             return None
 
-    def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking:
-        found = signature.dumps.get(fed)
+    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool) -> Looking:
+        found = signature.dumps.get((fed, in_parts))
         if found is None:
             subgraph = signature.subgraph(fed)
             is_clustered = self._clusters(subgraph)
@@ -325,13 +400,15 @@ class SessionCapture:
                 subgraph,
                 self._folders.new,
                 asked_only=is_clustered,
+                in_parts=in_parts,
             )
-            found = signature.dumps[fed] = planner.plan()
+            with no_garbage_collection():
+                found = signature.dumps[fed, in_parts] = planner.plan()
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
         """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
-        marked = has_marked_clusters(op.operation.node_def for op in subgraph.operators)
+        marked = has_marked_clusters(op.node_def for op in subgraph.operations)
         return marked or clusters_sessions(self._session._config)
 
 
@@ -350,10 +427,10 @@ def _beside(dump: Path) -> Path | None:
     return next(places, None)
 
 
-def fed_names(feed_dict: Mapping[Any, Any] | None, graph: Any) -> frozenset[str]:
-    """The names of the tensors that a feed dictionary gives; keys that a session refuses are left out."""
+def fed_names(feeds: Iterable[Any] | None, graph: Any) -> frozenset[str]:
+    """The names of the tensors that the keys of a feed dictionary are; those that a session refuses are left out."""
     names = set()
-    for key in feed_dict or ():
+    for key in feeds or ():
         for element in tf.nest.flatten(key, expand_composites=True):
             with suppress(TypeError, ValueError, KeyError):
                 names.add(graph.as_graph_element(element, allow_operation=False).name)

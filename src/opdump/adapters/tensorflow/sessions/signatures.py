@@ -6,25 +6,23 @@ All that a run needs is worked out once; then a dumped run is one call with more
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Final
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
-from opdump.adapters.host import Choice, HostColumns, HostTensor
-from opdump.adapters.tensorflow.attributes import arguments_of
+from opdump.adapters.host import HostTensor, RepeatedArrays
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.executed import Key
-from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, ProgramSlot
-from opdump.adapters.tensorflow.operator_kinds import ModelSlots
+from opdump.adapters.tensorflow.graphs.library import Slot, are_handles
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
+from opdump.adapters.tensorflow.operator_kinds import ENTERS, ModelSlots
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import IO, SkipReason
 
-AT_REST: Final = frozenset({"Const", "Enter", "RefEnter"})
+AT_REST: Final = ENTERS | {"Const"}
 """Of loops and branches, who gives what does not come with each execution of who reads it."""
 
 Values = Mapping[Key, Sequence[ObservedValue]]
@@ -36,8 +34,8 @@ class ChosenOperator:
     """An operator and what is taken of it: nothing where `operator.skip` says why. `slots` are its inputs, then its outputs, by tensor."""
 
     operator: NamedOperator
-    inputs: tuple[ProgramSlot, ...] = ()
-    outputs: tuple[ProgramSlot, ...] = ()
+    inputs: tuple[Slot, ...] = ()
+    outputs: tuple[Slot, ...] = ()
     may_not_run: bool = False
     """Whether it stands in a branch, a loop or a function."""
     lost: frozenset[Key] = frozenset()
@@ -48,12 +46,20 @@ class ChosenOperator:
         return self.operator.skip
 
     @property
+    def keys(self) -> set[Key]:
+        return {slot.key for slot in (*self.inputs, *self.outputs)}
+
+    def without(self, lost: Collection[Key]) -> ChosenOperator:
+        """The same where nobody can look at these tensors either."""
+        return replace(self, lost=self.lost.union(lost)) if lost else self
+
+    @property
     def unseen(self) -> SkipReason:
         """Why there is nothing of it where nothing was seen."""
         lost = any(slot.key in self.lost for slot in self.outputs or self.inputs)
         return "not executed" if self.may_not_run and not lost else "not observed"
 
-    def unseen_tensor(self, slot: ProgramSlot) -> SkipReason:
+    def unseen_tensor(self, slot: Slot) -> SkipReason:
         """Why there is nothing of one of its tensors."""
         return "not observed" if slot.key in self.lost else self.unseen
 
@@ -84,30 +90,20 @@ class Selected:
         is_data = op.op_type in ("Placeholder", "PlaceholderV2")
         if not skip and not is_data and op.outputs and all(slot.key in self._fed for slot in op.outputs):
             return "fed"
-        if not skip and op.outputs and all(slot.is_handle for slot in op.outputs) and not self._slots(op, "input"):
+        if not skip and are_handles(op.outputs) and not self._slots(op, "input"):
             return "handle"
         return skip
 
-    def taken(self, op: ProgramOperator) -> tuple[tuple[ProgramSlot, ...], tuple[ProgramSlot, ...]]:
+    def taken(self, op: ProgramOperator) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
         """The inputs and outputs that the plan takes."""
         return self._slots(op, "input"), self._slots(op, "output")
 
-    def _slots(self, op: ProgramOperator, io: IO) -> tuple[ProgramSlot, ...]:
+    def _slots(self, op: ProgramOperator, io: IO) -> tuple[Slot, ...]:
         slots = op.inputs if io == "input" else op.outputs
         if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
             return ()
         excluded = self._selection.excluded(op.name, op.op_type, io)
         return tuple(slot for slot in slots if slot.slot not in excluded and not slot.is_handle)
-
-
-def named_operator(
-    op: ProgramOperator, place: int, skip: SkipReason = "", facts: Mapping[str, str] | None = None
-) -> NamedOperator:
-    """An operator as records have it; `facts` say how it ran, beside its arguments."""
-    arguments = arguments_of(op.node)
-    if facts:
-        arguments = {**arguments, **facts}
-    return NamedOperator(op.op_type, op.name, place, arguments, op.stack, skip=skip)
 
 
 class SignatureEmitter:
@@ -177,7 +173,7 @@ class SignatureEmitter:
     def _prepared(self, operators: Sequence[ChosenOperator]) -> _Prepared:
         places: dict[Key, int] = {}
 
-        def slots(found: Sequence[ProgramSlot]) -> tuple[BlockSlot, ...]:
+        def slots(found: Sequence[Slot]) -> tuple[BlockSlot, ...]:
             return tuple(
                 BlockSlot(each.slot, each.argument, each.source, places.setdefault(self._keys[each.key], len(places)))
                 for each in found
@@ -218,27 +214,15 @@ class _Prepared:
         self.keys = keys
         self.operators = operators
         self._block = block
-        self._kinds: list[tuple[tuple[int, ...], Any]] = []
-        self._choice: Choice | None = None
+        self._repeated = RepeatedArrays()
 
     def emit(self, seen: Sequence[ObservedValue], run: GraphRun, hosts: dict[int, HostTensor]) -> None:
         """Hands them over with what each tensor was: by their addresses, where types and shapes are those of the run before."""
         arrays = [each.array for each in seen]
-        if not run.takes(self._block) or not all(map(_is_dense, arrays)):
+        if not run.takes(self._block) or not all(array.flags.c_contiguous for array in arrays):
             run.emit_block(self._block, [_host(each, hosts) for each in seen])
             return
-        kinds = [(each.shape, each.dtype) for each in arrays]
-        if self._choice is None or kinds != self._kinds:
-            places = [(0, number) for number in range(len(seen))]
-            self._kinds, self._choice = kinds, Choice([_host(each, hosts) for each in seen], places)
-        columns = HostColumns()
-        columns.extend(np.array([each.__array_interface__["data"][0] for each in arrays], np.int64))
-        objects = [_host(seen[number], hosts) for number in self._choice.objects]
-        run.emit_block(self._block, self._choice.of(columns, objects=objects))
-
-
-def _is_dense(array: Any) -> bool:
-    return bool(array.flags.c_contiguous)
+        run.emit_block(self._block, self._repeated.of(arrays, lambda number: _host(seen[number], hosts)))
 
 
 def _read(
@@ -264,9 +248,7 @@ def _host(value: ObservedValue, hosts: dict[int, HostTensor]) -> HostTensor:
     return host
 
 
-def _live(
-    slot: ProgramSlot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator
-) -> LiveTensor:
+def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor], chosen: ChosenOperator) -> LiveTensor:
     if value is None:
         return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, chosen.unseen_tensor(slot))
     return live_tensor(slot.slot, slot.argument, _host(value, hosts), slot.source)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.effects import definitions_of, is_pure
 from opdump.adapters.tensorflow.graphs.library import CALLS
+from opdump.adapters.tensorflow.graphs.regions import ROOT, Region, region_of
 from opdump.adapters.tensorflow.graphs.summands import SHARES
-from opdump.adapters.tensorflow.operator_kinds import PASSES_ON
+from opdump.adapters.tensorflow.operator_kinds import ENTERS, NEXT, PASSES_ON, SWITCHES
 from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
@@ -27,39 +29,15 @@ _SHARES_MEMORY = SHARES | frozenset(
     {"IdentityN", "Split", "Print", "Concat", "ConcatV2", "Pack", "AddN", "GuaranteeConst", "Merge", "_SwitchN"}
 )
 """May give the memory of what they read, for one shape or another."""
-_SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor in a slot of an operator."""
-
-    slot: int
-    argument: str
-    tensor: Any
-    source: str = ""
-    """Of an input: `{op_name}:{slot}` of who makes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphOperator:
-    """An operator of a signature. `place` is that in the running order."""
-
-    operation: Any
-    name: str
-    op_type: str
-    place: int
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """The operators of a signature."""
+    """The operations of a signature, in their running order."""
 
-    operators: tuple[GraphOperator, ...]
-    given: tuple[GraphOperator, ...]
-    """Operators that fed tensors keep from running; they have no inputs, and the last places."""
+    operations: tuple[Any, ...]
+    given: tuple[Any, ...]
+    """Those that fed tensors keep from running."""
     fed: frozenset[str]
     """Names of fed tensors."""
     unsure: frozenset[str]
@@ -70,6 +48,10 @@ class Subgraph:
     """Those of them that are read after an update: their readers see it, and would not if they were given a copy."""
     with_effects: frozenset[str]
     """Operators that are not to run once more: see `effects`."""
+
+    def definitions(self) -> dict[str, Any]:
+        """The definitions of the functions that the graph has, by name."""
+        return definitions_of(self.operations[0].graph) if self.operations else {}
 
     def access(self, tensor: Any) -> Access:
         """How the value of a tensor is got hold of."""
@@ -84,6 +66,24 @@ class Subgraph:
 def subgraph_of(fetched: Iterable[Any], fed: Collection[str]) -> Subgraph:
     """The closure of fetched operations and tensors, where the tensors named in `fed` (`x:0`) are given."""
     fetched = tuple(fetched)
+    found, given = operations_behind(fetched, fed)
+    order = _running_order(found)
+    aliases = _aliases(order)
+    return Subgraph(
+        tuple(order),
+        tuple(_by_creation([operation for name, operation in given.items() if name not in found])),
+        frozenset(fed),
+        _unsure(order),
+        aliases,
+        _read_after_updates(
+            order, aliases, {element.op.name for element in fetched if not isinstance(element, tf.Operation)}
+        ),
+        _with_effects(order),
+    )
+
+
+def operations_behind(fetched: Iterable[Any], fed: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The operations that run for fetched operations and tensors, by name; and those whose tensors are fed to them."""
     found: dict[str, Any] = {}
     given: dict[str, Any] = {}
     waiting = []
@@ -103,22 +103,7 @@ def subgraph_of(fetched: Iterable[Any], fed: Collection[str]) -> Subgraph:
             else:
                 waiting.append(tensor.op)
         waiting += operation.control_inputs
-    order = _running_order(list(found.values()), found)
-    operators = tuple(_operator(operation, place) for place, operation in enumerate(order))
-    kept = _by_creation([operation for name, operation in given.items() if name not in found])
-    at_rest = tuple(replace(_operator(operation, len(order) + each), inputs=()) for each, operation in enumerate(kept))
-    aliases = _aliases(order)
-    return Subgraph(
-        operators,
-        at_rest,
-        frozenset(fed),
-        _maybe_dead(order) | _within_loops(order),
-        aliases,
-        _read_after_updates(
-            order, aliases, {element.op.name for element in fetched if not isinstance(element, tf.Operation)}
-        ),
-        _with_effects(order),
-    )
+    return found, given
 
 
 def _with_effects(order: Sequence[Any]) -> frozenset[str]:
@@ -141,89 +126,56 @@ def read_variable(tensor: Any) -> Any | None:
     return source if source.op.type in _VARIABLES and source.dtype._is_ref_dtype else None
 
 
-def _operator(operation: Any, place: int) -> GraphOperator:
-    names = _argument_names(operation.op_def.input_arg, operation, len(operation.inputs))
-    inputs = tuple(
-        Slot(slot, name, tensor, tensor.name)
-        for slot, (name, tensor) in enumerate(zip(names, operation.inputs, strict=True))
-    )
-    names = _argument_names(operation.op_def.output_arg, operation, len(operation.outputs))
-    outputs = tuple(
-        Slot(slot, name, tensor) for slot, (name, tensor) in enumerate(zip(names, operation.outputs, strict=True))
-    )
-    op_type = type_of(operation.node_def) if operation.type in CALLS else operation.type
-    return GraphOperator(operation, operation.name, op_type, place, inputs, outputs)
+def op_type_of(operation: Any) -> str:
+    """The type of an operation, which is another one where XLA compiles what it runs."""
+    return type_of(operation.node_def) if operation.type in CALLS else str(operation.type)
 
 
-def _argument_names(arguments: Sequence[Any], operation: Any, count: int) -> list[str]:
-    """The names of an operator's arguments, one for each tensor: those of a list are numbered."""
-    names: list[str] = []
-    for argument in arguments:
-        if argument.number_attr:
-            size = operation.get_attr(argument.number_attr)
-        elif argument.type_list_attr:
-            size = len(operation.get_attr(argument.type_list_attr))
-        else:
-            names.append(argument.name)
-            continue
-        names += [f"{argument.name}_{number}" for number in range(size)]
-    return names if len(names) == count else [""] * count
-
-
-def _running_order(operations: Sequence[Any], found: Collection[str]) -> list[Any]:
+def _running_order(found: Mapping[str, Any]) -> list[Any]:
     """Operators after what they read and wait for; among equals the one that was made first. Loops are entered at their merges."""
-    made = {operation.name: number for number, operation in enumerate(_by_creation(operations))}
-    missing: dict[str, int] = {}
-    readers: dict[str, list[Any]] = {}
+    made = {operation.name: number for number, operation in enumerate(_by_creation(found.values()))}
+    behind: TopologicalSorter[str] = TopologicalSorter()
+    for operation in found.values():
+        makers = (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
+        behind.add(operation.name, *(each.name for each in makers if each.name in found and each.type not in NEXT))
+    behind.prepare()
     ready: list[tuple[int, str]] = []
-    named = {operation.name: operation for operation in operations}
-    for operation in operations:
-        before = {
-            other.name
-            for other in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
-            if other.name in found and other.type not in ("NextIteration", "RefNextIteration")
-        }
-        missing[operation.name] = len(before)
-        for name in before:
-            readers.setdefault(name, []).append(operation)
-        if not before:
-            heapq.heappush(ready, (made[operation.name], operation.name))
     order = []
-    while ready:
+    while behind.is_active():
+        for name in behind.get_ready():
+            heapq.heappush(ready, (made[name], name))
         _, name = heapq.heappop(ready)
-        order.append(named[name])
-        for reader in readers.get(name, ()):
-            missing[reader.name] -= 1
-            if missing[reader.name] == 0:
-                heapq.heappush(ready, (made[reader.name], reader.name))
+        order.append(found[name])
+        behind.done(name)
     return order
 
 
-def _by_creation(operations: Sequence[Any]) -> list[Any]:
+def _by_creation(operations: Iterable[Any]) -> list[Any]:
     return sorted(operations, key=lambda operation: operation._id)
 
 
-def _maybe_dead(order: Sequence[Any]) -> frozenset[str]:
-    """The operators that run only if a switch goes their way; `order` is a running order.
+def _unsure(order: Sequence[Any]) -> frozenset[str]:
+    """The operators that run only if a switch goes their way, and those in loops; `order` is a running order.
 
-    An operator runs under the conditions of all that it reads and waits for; a merge under those that its inputs share; what leaves a
-    loop under those of whoever enters it.
+    Those of gradients in a loop too, which a session takes for fetchable.
     """
-    conditions: dict[str, frozenset[tuple[str, int]]] = {}
+    regions: dict[str, Region] = {}
     for operation in order:
-        # What is not there yet comes round a loop, and what was fed has no condition.
-        known = [_conditions(tensor, conditions) for tensor in operation.inputs if tensor.op.name in conditions]
-        waited = [conditions[other.name] for other in operation.control_inputs if other.name in conditions]
-        if operation.type in ("Merge", "RefMerge"):
-            own = frozenset.intersection(*known) if known else frozenset()
-        else:
-            own = frozenset().union(*known, *waited)
-        if operation.type in ("Exit", "RefExit"):
-            loop = operation.inputs[0].op.inputs[1].name if operation.inputs[0].op.type in _SWITCHES else ""
-            own = frozenset(pair for pair in own if pair[0] != loop)
-        conditions[operation.name] = own
-    switches = {operation.name for operation in order if operation.type in _SWITCHES}
-    return frozenset(name for name, own in conditions.items() if own) | switches
+        # What is not there yet comes round a loop, and what was fed runs as often as the whole.
+        read = [_region_of(tensor, regions) for tensor in operation.inputs if tensor.op.name in regions]
+        waited = [regions[other.name] for other in operation.control_inputs if other.name in regions]
+        entered = operation.get_attr("frame_name").decode() if operation.type in ENTERS else ""
+        regions[operation.name] = region_of(operation.type, read, waited, entered)
+    switches = {operation.name for operation in order if operation.type in SWITCHES}
+    return frozenset(name for name, region in regions.items() if region != ROOT) | switches
+
+
+def _region_of(tensor: Any, regions: Mapping[str, Region]) -> Region:
+    own = regions[tensor.op.name]
+    if tensor.op.type in SWITCHES:
+        decides = tensor.op.inputs[1]
+        return own.behind((decides.op.name, decides.value_index), tensor.value_index)
+    return own
 
 
 def _aliases(order: Sequence[Any]) -> frozenset[str]:
@@ -265,27 +217,3 @@ def _is_update_of_reference(operation: Any) -> bool:
         and any(tensor.dtype._is_ref_dtype for tensor in operation.inputs)
         and any(tensor.dtype._is_ref_dtype for tensor in operation.outputs)
     )
-
-
-def _within_loops(order: Sequence[Any]) -> frozenset[str]:
-    """The operators between the entries of a loop and its exits; those of gradients too, which a session takes for fetchable."""
-    depths: dict[str, int] = {}
-    for operation in order:
-        around = [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-        depth = max((depths.get(other.name, 0) for other in around), default=0)
-        entered = operation.type in ("Enter", "RefEnter")
-        left = operation.type in ("Exit", "RefExit")
-        depths[operation.name] = max(0, depth + entered - left)
-    return frozenset(name for name, depth in depths.items() if depth)
-
-
-def _conditions(tensor: Any, conditions: Mapping[str, frozenset[tuple[str, int]]]) -> frozenset[tuple[str, int]]:
-    own = conditions[tensor.op.name]
-    if tensor.op.type in _SWITCHES:
-        return own | {(tensor.op.inputs[1].name, tensor.value_index)}
-    return own
-
-
-def dtype_of(slot: Slot) -> str:
-    """The type of the tensor in a slot."""
-    return str(slot.tensor.dtype.base_dtype.name)

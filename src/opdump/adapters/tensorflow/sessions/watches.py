@@ -48,6 +48,13 @@ class ObservedValue:
         self.stays = stays
 
 
+def fed_value(tensor: Any, value: Any) -> ObservedValue | None:
+    """What is fed to a tensor, which the program may write into; None where a handle stands for the value."""
+    dtype, array = tensor.dtype.base_dtype, np.asarray(value)
+    has_elements = dtype == tf.string or array.dtype == dtype.as_numpy_dtype
+    return ObservedValue(array, stays=False) if has_elements else None
+
+
 @dataclass(slots=True)
 class WatchedRun:
     """The options of a run whose tensors are watched; after it, what was seen of each, by name, in order."""

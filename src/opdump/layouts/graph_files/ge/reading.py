@@ -71,7 +71,7 @@ def _read(path: Path) -> str:
                 "(DUMP_GE_GRAPH=2)"
             )
         with path.open("rb") as stream:
-            return stream.read(_LARGEST + 1).decode("utf-8", "replace")
+            return stream.read(status.st_size + 1).decode("utf-8", "replace")
     except OSError as error:
         raise CorruptDumpError(f"{path}: cannot be read ({error.strerror}); a graph file was expected") from error
 

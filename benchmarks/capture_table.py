@@ -1,0 +1,110 @@
+"""What each kind of dump costs a training step of PyTorch, from large operators to tiny ones.
+
+    python benchmarks/capture_table.py [--rounds 8] [--only MLP]
+
+One process, one torch thread; ten minutes. Printed is the ratio to the plain step, in CPU seconds of the process (a disk is waited for by
+others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `tensors` and `packed` are
+tensors and statistics, with a file for each tensor and with one file for all (`layout="packed"`); the files are removed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from intervals import interval
+from memory import keep_freed_memory
+from workloads import STEPS, Step
+
+import opdump
+from opdump.kernels import active
+
+_ALL: Final = ("max", "min", "avg", "count", "negative zero count", "positive zero count", "nan count", "negative inf count",
+               "positive inf count", "zero count", "l2norm")  # fmt: skip
+_KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
+    "plain": None,
+    "again": None,
+    "not dumped": {"saved_data": "statistic", "iteration": "1000"},
+    "statistics": {"saved_data": "statistic", "statistic_category": _ALL},
+    "+ md5": {"saved_data": "statistic", "statistic_category": (*_ALL, "md5")},
+    "tensors": {"saved_data": "full", "statistic_category": _ALL},
+    "packed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
+}
+_WARM_UP = 3
+"""The first steps name what they meet and fill caches."""
+_SHORT: Final = 0.2
+"""Seconds of plain steps that are timed at least, in a round."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", choices=list(STEPS), action="append")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    logging.getLogger("opdump").setLevel(logging.ERROR)  # that nothing was captured is what is measured
+    print(f"kernels: {active()}; torch {torch.__version__}; CPU seconds, ratios to plain with their 95 % intervals")
+    print(f"{'workload':13}{'plain':>10}" + "".join(f"{kind:>20}" for kind in list(_KINDS)[1:]))
+    for name in arguments.only or STEPS:
+        seconds = _measured(STEPS[name](), arguments.rounds)
+        plain = statistics.median(seconds["plain"])
+        cells = []
+        for kind in list(_KINDS)[1:]:
+            ratios = [value / base for value, base in zip(seconds[kind], seconds["plain"], strict=True)]
+            low, high = interval(ratios)
+            cells.append(f"{statistics.median(ratios):.2f} ({low:.2f}-{high:.2f})")
+        print(f"{name:13}{plain * 1e3:7.2f} ms" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+
+
+def _measured(step: Step, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of a step by kind, one value a round."""
+    for _ in range(_WARM_UP):
+        step()
+    timed = max(3, int(_SHORT / max(seconds_of(step, 3), 1e-9)))
+    seconds: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    for number in range(rounds + 1):
+        for kind in random.sample(list(_KINDS), len(_KINDS)):
+            gc.collect()
+            with under(kind):
+                for _ in range(_WARM_UP):
+                    step()
+                took = seconds_of(step, 3 if kind in ("tensors", "packed") else timed)
+            if number > 0:  # the first round imports and allocates
+                seconds[kind].append(took)
+    return seconds
+
+
+@contextmanager
+def under(kind: str) -> Iterator[None]:
+    """The block runs under a capture of that kind, whose files are removed again."""
+    options = _KINDS[kind]
+    root = Path(tempfile.mkdtemp(prefix="opdump-table-"))
+    try:
+        with nullcontext() if options is None else opdump.capture(path=root, **{"iteration": "all", **options}):
+            yield
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def seconds_of(step: Step, count: int) -> float:
+    """CPU seconds of the process for one step."""
+    begun = time.process_time()
+    for _ in range(count):
+        step()
+    return (time.process_time() - begun) / count
+
+
+if __name__ == "__main__":
+    main()

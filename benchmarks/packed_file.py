@@ -1,0 +1,69 @@
+"""How fast a file of elements is written, beside what `dd` writes into the same directory in the same run.
+
+    python benchmarks/packed_file.py [--directory DIR] [--megabytes 512] [--rounds 5]
+
+Wall seconds from the first tensor until the last byte was handed to the system, best of the rounds; `dd` writes the same number of bytes
+in blocks of 1 MB. Rounds of all sizes are interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from opdump.kernels import active
+from opdump.layouts.packed.elements_file import ElementsFile
+
+_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 26)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    most = arguments.megabytes << 20
+    best: dict[int, float] = {}
+    best_dd = 0.0
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
+        for _ in range(arguments.rounds):
+            best_dd = max(best_dd, _dd(Path(folder) / "dd", arguments.megabytes))
+            for size in _SIZES:
+                best[size] = max(best.get(size, 0.0), _packed(Path(folder) / "1.pack", size, most))
+    print(f"kernels: {active()}; dd {best_dd / 1e9:.2f} GB/s")
+    for size, speed in best.items():
+        print(
+            f"{size / 1024:8.0f} KB {speed / 1e9:6.2f} GB/s {speed / best_dd:6.0%} of dd {speed / size:10.0f} tensors/s"
+        )
+
+
+def _dd(path: Path, megabytes: int) -> float:
+    began = time.perf_counter()
+    command = ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={megabytes}"]
+    subprocess.run(command, check=True, capture_output=True)
+    took = time.perf_counter() - began
+    path.unlink()
+    return (megabytes << 20) / took
+
+
+def _packed(path: Path, size: int, most: int) -> float:
+    array = np.random.default_rng(0).standard_normal(size // 4, dtype=np.float32)
+    count = max(1, min(most // size, 100_000))
+    began = time.perf_counter()
+    file = ElementsFile(path, 1 << 28)
+    for number in range(count):
+        file.append(f"Net/0/0/Add.Add-op{number}.0.0.1795247154245448.output.0.DefaultFormat.npy", array)
+    file.close()
+    took = time.perf_counter() - began
+    path.unlink()
+    return count * size / took
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+// Digests of tensors, by the names of the statistics: `md5`, `hash` (SHA-1 as MindSpore computes it) and `xxh3`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hash_batch.h"
+#include "xxh3.h"
+
+namespace opdump {
+
+// The elements of a tensor where they lie, any strides, in bytes. `dimensions` <= kMaxDimensions.
+struct StridedElements {
+  const void* elements;
+  int64_t item;
+  int dimensions;
+  const int64_t* shape;
+  const int64_t* strides;
+  int64_t count;
+};
+
+// MindSpore hashes in slices of so many elements, and then the hexadecimal digests of the slices, joined.
+constexpr int64_t kSha1Slice = 20480;
+
+class DigestBatch {
+ public:
+  // std::invalid_argument for a name that is none. See HashBatch for the others.
+  DigestBatch(const std::vector<std::string>& names, int64_t capacity, bool with_instructions);
+
+  // Takes the elements as they are now; the number of the tensor.
+  size_t add(const StridedElements& tensor);
+  // Whether it hashes what was added before when the next one is added.
+  bool is_full() const;
+  // In the order of the names, hexadecimal.
+  std::vector<std::string> digests(size_t number);
+  size_t size() const { return size_; }
+  void clear();
+
+ private:
+  enum class Kind { md5, sha1, xxh3 };
+  struct Slices {
+    size_t first;
+    size_t count;
+  };
+  void add_sha1(const StridedElements& tensor, const uint8_t* dense);
+  std::string sha1(size_t number);
+
+  std::vector<Kind> kinds_;
+  std::unique_ptr<HashBatch> md5_;
+  std::unique_ptr<HashBatch> sha1_;
+  std::vector<Slices> slices_;  // those of each tensor in sha1_
+  bool with_xxh3_ = false;
+  std::vector<Xxh3> xxh3_;
+  std::vector<uint8_t> gathered_;
+  size_t size_ = 0;
+};
+
+}  // namespace opdump

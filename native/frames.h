@@ -1,0 +1,14 @@
+// Walks the frames of Python's call stack: the compiled twin of interpreter/frames.py.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h>
+#endif
+
+namespace opdump {
+
+// Adds the class `Frames` to a module; -1 with an exception set where that fails.
+int add_frames(PyObject* module);
+
+}  // namespace opdump

@@ -1,0 +1,82 @@
+// The loop of XXH3 over the stripes of a large input. Compiled once for each instruction set, with OPDUMP_KERNELS
+// naming the namespace.
+#include "lanes.h"
+#include "xxh3.h"
+
+namespace opdump {
+namespace OPDUMP_KERNELS {
+namespace {
+
+constexpr int kParts = kXxh3Stripe / kVectorBytes;
+constexpr int kStripesOfBlock = (kXxh3SecretBytes - kXxh3Stripe) / 8;
+constexpr int64_t kBlockBytes = kStripesOfBlock * kXxh3Stripe;
+using Words = Vector<uint64_t>;
+
+// The product of the lower halves.
+inline Words lower_product(Words x, Words y) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_mul_epu32(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(y)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(_mm256_mul_epu32(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(y)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<Words>(_mm_mul_epu32(reinterpret_cast<__m128i>(x), reinterpret_cast<__m128i>(y)));
+#else
+  return (x & 0xffffffffU) * (y & 0xffffffffU);
+#endif
+}
+
+inline Words neighbours(Words x) {
+  Words order;
+  each<kVectorBytes / 8>(OPDUMP_STEP(i) { order[+i] = i ^ 1; });
+  return __builtin_shuffle(x, order);
+}
+
+struct Accumulators {
+  Words part[kParts];
+
+  void take(const uint8_t* stripe, const uint8_t* secret) {
+    each<kParts>(OPDUMP_STEP(k) {
+      const Words words = load_bytes<Words>(stripe + k * kVectorBytes);
+      const Words mixed = words ^ load_bytes<Words>(secret + k * kVectorBytes);
+      part[k] += neighbours(words) + lower_product(mixed, mixed >> 32);
+    });
+  }
+
+  void scramble() {
+    const uint8_t* secret = kXxh3Secret + kXxh3SecretBytes - kXxh3Stripe;
+    each<kParts>(OPDUMP_STEP(k) {
+      const Words mixed = part[k] ^ (part[k] >> 47) ^ load_bytes<Words>(secret + k * kVectorBytes);
+      const Words prime = Words{} + kXxh3Prime32_1;
+      part[k] = lower_product(mixed, prime) + (lower_product(mixed >> 32, prime) << 32);
+    });
+  }
+};
+
+void stripes(const uint8_t* bytes, int64_t count, uint64_t (&result)[kXxh3Accumulators]) {
+  constexpr uint64_t kInitial[kXxh3Accumulators] = {kXxh3Prime32_3, kXxh3Prime64_1, kXxh3Prime64_2, kXxh3Prime64_3,
+                                                    kXxh3Prime64_4, kXxh3Prime32_2, kXxh3Prime64_5, kXxh3Prime32_1};
+  Accumulators accumulators;
+  std::memcpy(&accumulators, kInitial, sizeof kInitial);
+  const uint8_t* last = bytes + count - kXxh3Stripe;
+  for (; count > kBlockBytes; count -= kBlockBytes, bytes += kBlockBytes) {
+    for (int i = 0; i < kStripesOfBlock; ++i) {
+      __builtin_prefetch(bytes + i * kXxh3Stripe + 1024);
+      accumulators.take(bytes + i * kXxh3Stripe, kXxh3Secret + 8 * i);
+    }
+    accumulators.scramble();
+  }
+  for (int i = 0; i < (count - 1) / kXxh3Stripe; ++i) accumulators.take(bytes + i * kXxh3Stripe, kXxh3Secret + 8 * i);
+  accumulators.take(last, kXxh3Secret + kXxh3SecretBytes - 71);
+  std::memcpy(result, &accumulators, sizeof result);
+}
+
+}  // namespace
+}  // namespace OPDUMP_KERNELS
+
+#define OPDUMP_JOIN_(a, b) a##b
+#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
+
+extern const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3);
+const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3) = OPDUMP_KERNELS::stripes;
+
+}  // namespace opdump

@@ -1,0 +1,135 @@
+"""Notices what the program does at once that begins and ends its steps: tapes, gradients, assignments by hand, optimizers.
+
+A training loop may be written with an optimizer or by hand. What a traced function does is told by its definition (`updates.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from opdump.adapters.replacements import Replacements
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.model_names import replace_methods
+from opdump.adapters.tensorflow.operator_kinds import writes_variable
+
+# Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
+_OPTIMIZERS: Final = (
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply"),
+    ("keras.src.optimizers.optimizer", "_BaseOptimizer", "apply_gradients"),
+    ("keras.src.optimizers.optimizer", "Optimizer", "apply_gradients"),
+    ("keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2", "apply_gradients"),
+    ("tensorflow.python.training.optimizer", "Optimizer", "apply_gradients"),
+)
+_VARIABLES: Final = (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable)
+_ASSIGNING: Final = (
+    *("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"),
+    *("scatter_nd_add", "scatter_nd_sub", "scatter_nd_update"),
+)
+
+
+@contextmanager
+def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
+    """Tells `steps` of tapes, gradients, assignments and optimizers while the block runs, in all threads.
+
+    `traced` is called where an optimizer was traced: with the name of the function, and those of the updates that the optimizer made in it.
+    """
+    replacements = Replacements()
+    closed = Event()  # who has replaced a method after us may call ours for longer
+    tape = tf.GradientTape
+
+    def before(original: Callable[..., Any], told: Callable[..., object]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() and not closed.is_set():
+                told(*args, **kwargs)
+            return original(own, *args, **kwargs)
+
+        return method
+
+    def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(own, *args, **kwargs)
+            if tf.executing_eagerly() and not closed.is_set():
+                steps.assigned(handles_of(own))
+            return result
+
+        return method
+
+    def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may name them
+        steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
+
+    replace_methods(replacements, _OPTIMIZERS, _Applying(steps, traced, closed).around)
+    replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
+    for name in ("gradient", "jacobian"):
+        replacements.replace(tape, name, before(getattr(tape, name), asked))
+    for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
+        if name in vars(owner):
+            replacements.replace(owner, name, assigning(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        closed.set()
+        replacements.restore()
+
+
+class _Applying:
+    """Optimizers at work, until `closed`; of those that wrap others the outermost counts."""
+
+    def __init__(self, steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object], closed: Event) -> None:
+        self._steps = steps
+        self._traced = traced
+        self._closed = closed
+        self._depth = 0
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            if self._closed.is_set():
+                return original(*args, **kwargs)
+            self._depth += 1
+            graph = None if tf.executing_eagerly() else ops.get_default_graph()
+            before = 0 if graph is None or self._depth > 1 else len(graph.get_operations())
+            self._steps.applies(begins=True)
+            try:
+                if self._depth == 1 and graph is None:
+                    self._steps.optimizer_begins()
+                result = original(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                self._steps.applies(begins=False)
+            if self._depth > 0:
+                return result
+            if graph is None:
+                self._steps.updated()
+            else:
+                made = graph.get_operations()[before:]
+                updates = frozenset(each.name for each in made if writes_variable(each.type))
+                if updates:
+                    self._traced(str(getattr(graph, "name", "")), updates)
+            return result
+
+        return apply
+
+
+def handles_of(variable: Any) -> list[int]:
+    """What tells a variable from others; of a replicated one, what tells its copies; nothing of what is no variable."""
+    if isinstance(variable, resource_variable_ops.BaseResourceVariable):
+        handle = variable.handle
+        return [handle._id] if hasattr(handle, "_id") else []
+    copies = getattr(variable, "values", None)
+    if isinstance(copies, tuple):
+        return [number for copy in copies for number in handles_of(copy)]
+    inner = getattr(
+        variable, "_value", getattr(variable, "_variable", None)
+    )  # of Keras 3, and under mixed precision before
+    return [] if inner is None or inner is variable else handles_of(inner)

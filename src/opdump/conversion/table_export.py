@@ -1,0 +1,132 @@
+"""Writes the tensors of a dump as one table that other programs read: Parquet, Arrow IPC or CSV, by polars.
+
+One row is one tensor with every statistic, in the columns of `Catalog.to_polars`. It is made step by step: what a step needs beside its
+part of the table is memory for its records alone, and a step in columns (`exported_columns.py`) not even that.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+from opdump import amounts
+from opdump.catalog.catalog import Catalog
+from opdump.catalog.data_frames import polars_frame
+from opdump.conversion.exported_columns import StepFrames
+from opdump.errors import NotInDumpError, OpdumpError
+from opdump.records import IO
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TableKind = Literal["parquet", "arrow", "csv"]
+KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
+Tell = Callable[[str, int, int], object]
+
+
+class TableExportError(OpdumpError):
+    """The table cannot be written: the file is there already, its directory is not, or the disk is full."""
+
+
+class Selection(NamedTuple):
+    """Which tensors: those of `Catalog.tensors` with these arguments."""
+
+    name: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    source: str | None = None
+    io: IO | None = None
+    include_skipped: bool = False
+
+
+EVERYTHING: Final = Selection()
+
+
+class WrittenTable(NamedTuple):
+    """A table that was written."""
+
+    path: Path
+    rows: int
+    columns: tuple[str, ...]
+    bytes: int
+
+
+def export_table(
+    catalog: Catalog,
+    path: Path,
+    kind: TableKind,
+    selection: Selection = EVERYTHING,
+    *,
+    overwrite: bool = False,
+    progress: Tell | None = None,
+) -> WrittenTable:
+    """Writes the tensors as a table into the file at `path`, which appears when it is whole.
+
+    A shape is a list of numbers, in CSV its text (`[2, 3]`); NaN of a statistic is NaN and a missing one null, in CSV `NaN` and nothing.
+    `progress` is called with what was read, how many steps, of how many.
+
+    Raises TableExportError as said there, PackageMissingError where polars is not installed, else as `Catalog.tensors` does.
+    """
+    if path.exists() and not overwrite:
+        raise TableExportError(f"{path}: is there already; name another file, or say --overwrite")
+    if not path.parent.is_dir():
+        raise TableExportError(f"{path}: its directory is not there; make it, or name another file")
+    table = _table(catalog, selection, progress)
+    try:
+        _write(table, path, kind)
+    except OSError as error:
+        raise TableExportError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return WrittenTable(path, table.height, tuple(table.columns), path.stat().st_size)
+
+
+def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.DataFrame:
+    which = selection._asdict()
+    if selection.name is not None or selection.step is not None:  # what a name means is asked of the whole dump
+        table = polars_frame(catalog.tensors(**which))
+        if not table.height:
+            of_step = "" if selection.step is None else f" of step {selection.step}"
+            held = amounts.steps(catalog.steps)
+            raise NotInDumpError(f"{catalog.path}: holds no such tensors{of_step}; it holds {held}: see opdump show")
+        return table
+    parts = [polars_frame(())]
+    steps = catalog.steps
+    frames = StepFrames(source=selection.source, io=selection.io, include_skipped=selection.include_skipped)
+    ranks = catalog.ranks if selection.rank is None else (selection.rank,)
+    for number, step in enumerate(steps):
+        for rank in ranks:
+            columns = catalog.columns(step, rank)
+            if columns is not None:
+                part = frames.frame(columns)
+            else:
+                part = polars_frame(catalog.tensors(**{**which, "step": step, "rank": rank}))
+            if part.height:
+                parts.append(part)
+        if progress is not None:
+            progress(f"step {step}", number + 1, len(steps))
+    import polars as pl
+
+    # Steps may differ in the statistics that they have, and in the type that those of a package have.
+    return pl.concat(parts, how="diagonal_relaxed")
+
+
+def _write(table: pl.DataFrame, path: Path, kind: TableKind) -> None:
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+        file = Path(folder) / path.name
+        if kind == "parquet":
+            table.write_parquet(file)
+        elif kind == "arrow":
+            table.write_ipc(file)
+        else:
+            _with_text(table).write_csv(file)
+        file.replace(path)
+
+
+def _with_text(table: pl.DataFrame) -> pl.DataFrame:
+    """The table without lists, which CSV has not."""
+    shapes: list[Any] = table["shape"].to_list()
+    import polars as pl
+
+    texts = [None if shape is None else str(list(shape)) for shape in shapes]
+    return table.with_columns(pl.Series("shape", texts, dtype=pl.String))

@@ -1,0 +1,84 @@
+"""Digests of many tensors, in hexadecimal: the twin of the compiled `DigestBatch`, and what runs where that is missing.
+
+| name | |
+|---|---|
+| `md5` | MD5 (RFC 1321) of the bytes |
+| `hash` | SHA-1 (FIPS 180-4) of the bytes up to 20480 elements; beyond, of the joined digests of slices of 20480 elements, as MindSpore has it |
+| `xxh3` | XXH3 with 128 bits: for equality, no protection against anybody who wants two tensors to have one digest |
+
+The compiled one copies the bytes for MD5 and SHA-1 and hashes sixteen tensors or slices at once, one in each lane of the processor, when there are enough
+of them: five to ten times as fast as one after the other. XXH3 needs no others: it reads at the speed of memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opdump.kernels.reference import require_adjacent
+from opdump.kernels.xxh3 import xxh3_128
+
+SHA1_SLICE: Final = 20480
+"""Elements."""
+
+
+class DigestBatch:
+    """Takes the elements of tensors as they are now; their digests are asked for later.
+
+    `names` are some of the table above; ValueError for another. `capacity` is how many bytes of tensors it may hold that are not hashed yet, beside one
+    tensor more; `with_instructions` whether the instructions that a processor may have for SHA-1 are used. This one holds nothing and has none.
+    """
+
+    def __init__(self, names: Sequence[str], capacity: int = 1 << 28, with_instructions: bool = True) -> None:
+        for name in names:
+            if name not in _DIGESTS:
+                raise ValueError(f"a digest is md5, hash or xxh3, not {name}")
+        self._names = tuple(names)
+        self._digests: list[dict[str, str]] = []
+
+    def add(self, pointer: int, byte_count: int, item: int = 1) -> int:
+        """The number of the tensor with so many bytes at an address, `item` for each element.
+
+        ValueError for a negative count, one that is no multiple of `item`, and where there is no address.
+        """
+        require_adjacent(pointer, byte_count)
+        if item < 1 or byte_count % item:
+            raise ValueError(f"{byte_count} bytes are no elements of {item} bytes")
+        found = memoryview((ctypes.c_char * byte_count).from_address(pointer) if byte_count else b"").cast("B")
+        self._digests.append({name: _DIGESTS[name](found, item) for name in self._names})
+        return len(self._digests) - 1
+
+    def digests(self, number: int) -> dict[str, str]:
+        """By name, in the order of the names. IndexError where no tensor has this number."""
+        if number >= len(self._digests):
+            raise IndexError(f"tensor {number} of {len(self._digests)} tensors")
+        return dict(self._digests[number])
+
+    def clear(self) -> None:
+        """Forgets all; numbers begin at 0 again."""
+        self._digests.clear()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+
+def _md5(data: memoryview, _: int) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _sha1(data: memoryview, item: int) -> str:
+    width = SHA1_SLICE * item
+    if len(data) <= width:
+        return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    slices = (data[start : start + width] for start in range(0, len(data), width))
+    joined = "".join(hashlib.sha1(each, usedforsecurity=False).hexdigest() for each in slices)
+    return hashlib.sha1(joined.encode(), usedforsecurity=False).hexdigest()
+
+
+def _xxh3(data: memoryview, _: int) -> str:
+    return xxh3_128(data)
+
+
+_DIGESTS: Final[dict[str, Callable[[memoryview, int], str]]] = {"md5": _md5, "hash": _sha1, "xxh3": _xxh3}

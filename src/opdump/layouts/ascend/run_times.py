@@ -1,0 +1,54 @@
+"""The {time} directory of a run, which no other run has: not one that begins in the same second either."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_PATIENCE_SECONDS: Final = 2.0
+
+
+def unused_time(root: Path, device_id: int, started: float) -> str:
+    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
+    while True:
+        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
+            return text
+        started += 1
+
+
+def claimed_time(root: Path, device_id: int, started: float, claim: Callable[[str], None]) -> str:
+    """`unused_time`, with the directory that `claim` makes for it, while no other run looks for its own. `root` is there."""
+    with _by_itself(root):
+        text = unused_time(root, device_id, started)
+        claim(text)
+    return text
+
+
+@contextmanager
+def _by_itself(root: Path) -> Iterator[None]:
+    """One process at a time. Where the file system has no locks, or somebody holds this one and stands still, it is as if there were none."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not _is_locked(descriptor) and time.monotonic() < until:
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether there is nothing more to wait for."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here
+        return True
+    return True

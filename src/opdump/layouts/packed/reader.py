@@ -1,0 +1,108 @@
+"""Reads a rank of a packed dump: by its index, and by the file of elements what a run that was cut off did not list."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opdump.errors import CorruptDumpError
+from opdump.index.lost_files import LostFiles
+from opdump.index.payload import inside
+from opdump.index.runs import RunChoice
+from opdump.layouts.base import require_run
+from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, place_of
+from opdump.layouts.mindspore_sync.locate import RankPlace
+from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.reader import RankTree
+from opdump.layouts.packed.payload import PackedPayload, open_payload
+from opdump.layouts.packed.record import records_of
+from opdump.records import TensorRecord
+
+_ELEMENTS = "elements"
+_SUFFIX = ".pack"
+
+
+class PackedRank(RankTree):
+    """The directory of one rank, whose elements lie in files of elements.
+
+    Those of a run that was cut off, and all where the index is lost, are looked through from the first record to the last whole one.
+    """
+
+    _open_file = staticmethod(open_payload)
+
+    def __init__(
+        self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[Place] | None = None
+    ) -> None:
+        self._ends: dict[str, int] = {}
+        """Where the whole records of a file end."""
+        super().__init__(root, rank_id, run=run, places=places)
+
+    def _other_places(self) -> tuple[Place, ...]:
+        found: dict[Place, list[FoundFile]] = {}
+        for file in self._files_to_look_through():
+            self._ends[file] = 0
+            try:
+                for offset, header in records_of(inside(self.root, file)):
+                    self._ends[file] = header.end
+                    directory, _, name = header.name.rpartition("/")
+                    place, parsed = place_of(directory), parse_file_name(name)
+                    if place is not None and parsed is not None:
+                        found.setdefault(place, []).append(FoundFile(parsed, f"{file}@{offset}"))
+            except CorruptDumpError as error:
+                self._note(error)
+        for place, files in found.items():
+            files.sort(key=lambda file: (file.name.timestamp, file.name.io, file.name.slot, file.relative))
+            if place not in self._places:
+                self._listed[place] = PlaceFiles(tuple(files), (), None)
+            else:
+                listed = self.files(place)
+                self._listed[place] = replace(listed, tensors=(*listed.tensors, *files))
+        return tuple(place for place in found if place not in self._places)
+
+    def _files_to_look_through(self) -> list[str]:
+        try:
+            names = sorted(name for name in os.listdir(inside(self.root, _ELEMENTS)) if name.endswith(_SUFFIX))
+        except OSError:
+            names = []
+        if self._index is not None:
+            complete = {f"{run.id}{_SUFFIX}" for run in self._index.runs if run.complete}
+            names = [name for name in names if name not in complete]
+        return [f"{_ELEMENTS}/{name}" for name in names]
+
+    def _present(self, records: Sequence[TensorRecord], run: int, files: LostFiles) -> Sequence[TensorRecord]:
+        """The records, without a payload where the elements are not there."""
+        present = list(super()._present(records, run, files))
+        lost: Counter[str] = Counter()
+        for place, record in enumerate(present):
+            payload = record.payload
+            if isinstance(payload, PackedPayload) and payload.offset >= self._end_of(payload.relative):
+                present[place] = replace(record, payload=None)
+                lost[payload.relative] += 1
+        for file, count in lost.items():
+            why = (
+                "it was removed or cut off"
+                if self._is_complete(run)
+                else "the run was cut off before they were written"
+            )
+            self._note(
+                CorruptDumpError(f"{self.root / file}: {count} tensors are listed in the index and not there: {why}")
+            )
+        return present
+
+    def _end_of(self, file: str) -> int:
+        if file not in self._ends:
+            try:
+                self._ends[file] = os.stat(inside(self.root, file)).st_size
+            except OSError:
+                self._ends[file] = 0
+        return self._ends[file]
+
+
+def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[PackedRank, ...]:
+    """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
+    ranks = tuple(PackedRank(place.root, place.rank_id, run=run, places=place.places) for place in places)
+    require_run(path, run, ranks)
+    return ranks

@@ -1,0 +1,185 @@
+"""The records of a file of elements, which stand one after the other, each at a multiple of 64 bytes:
+
+      0  b"OPDPACK1"
+      8  bytes of this header, with all padding, u32    12  of the name, u16    14  of the element type, u8    15  axes, u8
+     16  bytes of the elements, u64                     24  where this record begins in the file, u64
+     32  the file, 16 random bytes
+     48  hash of the elements, u64                      56  hash of this header, with 0 in this place, u64
+     64  the sizes, u64 each; the element type; the name, in UTF-8; zeros up to a multiple of 64
+         the elements, little-endian, C order; zeros up to a multiple of 64
+
+A hash is the lower half of XXH3 with 128 bits. The name is the path that the tensor's file would have in a synchronous dump of MindSpore:
+with it a record is known without any index. A reader trusts nothing: what a header says is held against the size of the file and the
+two hashes before any of it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.errors import CorruptDumpError
+from opdump.kernels import xxh3_low_pointer
+from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
+from opdump.sink.npy import open_regular
+
+MAGIC: Final = b"OPDPACK1"
+_FIXED: Final = struct.Struct("<8sIHBBQQ16sQQ")
+_LARGEST_HEADER: Final = 1 << 17
+_LARGEST_RANK: Final = 64
+_FIRST_READ: Final = 1024
+_SMALL: Final = 1 << 16
+"""Fewer bytes are read at once: a mapping costs more than they do."""
+_TYPES: Final = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """What the header of a record says, which is true of the file; the elements may still be others than its hash says."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    name: str
+    offset: int
+    """Where the elements begin."""
+    data_size: int
+    elements_hash: int
+    end: int
+    """Where the next record begins."""
+
+
+def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int, file: bytes) -> bytes:
+    """The header without its place and its hashes, which `AppendFile` fills in. Raises KeyError for a type that no record has."""
+    named = name.encode("utf-8", "backslashreplace")
+    prefix, sizes = _facts(dtype, shape)
+    unpadded = _FIXED.size + len(sizes) + len(named)
+    whole = -(-unpadded // ALIGNMENT) * ALIGNMENT
+    fixed = _FIXED.pack(MAGIC, whole, len(named), prefix, len(shape), data_size, 0, file, 0, 0)
+    return fixed + sizes + named + bytes(whole - unpadded)
+
+
+@cache
+def _facts(dtype: str, shape: tuple[int, ...]) -> tuple[int, bytes]:
+    """The bytes of a type, and the sizes with it; there are few of them in a program."""
+    _TYPES[dtype]
+    return len(dtype), struct.pack(f"<{len(shape)}Q", *shape) + dtype.encode("ascii")
+
+
+def read_header(path: Path, offset: int) -> RecordHeader:
+    """The header of the record that begins there. Raises CorruptDumpError naming the file where no whole record does."""
+    descriptor = _open(path)
+    try:
+        return _header(descriptor, path, offset, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[Any]]:
+    """The record that begins there and its elements, read-only and in their shape; large ones are mapped, not read.
+
+    Raises CorruptDumpError naming the file where no whole record begins there, or its elements are not those that were written.
+    """
+    descriptor = _open(path)
+    try:
+        header = _header(descriptor, path, offset, os.fstat(descriptor).st_size)
+        size = header.data_size
+        if size < _SMALL:
+            data: Any = os.pread(descriptor, size, header.offset)
+            start = 0
+        else:
+            page = header.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+            start = header.offset - page
+            data = mmap.mmap(descriptor, start + size, access=mmap.ACCESS_READ, offset=page)
+    except (OSError, ValueError) as error:
+        raise CorruptDumpError(f"{path}: the elements at {offset} cannot be read ({error})") from error
+    finally:
+        os.close(descriptor)
+    if len(data) != start + size:
+        raise CorruptDumpError(f"{path}: shrank while it was read")
+    flat = np.frombuffer(data, np.uint8, size, start)
+    if size == 0 or xxh3_low_pointer(flat.ctypes.data, size) == header.elements_hash:
+        try:
+            return header, flat.view(_TYPES[header.dtype]).reshape(header.shape)
+        except ValueError as error:  # more dimensions than numpy has
+            raise CorruptDumpError(f"{path}: numpy has no array of shape {header.shape}: {error}") from error
+    raise CorruptDumpError(
+        f"{path}: the elements of {header.name[:200]!r} at {offset} are not those that were written: their hash is another. The file was "
+        "damaged or overwritten; dump this step again"
+    )
+
+
+def records_of(path: Path) -> Iterator[tuple[int, RecordHeader]]:
+    """The whole records of a file from its beginning on, each with its place, up to the first that is not whole.
+
+    Raises CorruptDumpError where the file cannot be opened.
+    """
+    descriptor = _open(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        offset = 0
+        while offset < size:
+            try:
+                header = _header(descriptor, path, offset, size)
+            except CorruptDumpError:
+                return
+            yield offset, header
+            offset = header.end
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """The descriptor of a file of elements. Raises CorruptDumpError where there is none that can be read."""
+    return open_regular(path, expected="a file of elements", named="the dump has its elements in this file")
+
+
+def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordHeader:
+    where = f"{path}: at {offset}"
+    if offset < 0 or offset % ALIGNMENT or offset + _FIXED.size > file_size:
+        raise CorruptDumpError(f"{where} no record begins: the file has {file_size} bytes; it was cut off")
+    start = os.pread(descriptor, _FIRST_READ, offset)
+    if len(start) < _FIXED.size or not start.startswith(MAGIC):
+        raise CorruptDumpError(f"{where} no record begins: it starts with {start[:8]!r}, expected {MAGIC!r}")
+    _, length, name_size, type_size, axes, data_size, own, _, elements_hash, header_hash = _FIXED.unpack_from(start)
+    sizes_end = _FIXED.size + 8 * axes
+    if not sizes_end + type_size + name_size <= length <= _LARGEST_HEADER or length % ALIGNMENT or axes > _LARGEST_RANK:
+        raise CorruptDumpError(f"{where} the header of a record claims {length} bytes for {axes} axes")
+    end = offset + length + -(-data_size // ALIGNMENT) * ALIGNMENT
+    if end > file_size:
+        raise CorruptDumpError(f"{where} a record claims {end - offset} bytes of a file of {file_size}; it was cut off")
+    if length > len(start):
+        start = os.pread(descriptor, length, offset)
+    raw = bytearray(start[:length])
+    raw[HEADER_HASH : HEADER_HASH + 8] = bytes(8)
+    if len(raw) != length or own != offset or hash_of(raw) != header_hash:
+        raise CorruptDumpError(
+            f"{where} the header of a record is damaged: its hash is another, or it is of another place"
+        )
+    shape = struct.unpack_from(f"<{axes}Q", raw, _FIXED.size)
+    dtype = raw[sizes_end : sizes_end + type_size].decode("latin-1")
+    if dtype not in _TYPES or math.prod(shape) * _TYPES[dtype].itemsize != data_size:
+        raise CorruptDumpError(f"{where} a record claims {data_size} bytes of {dtype[:20]!r} in shape {shape}")
+    name = raw[sizes_end + type_size : sizes_end + type_size + name_size].decode("utf-8", "replace")
+    return RecordHeader(dtype, shape, name, offset + length, data_size, elements_hash, end)
+
+
+def hash_of(data: bytes | bytearray) -> int:
+    """The hash of bytes, as records have it."""
+    flat = np.frombuffer(data, np.uint8)
+    return xxh3_low_pointer(flat.ctypes.data, flat.size)

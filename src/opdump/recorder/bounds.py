@@ -1,0 +1,192 @@
+"""What is left out of a dump as its bounds are met: elements first, then steps, then all that follows.
+
+bounds = Bounds(plan, clock)
+if bounds.has_room(step, size): ...file the elements of a tensor...
+bounds.step_filed(step)
+if bounds.wants(step): ...record it...
+
+Of the room on the disk elements may take 80 %. From 90 % on each second wanted step is recorded, and half as many each time half of the rest is
+used. Nothing is recorded any more once a step as large as the larger of the last two would not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from opdump import amounts
+from opdump.degradation import Bound, Degradation
+from opdump.plan import DumpPlan
+from opdump.recorder.capture_time import CaptureClock
+from opdump.recorder.disk_room import DiskRoom
+from opdump.recorder.overhead import Overhead
+from opdump.recorder.snapshots import SupportsStatisticsAlone
+from opdump.recorder.writers import SupportsDegradations
+
+_LOG = logging.getLogger("opdump")
+
+_FOR_ELEMENTS: Final = 0.8
+_FOR_ALL_STEPS: Final = 0.9
+MOST_EVERY: Final = 1024
+"""Where one wanted step of so many is still too much, nothing is recorded."""
+
+
+class Bounds:
+    """The bounds of a plan, and what follows from them. Not for several threads, but for `wants`."""
+
+    def __init__(self, plan: DumpPlan, clock: CaptureClock) -> None:
+        self.degraded: list[Degradation] = []
+        """What was left out, in the order of time."""
+        self.takes_elements = plan.saves_tensors
+        self.is_off = False
+        self.reader: object = None
+        """What takes elements, as long as they are filed."""
+        self.writer: object = None
+        """What tells the index."""
+        self._plan = plan
+        self._clock = clock
+        self._base = plan.steps.every
+        self._may_leave_elements = plan.mode.files_selected and plan.mode.reads_operators
+        """Whether statistics are of use without elements: not of an operator that failed."""
+        self._disk: DiskRoom | None = None
+        self._overhead = None if plan.max_overhead is None else Overhead(plan.max_overhead, self._base)
+        self._disk_every = self._time_every = 1
+        self._changes: list[tuple[int, int]] = [(0, 1)]
+        """From which step on each how many-th wanted one is recorded."""
+        self._off_from = 0
+        self._asked = -1
+        """The last step that somebody asked for: what was said of it stays."""
+        self._ring_steps = plan.ring
+        self._written = 0
+        self._steps: deque[int] = deque(maxlen=2)
+        """Bytes of the last steps without elements: an index grows by whole pages."""
+        self._has_first = False
+        self._elements = 0
+        """Bytes of elements among what was written since the last step."""
+
+    @property
+    def every(self) -> int:
+        """Each so manyth wanted step is recorded now."""
+        return self._changes[-1][1]
+
+    def begin(self, written: Callable[[], int], first_step: int) -> None:
+        """`written` gives the bytes of the run. Where there is no room at all, nothing is recorded."""
+        if self._plan.max_disk is None and self._plan.min_free_disk is None:
+            return
+        self._disk = DiskRoom(self._plan, written)
+        used, self._written = self._disk.used(), written()
+        if used.share >= 1:
+            self._off(first_step, used.bound, used.why)
+
+    def wants(self, step: int) -> bool:
+        """Whether the bounds let this step be recorded. It is the same whenever it is asked."""
+        if self.is_off:
+            return step < self._off_from
+        self._asked = max(self._asked, step)
+        if len(self._changes) == 1:
+            return True
+        place = bisect_right(self._changes, step, key=lambda change: change[0]) - 1
+        return step % (self._base * self._changes[max(place, 0)][1]) == 0
+
+    def has_room(self, step: int, size: int) -> bool:
+        """Whether elements of so many bytes may be filed. Where not, none are from now on."""
+        if not self.takes_elements:
+            return False
+        memory = self._plan.max_memory
+        if memory is not None and size > memory // 2:
+            why = f"a tensor of {amounts.size(size)} waits for the disk, and half of {amounts.size(memory)} may be one"
+            self._leave_elements(step, "max_memory", why)
+        elif self._disk is not None:
+            used = self._disk.used(size)
+            if used.share > (_FOR_ELEMENTS if self._may_leave_elements else 1):
+                self._leave_elements(step, used.bound, used.why)
+            else:
+                self._elements += size
+        return self.takes_elements
+
+    def step_filed(self, step: int, *, is_part: bool = False) -> None:
+        """A step was handed over, or a part of one that goes on: its rest is still recorded where anything is."""
+        if self.is_off:
+            return
+        if self._disk is not None:
+            self._judge_disk(step, step if is_part else step + 1, self._disk)
+        if self._overhead is not None and not is_part:
+            self._judge_overhead(step, self._overhead)
+
+    def ring_shrank(self, step: int, steps: int) -> None:
+        """A ring holds fewer steps than it was asked to, since more do not fit into memory; 0: not even one does."""
+        if self.is_off or steps >= self._ring_steps:
+            return
+        self._ring_steps = steps
+        room = f"half of {amounts.size(self._plan.max_memory or 0)}"
+        if steps:
+            self._degrade(step, "max_memory", f"ring {steps}", f"more do not fit into {room}")
+        else:
+            self._off(step, "max_memory", f"a step of the ring does not fit into {room}")
+
+    def _judge_disk(self, step: int, following: int, disk: DiskRoom) -> None:
+        disk.look()
+        used, written = disk.used(), disk.written()
+        if self._has_first:  # the graphs and what an index says once come with the first step
+            self._steps.append(max(written - self._written - self._elements, 0))
+        self._written, self._elements, self._has_first = written, 0, True
+        if used.share >= _FOR_ELEMENTS and self.takes_elements and self._may_leave_elements:
+            self._leave_elements(following, used.bound, used.why)
+        if used.share >= 1 or disk.used(max(self._steps, default=0)).share > 1:
+            self._off(following, used.bound, used.why)
+        elif used.share >= _FOR_ALL_STEPS:
+            halvings = math.floor(math.log2((1 - _FOR_ALL_STEPS) / (1 - used.share)) + 1e-9)
+            self._disk_every = max(self._disk_every, min(2 ** (halvings + 1), MOST_EVERY))
+            self._set_every(step, used.bound, used.why)
+
+    def _judge_overhead(self, step: int, overhead: Overhead) -> None:
+        overhead.step_filed(step, self._clock.now(), self._clock.spent)
+        share = overhead.share(self._time_every)
+        if share is None or self._plan.max_overhead is None or self.is_off:
+            return
+        every = overhead.every(self._time_every, MOST_EVERY)
+        asked = f"{100 * self._plan.max_overhead:.3g} % may be"
+        why = f"capture takes {100 * share:.3g} % of the program's time, and {asked}"
+        if every > self._time_every and self.takes_elements and self._may_leave_elements:
+            self._leave_elements(step + 1, "max_overhead", why)
+        elif every > MOST_EVERY:
+            self._off(step + 1, "max_overhead", why)
+        else:
+            self._time_every = every
+            self._set_every(step, "max_overhead", why)
+
+    def _set_every(self, step: int, bound: Bound, why: str) -> None:
+        every = max(self._disk_every, self._time_every)
+        if every == self.every:
+            return
+        first = max(self._asked, step) + 1
+        self._changes = [*(each for each in self._changes if each[0] < first), (first, every)]
+        self._degrade(first, bound, f"every {self._base * every}", why)
+
+    def _leave_elements(self, step: int, bound: Bound, why: str) -> None:
+        self.takes_elements = False
+        if isinstance(self.reader, SupportsStatisticsAlone):
+            self.reader.leave_elements()
+        if self._overhead is not None:
+            self._overhead.forget()
+        if self._may_leave_elements:
+            self._degrade(step, bound, "statistics", why)
+        else:
+            self._off(step, bound, why)
+
+    def _off(self, step: int, bound: Bound, why: str) -> None:
+        self.is_off = True
+        self._off_from = step
+        self._degrade(step, bound, "off", why)
+
+    def _degrade(self, step: int, bound: Bound, now: str, why: str) -> None:
+        degradation = Degradation(step=step, time=time.time_ns() // 1000, bound=bound, now=now, why=why)
+        self.degraded.append(degradation)
+        _LOG.warning("opdump: %s", degradation)
+        if isinstance(self.writer, SupportsDegradations):
+            self.writer.write_degradation(degradation)

@@ -1,0 +1,125 @@
+"""What becomes of a step that has ended: it is looked at, and filed at once, or, where the plan keeps the last steps in memory, when a trigger fires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from opdump.plan import DumpPlan
+from opdump.recorder.bounds import Bounds
+from opdump.recorder.live_checks import LiveChecks
+from opdump.recorder.ring import Ring
+from opdump.recorder.snapshots import TensorSnapshot
+from opdump.recorder.step_parts import EndedStep, all_ops, count_tensors, merged
+from opdump.recorder.tally import Tally
+from opdump.recorder.verdict import Lookout
+from opdump.recorder.writers import StepWriter
+from opdump.records import OpRecord
+from opdump.step_columns import BlockRun
+from opdump.verdict import Verdict
+
+
+class StepFiling:
+    """Hands steps to the writer, and counts what became of them.
+
+    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        writer: StepWriter,
+        tally: Tally,
+        checks: LiveChecks | None,
+        bounds: Bounds,
+        filed: Callable[[set[int], Sequence[OpRecord], Sequence[TensorSnapshot]], object],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._writer = writer
+        self._tally = tally
+        self._checks = checks
+        self._bounds = bounds
+        self._filed = filed
+        self._is_over = is_over
+        self._lookout = Lookout(plan.mode)
+        self._ring = Ring(plan.ring, plan.triggers, plan.held_bytes) if plan.ring else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found first in the steps that have ended."""
+        return self._lookout.verdict
+
+    @property
+    def fired(self) -> Sequence[str]:
+        return () if self._ring is None else self._ring.fired
+
+    def fire(self, why: str) -> None:
+        """What is kept in memory is to be filed, with the step that runs."""
+        if self._ring is not None:
+            self._ring.fire(why)
+
+    def write(self, ended: EndedStep) -> None:
+        """Looks at a step, and hands it to the writer unless it is to be kept."""
+        before = None if self._ring is None else self.verdict
+        for number, ran, kept, _ in ended.records:
+            self._lookout.end_step(number, ran, kept)
+            if self._checks is not None:
+                self._checks.end_step(number, ran, kept)
+        if self._ring is None:
+            self._write(ended)
+        elif before is not None:
+            self._ring.look(before, self.verdict, ended.step)
+
+    def count(self, ended: EndedStep) -> None:
+        """Counts what `write` was given; files what is kept where something has fired."""
+        if self._ring is None:
+            self._count_filed(ended)
+            return
+        dropped = self._ring.keep(ended)
+        self._count_dropped(dropped)
+        if self._ring.is_overfull or (dropped and self._ring.steps < self._ring.size):
+            self._bounds.ring_shrank(ended.step, 0 if self._ring.is_overfull else self._ring.steps)
+        if self._ring.has_fired:
+            self._file(self._ring)
+
+    def end_run(self) -> None:
+        """Files what is kept where something has fired since the last step ended, and counts the rest as left out."""
+        if self._ring is not None:
+            if self._ring.has_fired and not self._is_over():
+                self._file(self._ring)
+            self._count_dropped(self._ring.drop())
+
+    def count_lost(self, steps: Iterable[EndedStep]) -> None:
+        """These were to be filed, and cannot be any more."""
+        for ended in steps:
+            self._tally.lost(all_ops(ended.parts), count_tensors(ended.parts))
+            self._tally.left_out(ended.counted)
+
+    def _file(self, ring: Ring) -> None:
+        waiting = ring.release()
+        try:
+            while waiting:
+                self._write(waiting[0])
+                self._count_filed(waiting.pop(0))
+        except BaseException:
+            self.count_lost(waiting)
+            raise
+
+    def _write(self, ended: EndedStep) -> None:
+        for number, ran, kept, files in ended.records:
+            self._writer.write_step(number, ran, kept, files, ended.counted if number == ended.step else {})
+
+    def _count_filed(self, ended: EndedStep) -> None:
+        self._tally.left_out(ended.counted)
+        if self._is_over():
+            self._tally.lost(all_ops(ended.parts), count_tensors(ended.parts))
+            return
+        singles = merged(ended.parts)
+        self._filed(ended.steps, singles.ops, singles.tensors)
+        for part in ended.parts:
+            if isinstance(part, BlockRun):
+                self._tally.filed_block(part.pattern)
+
+    def _count_dropped(self, steps: Iterable[EndedStep]) -> None:
+        for ended in steps:
+            self._tally.dropped(all_ops(ended.parts))
+            self._tally.left_out(ended.counted)

@@ -1,0 +1,166 @@
+"""Runs `opdump run` many times without waiting for imports: one process has imported everything, and forks a child for each run.
+
+    python -m tests.chaos.warm
+
+reads orders from its standard input, a JSON object each line, and answers each with a line. {"import": [name, ...]} imports modules.
+{"runs": [[arguments, environ, queue], ...], "files": prefix, "kill_after": seconds or null} begins all of these runs at once; what the n-th
+prints goes to {prefix}-{n}.out and .err, and the answer is {"codes": [...], "seconds": ...}, with a negative code for a signal.
+
+A child leaves by the end of the interpreter, as a process does that was started by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+ROOT: Final = Path(__file__).parents[2]
+PLAIN: Final = "python"
+"""The first argument of a run without opdump."""
+_MODULES: Final = "CHAOS_MODULES"
+"""Names a file that takes the names of the modules that a run has imported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run: what `opdump` is called with, and what differs in its process. `queue`: how many bytes may wait for the disk."""
+
+    arguments: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    queue: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the runs of an order ended, and what each printed."""
+
+    codes: tuple[int, ...]
+    seconds: float
+    out: tuple[str, ...]
+    err: tuple[str, ...]
+
+
+class Warm:
+    """The process that forks; `folder` takes what its children print. It has imported what `first` imports."""
+
+    def __init__(self, folder: Path, *first: Run) -> None:
+        self._folder = folder
+        self._count = 0
+        # Settings of whoever runs this are none of the runs'.
+        own = ("OPDUMP_", "MINDSPORE_", "MS_", "ASCEND_", "RANK", "WORLD_SIZE")
+        environ = {key: text for key, text in os.environ.items() if not key.startswith(own)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.warm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**environ, "OMP_NUM_THREADS": "1"},
+        )
+        modules = folder / "modules"
+        for run in first:
+            ended = self.run(Run(arguments=run.arguments, environ={**run.environ, _MODULES: str(modules)}))
+            assert ended.codes == (0,), ended.err
+            self._ask({"import": modules.read_text().split()})
+
+    def close(self) -> None:
+        self._process.communicate("")
+
+    def run(self, *runs: Run, kill_after: float | None = None) -> Ended:
+        """Run all of these at once, to their ends; the first is killed after so many seconds."""
+        self._count += 1
+        prefix = self._folder / f"run-{self._count}"
+        orders = [[list(run.arguments), dict(run.environ), run.queue] for run in runs]
+        answer = self._ask({"runs": orders, "files": str(prefix), "kill_after": kill_after})
+        files = [(Path(f"{prefix}-{number}.out"), Path(f"{prefix}-{number}.err")) for number in range(len(runs))]
+        texts = [(out.read_text(), err.read_text()) for out, err in files]
+        for pair in files:
+            for file in pair:
+                file.unlink()
+        out, err = zip(*texts, strict=True)
+        return Ended(tuple(answer["codes"]), answer["seconds"], out, err)
+
+    def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+def _serve() -> Sequence[Any] | None:
+    """Answer orders to their end, which gives None; in a child its run."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        for name in order.get("import", ()):
+            # Only to save time later: what cannot be imported by its name is imported by the run.
+            with suppress(ImportError, AttributeError, KeyError):
+                importlib.import_module(name)
+        gc.freeze()  # a child that ends looks at no object of before it began
+        began = time.monotonic()
+        children = []
+        for number, run in enumerate(order.get("runs", ())):
+            # Before the child is there: it may be killed at once.
+            streams = [_opened(f"{order['files']}-{number}.{kind}") for kind in ("out", "err")]
+            child = os.fork()
+            if child == 0:
+                _redirect(*streams)
+                return cast("Sequence[Any]", run)
+            for each in streams:
+                os.close(each)
+            children.append(child)
+        if order.get("kill_after") is not None:
+            time.sleep(order["kill_after"])
+            os.kill(children[0], signal.SIGKILL)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps({"codes": codes, "seconds": time.monotonic() - began}), flush=True)
+    return None
+
+
+def _opened(file: str) -> int:
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _redirect(out: int, err: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((nothing, out, err)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _begin(arguments: list[str], environ: Mapping[str, str], queue: int | None) -> None:
+    from opdump.commands import main
+    from opdump.sink import DirectorySink
+
+    os.environ.update(environ)
+    if modules := environ.get(_MODULES):
+        atexit.register(lambda: Path(modules).write_text("\n".join(sys.modules)))
+    if arguments[0] == PLAIN:
+        sys.argv = arguments[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return
+    if queue is not None:
+        assert DirectorySink.__init__.__kwdefaults__ is not None
+        DirectorySink.__init__.__kwdefaults__["capacity"] = queue
+    sys.argv = ["opdump", *arguments]
+    main()
+
+
+if __name__ == "__main__":
+    order = _serve()
+    if order is not None:
+        _begin(*order)

@@ -1,0 +1,55 @@
+"""The table of steps in columns is the one that their records give."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import opdump
+from opdump.conversion.table_export import Selection, export_table
+from tests.checks.generated_dumps import kinds, operators, write
+
+pl = pytest.importorskip("polars")
+
+
+def table_of(path: Path, selection: Selection, *, by_records: bool = False) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        if by_records:
+            patch.setattr(opdump.Catalog, "columns", lambda *_: None)
+        export_table(opdump.open(path), path / "table.parquet", "parquet", selection, overwrite=True)
+    return pl.read_parquet(path / "table.parquet")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), io=st.sampled_from([None, "input", "output"]), include_skipped=st.booleans())
+def test_the_table_is_that_of_the_records(data: st.DataObject, io: Any, include_skipped: bool) -> None:
+    program = data.draw(st.lists(operators, min_size=1, max_size=5))
+    count = sum(len(each["tensors"]) for each in program)
+    steps = data.draw(st.lists(st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=4))
+    selection = Selection(io=io, include_skipped=include_skipped)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "dump")
+        write(path, program, steps)
+        found, expected = table_of(path, selection), table_of(path, selection, by_records=True)
+    assert found.schema == expected.schema
+    assert found.equals(expected)
+
+
+def test_a_training_with_a_line_chosen(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with opdump.capture(path=tmp_path / "dump", saved_data="statistic") as dump:
+        for step in range(4):
+            x = torch.ones(3)
+            x.log()
+            x[step % 3 : 2].exp()  # empty in the third
+            dump.step()
+    line = Path(__file__).read_text().splitlines().index("            x.log()") + 1
+    for selection in (Selection(), Selection(source=f"{Path(__file__).name}:{line}"), Selection(source="elsewhere.py")):
+        found = table_of(tmp_path / "dump", selection)
+        assert found.equals(table_of(tmp_path / "dump", selection, by_records=True))
+        assert (found.height == 0) == (selection.source == "elsewhere.py")

@@ -1,0 +1,140 @@
+"""Many inputs for many readers, in several processes; what went wrong is kept as files, one for each kind of failure."""
+
+from __future__ import annotations
+
+import hashlib
+import selectors
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.fuzz.bounded import Counts, Finding, Process, outcome, start
+from tests.fuzz.minimising import minimised
+from tests.fuzz.mutations import input_of
+from tests.fuzz.readers import Reader
+
+_BATCH: Final = 2000
+"""Inputs of one process."""
+_MOST_DEATHS: Final = 200
+"""A reader that kills more processes than this has been tried enough."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a reader made of its inputs. `places` has the first finding of each kind, and how often there was one."""
+
+    reader: Reader
+    inputs: int = 0
+    read: int = 0
+    refused: int = 0
+    findings: int = 0
+    seconds: float = 0.0
+    kilobytes: int = 0
+    deaths: int = 0
+    places: dict[str, Finding] = field(default_factory=dict)
+    often: dict[str, int] = field(default_factory=dict)
+
+    def take(self, counts: Counts, findings: Sequence[Finding]) -> None:
+        self.read += counts.read
+        self.refused += counts.refused
+        self.findings += len(findings)
+        for each in findings:
+            self.places.setdefault(each.place, each)
+            self.often[each.place] = self.often.get(each.place, 0) + 1
+
+
+@dataclass(slots=True)
+class _Share:
+    """What is left of the numbers of one batch."""
+
+    found: Found
+    first: int
+    end: int
+    began: float = 0.0
+
+
+def shares(readers: Sequence[Reader], inputs: int) -> dict[str, int]:
+    """How many of all inputs each reader gets: at least one."""
+    whole = sum(reader.share for reader in readers)
+    return {reader.name: max(1, inputs * reader.share // whole) for reader in readers}
+
+
+def fuzz(
+    readers: Sequence[Reader], *, wanted: Mapping[str, int], seed: int, jobs: int, ended: Callable[[Found], None]
+) -> list[Found]:
+    """Reads mutated inputs, as many as `wanted` of each reader, in so many processes; `ended` is told of each reader that is done."""
+    found = [Found(reader) for reader in readers]
+    waiting = [
+        _Share(each, first, min(first + _BATCH, wanted[each.reader.name]))
+        for each in found
+        for first in range(0, wanted[each.reader.name], _BATCH)
+    ]
+    waiting.reverse()
+    unfinished = {each.reader.name: sum(share.found is each for share in waiting) for each in found}
+    with selectors.DefaultSelector() as selector:
+        working: dict[int, tuple[Process, _Share]] = {}
+        while waiting or working:
+            while waiting and len(working) < jobs:
+                share = waiting.pop()
+                share.began = time.monotonic()
+                process = start(share.found.reader, _inputs(share, seed))
+                working[process.told] = process, share
+                selector.register(process.told, selectors.EVENT_READ)
+            for key, _ in selector.select():
+                process, share = working[key.fd]
+                if process.hear():
+                    continue
+                selector.unregister(key.fd)
+                del working[key.fd]
+                if not _ended(process, share):
+                    waiting.append(share)
+                    continue
+                name = share.found.reader.name
+                unfinished[name] -= 1
+                if not unfinished[name]:
+                    ended(share.found)
+    return found
+
+
+def _inputs(share: _Share, seed: int) -> Iterator[tuple[int, str, bytes]]:
+    reader = share.found.reader
+    seeds = reader.seeds()
+    places, contents = list(seeds), list(seeds.values())
+    for number in range(share.first, share.end):
+        which, data = input_of(contents, reader.kind, reader.name, seed, number)
+        yield number, places[which], data
+
+
+def _ended(process: Process, share: _Share) -> bool:
+    """Takes what a process did; whether nothing is left of its share."""
+    counts, kilobytes = process.end()
+    found = share.found
+    found.take(counts, process.findings)
+    found.inputs += max(0, counts.last + 1 - share.first)
+    found.seconds += time.monotonic() - share.began
+    found.kilobytes = max(found.kilobytes, kilobytes)
+    died = counts.read + counts.refused + counts.findings < counts.last + 1 - share.first or counts.last < 0
+    found.deaths += died
+    share.first = max(counts.last + 1, share.first + 1)
+    return share.first >= share.end or found.deaths > _MOST_DEATHS
+
+
+def keep(found: Found, seed: int, folder: Path) -> Iterator[tuple[Finding, Path]]:
+    """Files the first input of each kind of failure, as small as it becomes cheaply; the finding and its file."""
+    seeds = found.reader.seeds()
+    places, contents = list(seeds), list(seeds.values())
+    for finding in found.places.values():
+        which, data = input_of(contents, found.reader.kind, found.reader.name, seed, max(0, finding.number))
+
+        def still_fails(fewer: bytes, place: str = places[which], wanted: str = finding.place) -> bool:
+            other = outcome(found.reader, place, fewer)
+            return other is not None and other.place == wanted
+
+        if still_fails(data):
+            data = minimised(data, still_fails)
+        path = folder / found.reader.name / hashlib.sha1(data).hexdigest()[:12] / places[which]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        yield finding, path

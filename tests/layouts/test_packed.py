@@ -1,0 +1,215 @@
+"""The packed layout: what is written is what is read, whatever becomes of the file of elements."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+import opdump
+from opdump.errors import CorruptDumpError
+from opdump.kernels import AppendFile, append_file
+from opdump.layouts.packed.elements_file import ElementsFile
+from opdump.layouts.packed.record import encode_header, hash_of, read_elements, read_header, records_of
+
+_ARRAYS: tuple[npt.NDArray[Any], ...] = (
+    np.arange(12, dtype=np.float32).reshape(3, 4),
+    np.array(7, np.int64),
+    np.zeros((0, 5), np.uint8),
+    np.arange(40_000, dtype=np.float64),  # mapped when it is read
+    np.array([[True, False]]),
+    np.arange(6, dtype=">i4")[::-2],
+)
+
+
+def _write(path: Path) -> list[int]:
+    file = ElementsFile(path, 1 << 20)
+    offsets = [file.append(f"Net/0/0/{number}.npy", array) for number, array in enumerate(_ARRAYS)]
+    file.close()
+    return offsets
+
+
+def test_arrays_of_every_kind_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "1.pack"
+    for offset, array in zip(_write(path), _ARRAYS, strict=True):
+        header, elements = read_elements(path, offset)
+        assert (header.shape, elements.dtype) == (array.shape, array.dtype.newbyteorder("<"))
+        np.testing.assert_array_equal(elements, array)
+        assert not elements.flags.writeable
+        assert offset % 64 == 0
+        assert header.offset % 64 == 0
+
+
+def test_the_twin_in_python_writes_the_same_bytes(tmp_path: Path) -> None:
+    if AppendFile is append_file.AppendFile:
+        pytest.skip("there are no compiled kernels to compare with")
+    written = []
+    for name, kind in (("native", AppendFile), ("twin", append_file.AppendFile)):
+        with (tmp_path / name).open("wb") as file:
+            appended = kind(file.fileno(), 2, 1 << 16)
+            for array in _ARRAYS:
+                flat = np.ascontiguousarray(array)
+                header = encode_header(flat.dtype.newbyteorder("<").name, array.shape, "a", flat.nbytes, bytes(16))
+                appended.append(header, flat.ctypes.data if flat.nbytes else 0, flat.nbytes)
+            appended.stop()
+            assert appended.error == 0
+            assert appended.bytes_written == appended.bytes_appended
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1]
+
+
+def test_a_file_cut_off_anywhere_holds_its_records_up_to_the_last_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "1.pack"
+    offsets = _write(path)
+    whole = path.read_bytes()
+    ends = [*offsets[1:], len(whole)]
+    cut = tmp_path / "cut.pack"
+    # Every byte of the last three records, and some of the others.
+    for size in (*range(0, offsets[3], 97), *range(offsets[4] - 1, len(whole) + 1)):
+        cut.write_bytes(whole[:size])
+        assert [offset for offset, _ in records_of(cut)] == [
+            offset for offset, end in zip(offsets, ends, strict=True) if end <= size
+        ]
+
+
+def _spoilt(header: bytes, field: int, value: bytes) -> bytes:
+    """A header with other bytes in a field, and the hash that fits them."""
+    made = bytearray(header)
+    made[field : field + len(value)] = value
+    made[56:64] = bytes(8)
+    made[56:64] = struct.pack("<Q", hash_of(made))
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        (0, b"OPDPACK2", "no record begins"),
+        (8, struct.pack("<I", 2**31), "claims"),
+        (8, struct.pack("<I", 65), "claims"),
+        (8, struct.pack("<I", 0), "claims"),
+        (12, struct.pack("<H", 65535), "claims"),
+        (14, b"\xff", "claims"),
+        (15, b"\xff", "claims"),
+        (16, struct.pack("<Q", 2**64 - 1), "claims"),
+        (16, struct.pack("<Q", 44), "claims 44 bytes"),
+        (24, struct.pack("<Q", 64), "another place"),
+        (64, struct.pack("<Q", 2**63), "claims 48 bytes"),
+        (80, b"object!", "claims 48 bytes"),
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path: Path, field: int, value: bytes, said: str) -> None:
+    path = tmp_path / "1.pack"
+    _write(path)
+    whole = bytearray(path.read_bytes())
+    whole[:128] = _spoilt(bytes(whole[:128]), field, value)
+    path.write_bytes(whole)
+    with pytest.raises(CorruptDumpError, match=said):
+        read_elements(path, 0)
+
+
+def test_a_bit_that_fell_over_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "1.pack"
+    offsets = _write(path)
+    whole = path.read_bytes()
+    header = read_header(path, offsets[0])
+    for place in range(header.offset + header.data_size):
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 4
+        path.write_bytes(spoilt)
+        with pytest.raises(CorruptDumpError):
+            read_elements(path, 0)
+
+
+@pytest.mark.parametrize("offset", [-64, 1, 64, 10**15])
+def test_a_place_where_no_record_begins_is_refused(tmp_path: Path, offset: int) -> None:
+    _write(tmp_path / "1.pack")
+    with pytest.raises(CorruptDumpError, match="no record begins"):
+        read_elements(tmp_path / "1.pack", offset)
+
+
+def _train(path: Path, layout: str, **options: object) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    data = torch.randn(4, 8)
+    with opdump.capture(path=path, layout=layout, saved_data="full", iteration="all", **options):  # type: ignore[arg-type]
+        for _ in range(3):
+            optimizer.zero_grad()
+            (network(data) ** 2).mean().backward()
+            optimizer.step()
+
+
+def _contents(path: Path) -> list[tuple[object, ...]]:
+    catalog = opdump.open(path)
+    assert not catalog.problems
+    return [
+        (
+            record.op.step,
+            record.op.op_name,
+            record.op.occurrence,
+            record.io,
+            record.slot,
+            record.dtype,
+            record.shape,
+            None if record.payload is None else record.payload.to_host().tobytes(),
+            sorted(record.statistics.items()),
+        )
+        for step in catalog.steps
+        for record in catalog.tensors(step=step)
+    ]
+
+
+def test_a_packed_dump_reads_as_one_of_files(tmp_path: Path) -> None:
+    _train(tmp_path / "packed", "packed")
+    _train(tmp_path / "files", "mindspore-2.3")
+    assert _contents(tmp_path / "packed") == _contents(tmp_path / "files")
+    assert not list((tmp_path / "packed").rglob("*.npy"))
+    assert json.loads((tmp_path / "packed/rank_0/.dump_metadata/config.json").read_text())["layout"] == "packed"
+
+
+def test_elements_are_those_of_the_moment_in_which_they_were_read(tmp_path: Path) -> None:
+    """In-place operators overwrite memory that was handed to the file a moment ago."""
+    values = torch.arange(100_000, dtype=torch.float32)
+    with opdump.capture(path=tmp_path, layout="packed", saved_data="tensor"):
+        for _ in range(20):
+            values.add_(1)
+    records = [record for record in opdump.open(tmp_path).tensors(step=0) if record.op.op_type == "add_"]
+    times = sorted({record.op.timestamp for record in records})
+    assert len(times) == 20
+    for record in records:
+        if record.shape:
+            assert record.payload is not None
+            assert record.payload.to_host()[0] == times.index(record.op.timestamp) + (record.io == "output")
+
+
+def test_without_its_index_a_packed_dump_is_read_by_its_records(tmp_path: Path) -> None:
+    _train(tmp_path, "packed")
+    whole = {row[:5]: row[5:8] for row in _contents(tmp_path)}
+    (tmp_path / "rank_0/.dump_metadata/index.sqlite").unlink()
+    catalog = opdump.open(tmp_path)
+    found = [record for step in catalog.steps for record in catalog.tensors(step=step)]
+    assert len(found) == sum(row[2] is not None for row in whole.values())
+    elements = sorted(row[2] for row in whole.values() if row[2] is not None)  # type: ignore[type-var]
+    assert sorted(record.payload.to_host().tobytes() for record in found if record.payload) == elements
+
+
+def test_two_runs_into_one_directory_have_a_file_each(tmp_path: Path) -> None:
+    for _ in range(2):
+        _train(tmp_path, "packed")
+    assert sorted(path.name for path in (tmp_path / "rank_0/elements").iterdir()) == ["1.pack", "2.pack"]
+    first, second = (opdump.open(tmp_path, run=number) for number in (1, 2))
+    assert len(list(first.tensors(step=0))) == len(list(second.tensors(step=0))) > 0
+
+
+def test_statistics_alone_make_no_file_of_elements(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path, layout="packed", saved_data="statistic"):
+        torch.ones(3) + 1
+    assert not (tmp_path / "rank_0/elements").exists()
+    assert list(opdump.open(tmp_path).tensors(step=0))

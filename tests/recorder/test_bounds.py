@@ -1,0 +1,232 @@
+"""What is left out as bounds are met: the rules, with numbers in the place of disks and clocks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdump.degradation import Degradation, left_out_at, told
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, StepSet
+from opdump.plan.bounds import parse_share, parse_size
+from opdump.recorder.bounds import Bounds
+from opdump.recorder.capture_time import CaptureClock
+
+MS = 1_000_000
+
+
+class Run:
+    """A run of which each recorded step writes so many bytes of elements and of statistics, and takes so much time."""
+
+    def __init__(
+        self, *, elements: int = 0, statistics: int = 0, program: int = 0, capture: int = 0, **plan: Any
+    ) -> None:
+        self.time = self.written = 0
+        self.clock = CaptureClock(lambda: self.time)
+        self.bounds = Bounds(DumpPlan(path=Path("/nowhere"), **plan), self.clock)
+        self.bounds.begin(lambda: self.written, 0)
+        self.elements, self.statistics, self.program, self.capture = elements, statistics, program, capture
+        self.plan = self.bounds._plan
+
+    def steps(self, first: int, last: int) -> list[int]:
+        """Those of these steps that are recorded."""
+        recorded = []
+        for step in range(first, last):
+            self.time += self.program
+            if step in self.plan.steps and self.bounds.wants(step):
+                recorded.append(step)
+                if self.elements and self.bounds.has_room(step, self.elements):
+                    self.written += self.elements
+                self.written += self.statistics
+                self.time += self.capture
+                self.clock.spent += self.capture
+                self.bounds.step_filed(step)
+        return recorded
+
+    @property
+    def now(self) -> list[tuple[int, str]]:
+        return [(each.step, each.now) for each in self.bounds.degraded]
+
+
+def test_elements_are_left_out_then_steps_then_all() -> None:
+    run = Run(elements=90, statistics=10, saved_data="full", max_disk=1000)
+    recorded = run.steps(0, 60)
+    cadences = [(18, "every 2"), (27, "every 4"), (37, "every 8"), (41, "every 16")]
+    assert run.now == [(8, "statistics"), *cadences, (49, "off")]
+    assert recorded == [*range(18), 18, 20, 22, 24, 26, 28, 32, 36, 40, 48]
+    assert run.written == 1000
+    assert not run.bounds.wants(1000)
+
+
+def test_without_bounds_nothing_is_left_out() -> None:
+    run = Run(elements=10**12, statistics=10**12, saved_data="full")
+    assert run.steps(0, 50) == [*range(50)]
+    assert run.now == []
+
+
+def test_what_was_said_of_a_step_stays() -> None:
+    run = Run(statistics=1, saved_data="statistic", max_disk=1000)
+    assert run.bounds.wants(3)  # another thread has begun it
+    for written in range(50, 950, 50):
+        run.written = written
+        run.bounds.step_filed(0)
+    assert run.bounds.wants(3)
+    assert not run.bounds.wants(5)
+
+
+def test_a_cadence_of_the_plan_is_made_wider() -> None:
+    run = Run(statistics=10, saved_data="statistic", max_disk=100, steps=StepSet(None, 5))
+    assert run.steps(0, 200) == [0, 5, 10, 15, 20, 25, 30, 35, 40, 50]
+    assert run.now[-1] == (51, "off")
+
+
+def test_a_disk_with_less_than_is_to_stay_free_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk_of(monkeypatch, [4_000])
+    run = Run(statistics=1, saved_data="statistic", min_free_disk=5_000)
+    assert run.steps(0, 5) == []
+    assert run.now == [(0, "off")]
+    assert "4.00 kB are free, and 5.00 kB are to stay" in run.bounds.degraded[0].why
+
+
+def test_what_others_write_on_the_disk_counts_for_what_is_to_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = disk_of(monkeypatch, [105_000])
+    run = Run(elements=1, statistics=1, saved_data="full", min_free_disk=5_000)
+    assert run.steps(0, 3) == [0, 1, 2]
+    free[0] = 20_000
+    run.steps(3, 4)
+    free[0] = 14_000
+    run.steps(4, 5)
+    free[0] = 5_000
+    run.steps(5, 8)
+    assert run.now == [(4, "statistics"), (5, "every 2"), (7, "off")]
+    assert {each.bound for each in run.bounds.degraded} == {"min_free_disk"}
+
+
+def disk_of(monkeypatch: pytest.MonkeyPatch, free: list[int]) -> list[int]:
+    """A disk with so many free bytes, whose number may be changed."""
+
+    def statvfs(_: object) -> os.statvfs_result:
+        return os.statvfs_result((1, 1, 10**9, free[0], free[0], 0, 0, 0, 0, 255))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    return free
+
+
+def test_a_tensor_that_memory_has_no_room_for_is_not_kept() -> None:
+    run = Run(saved_data="full", max_memory=1000)
+    assert run.bounds.has_room(0, 500)
+    assert not run.bounds.has_room(1, 501)
+    assert not run.bounds.has_room(1, 1)
+    assert run.now == [(1, "statistics")]
+
+
+def test_steps_are_recorded_as_often_as_their_cost_allows() -> None:
+    run = Run(program=10 * MS, capture=10 * MS, saved_data="statistic", max_overhead=0.1)
+    recorded = run.steps(0, 100)
+    assert run.now == [(4, "every 16")]
+    assert recorded == [0, 1, 2, 3, 16, 32, 48, 64, 80, 96]
+    assert "capture takes 100 % of the program's time, and 10 % may be" in run.bounds.degraded[0].why
+
+
+def test_elements_go_before_steps_do_where_time_is_short() -> None:
+    run = Run(elements=1, program=10 * MS, capture=10 * MS, saved_data="full", max_overhead=0.25)
+    run.steps(0, 4)
+    assert run.now == [(4, "statistics")]
+    run.capture = 4 * MS
+    run.steps(4, 20)
+    assert run.now == [(4, "statistics"), (7, "every 2")]
+
+
+def test_steps_are_recorded_again_where_that_has_become_cheap() -> None:
+    run = Run(program=10 * MS, capture=10 * MS, saved_data="statistic", max_overhead=0.5)
+    run.steps(0, 10)
+    assert run.now == [(4, "every 2")]
+    run.capture = 3 * MS
+    run.steps(10, 20)
+    assert run.now[1:] == [(13, "every 1")]
+    run.capture = 6 * MS
+    before = len(run.now)
+    run.steps(20, 24)
+    assert len(run.now) == before + 1
+    run.capture = 4 * MS  # 40 %: within the bound, and more than 70 % of it
+    run.steps(24, 60)
+    assert len(run.now) == before + 1
+
+
+def test_one_slow_step_changes_nothing() -> None:
+    run = Run(program=10 * MS, capture=MS // 2, saved_data="statistic", max_overhead=0.1)
+    run.steps(0, 10)
+    run.capture = 1000 * MS
+    run.steps(10, 11)
+    run.capture = MS // 2
+    run.steps(11, 30)
+    assert run.now == []
+
+
+def test_where_no_cadence_is_cheap_enough_nothing_is_recorded() -> None:
+    run = Run(program=1000, capture=10 * MS, saved_data="statistic", max_overhead=0.1)
+    run.steps(0, 10)
+    assert run.now == [(4, "off")]
+
+
+def test_calls_that_overlap_count_once() -> None:
+    clock = CaptureClock(lambda: 0)
+    outer, inner = clock.spent, clock.spent
+    clock.spent = inner + 3
+    clock.spent = outer + 10
+    assert clock.spent == 10
+    assert clock.seconds is None
+    clock.is_measured = True
+    assert clock.seconds == 1e-8
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GB", 20 * 10**9),
+        ("20 gb", 20 * 10**9),
+        ("1.5TB", 1_500_000_000_000),
+        ("512MiB", 2**29),
+        ("4G", 4 * 10**9),
+        ("4Gi", 2**32),
+        ("3", 3),
+        ("7B", 7),
+        ("1kB", 1000),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "0GB", "1e3", "20PB", "20%", "0.1B", "5iB", "1_000", "٣GB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ConfigError, match='expected a size above 0 such as "20GB"'):
+        parse_size(text)
+
+
+def test_shares() -> None:
+    assert parse_share("10%") == 0.1
+    assert parse_share("250 %") == 2.5
+    for text in ("10", "0%", "-5%", "%", "0.1", "nan%"):
+        with pytest.raises(ConfigError, match='expected a share above 0 such as "10%"'):
+            parse_share(text)
+
+
+def test_a_degradation_in_words_and_as_json() -> None:
+    off = Degradation(step=9, time=5, bound="max_disk", now="off", why="1 B of 1 B are used")
+    assert str(off) == "from step 9 on nothing is recorded: 1 B of 1 B are used (max_disk)"
+    assert Degradation.of_json(off.as_json()) == off
+    cadences = [Degradation(step=n, time=5, bound="max_disk", now=f"every {n}", why="x") for n in (2, 4)]
+    assert told([*cadences, off]) == f"{cadences[1]}; {off}"
+    assert told([]) == ""
+    assert [left_out_at(step, [*cadences, off]) for step in (1, 3, 4, 6, 8, 9)] == [
+        None,
+        cadences[0],
+        None,
+        cadences[1],
+        None,
+        off,
+    ]

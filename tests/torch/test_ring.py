@@ -1,0 +1,308 @@
+"""The last steps in memory, filed when a trigger fires (`ring`), and each Nth step (`every`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import opdump
+from opdump.errors import CaptureStateError, ConfigError
+from opdump.plan import StepSet
+
+Happens = Callable[[int, torch.Tensor], torch.Tensor]
+STATISTICS: dict[str, Any] = {"saved_data": "statistic", "statistic_category": ["max", "min", "l2norm"]}
+
+
+def nothing(_step: int, out: torch.Tensor) -> torch.Tensor:
+    return out
+
+
+def train(happens: Happens = nothing, steps: int = 10) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    x = torch.randn(4, 8)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = happens(step, net(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return losses
+
+
+def at(step: int, happens: Callable[[torch.Tensor], Any]) -> Happens:
+    """`happens` in this step; what it gives is the output, unless that is nothing."""
+
+    def call(now: int, out: torch.Tensor) -> torch.Tensor:
+        given = happens(out) if now == step else None
+        return out if given is None else given
+
+    return call
+
+
+def filed(path: Path) -> list[int]:
+    return sorted({op.step for op in opdump.open(path).ops()})
+
+
+def logarithm(out: torch.Tensor) -> torch.Tensor:
+    return torch.log(out - 100)
+
+
+def division(out: torch.Tensor) -> torch.Tensor:
+    return out / torch.zeros(1)
+
+
+def mask(out: torch.Tensor) -> torch.Tensor:
+    out.detach().masked_fill(out.detach() < 1e9, float("-inf"))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("happens", "fired", "steps"),
+    [
+        (nothing, [], []),
+        (at(5, mask), [], []),
+        (at(5, logarithm), ["nan in step 5"], [3, 4, 5]),
+        (at(5, division), ["inf in step 5"], [3, 4, 5]),
+        (at(1, logarithm), ["nan in step 1"], [0, 1]),
+        (at(9, logarithm), ["nan in step 9"], [7, 8, 9]),
+    ],
+)
+def test_a_trigger_files_its_step_and_those_before(
+    happens: Happens, fired: list[str], steps: list[int], tmp_path: Path
+) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=3, **STATISTICS) as dump:
+        train(happens)
+    assert dump.report is not None
+    assert list(dump.report.fired) == fired
+    assert list(dump.report.steps) == steps
+    if steps:
+        assert filed(tmp_path / "d") == steps
+    else:
+        assert dump.report.captured == 0
+        assert dump.report.nothing is not None
+        assert "no trigger fired" in dump.report.nothing.reason
+        assert not dump.report.nothing.is_gap
+        assert not list((tmp_path / "d").rglob("*.csv"))
+    assert dump.report.executed == dump.report.captured + sum(dump.report.skipped.values())
+
+
+def test_what_is_filed_is_what_a_plain_dump_files(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "all", **STATISTICS):
+        train(at(5, logarithm))
+    with opdump.capture(path=tmp_path / "ring", ring=3, **STATISTICS):
+        train(at(5, logarithm))
+    for step in (3, 4, 5):
+        tables = [opdump.open(tmp_path / name).executions(step=step) for name in ("all", "ring")]
+        plain, kept = (
+            [
+                (one.op.op_name, one.op.order, {slot: dict(each.statistics) for slot, each in one.outputs.items()})
+                for one in each
+            ]
+            for each in tables
+        )
+        assert str(plain) == str(kept) != "[]"
+
+
+def test_the_answers_are_the_same(tmp_path: Path) -> None:
+    plain = train(at(7, logarithm))
+    with opdump.capture(path=tmp_path / "d", ring=2, **STATISTICS):
+        captured = train(at(7, logarithm))
+    assert all(
+        torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in zip(plain, captured, strict=True)
+    )
+
+
+def test_only_what_is_asked_for_fires(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=3, triggers=["inf"], **STATISTICS) as dump:
+        train(at(5, logarithm))
+    assert dump.report is not None
+    assert dump.report.fired == ()
+
+
+def test_the_program_and_a_signal_fire_and_the_run_goes_on(tmp_path: Path) -> None:
+    def happens(step: int, out: torch.Tensor) -> torch.Tensor:
+        if step == 2:
+            dump.trigger("a look")
+        if step == 7:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return out
+
+    before = signal.getsignal(signal.SIGUSR1)
+    with opdump.capture(path=tmp_path / "d", ring=2, **STATISTICS) as dump:
+        train(happens)
+    assert signal.getsignal(signal.SIGUSR1) == before
+    assert dump.report is not None
+    assert dump.report.fired == ("a look", "signal")
+    assert filed(tmp_path / "d") == [1, 2, 6, 7]
+
+
+def test_an_exception_files_the_step_that_it_ended(tmp_path: Path) -> None:
+    def fails(_: torch.Tensor) -> None:
+        raise ValueError("boom")
+
+    with (
+        pytest.raises(ValueError, match="boom"),
+        opdump.capture(path=tmp_path / "d", ring=2, **STATISTICS) as dump,
+    ):
+        train(at(6, fails))
+    assert dump.report is not None
+    assert dump.report.fired == ("exception: ValueError",)
+    assert filed(tmp_path / "d") == [5, 6]
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ring is 3, and steps that are kept in memory are statistics alone"):
+        opdump.capture(path=tmp_path / "d", ring=3, saved_data="full").__enter__()
+    with pytest.raises(ConfigError, match=r"triggers is .*nam.*'signal'"):
+        opdump.capture(path=tmp_path / "d", ring=3, triggers=["nam"], **STATISTICS).__enter__()
+    with (
+        opdump.capture(path=tmp_path / "d", **STATISTICS) as dump,
+        pytest.raises(CaptureStateError, match="begin the capture with ring=3"),
+    ):
+        dump.trigger()
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [({"every": 4}, [0, 4, 8]), ({"every": 4, "iteration": "3-9"}, [4, 8]), ({"iteration": "all every 5"}, [0, 5])],
+)
+def test_each_nth_step_is_filed(asked: dict[str, Any], steps: list[int], tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", **STATISTICS, **asked) as dump:
+        train()
+    assert dump.report is not None
+    assert list(dump.report.steps) == filed(tmp_path / "d") == steps
+
+
+def test_a_cadence_that_no_step_met_is_told(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", every=10, initial_iteration=5, **STATISTICS) as dump:
+        train(steps=3)
+    assert dump.report is not None
+    assert dump.report.nothing is not None
+    assert "asks for all every 10" in dump.report.nothing.reason
+
+
+def test_a_ring_of_each_nth_step(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=2, every=3, **STATISTICS):
+        train(at(6, logarithm))
+    assert filed(tmp_path / "d") == [3, 6]
+
+
+def test_sets_of_steps_with_a_cadence() -> None:
+    steps = StepSet.parse("5-20|33 every 10")
+    assert [step for step in range(50) if step in steps] == [10, 20]
+    assert steps.last == 20
+    assert StepSet.parse(str(steps)) == steps
+    assert steps.reaches(0, 10)
+    assert not steps.reaches(11, 19)
+    assert not steps.reaches(21, 90)
+    assert StepSet.parse("all every 3").last is None
+    with pytest.raises(ConfigError, match="none of the steps 1-3 is a multiple of 5"):
+        StepSet.parse("1-3 every 5")
+    with pytest.raises(ConfigError, match="every is 0"):
+        StepSet.parse("all every 0")
+
+
+def test_the_command_says_what_became_of_the_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nimport torch\n"
+        "for step in range(6):\n    x = torch.ones(3, requires_grad=True)\n"
+        "    torch.log(x - (5 if step == 4 and len(sys.argv) > 1 else 0)).sum().backward()\n"
+    )
+
+    def run(*arguments: str) -> str:
+        command = [
+            sys.executable,
+            "-m",
+            "opdump",
+            "run",
+            "--json",
+            "--ring",
+            "2",
+            "--path",
+            str(tmp_path / "d"),
+            *arguments,
+        ]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+
+    quiet = json.loads(run(str(script)).splitlines()[-1])
+    assert quiet["fired"] == []
+    assert "no trigger fired" in quiet["reason"]
+    told = json.loads(run(str(script), "nan").splitlines()[-1])
+    assert len(told["fired"]) == 1
+    assert told["fired"][0].startswith("nan in step")
+    refused = subprocess.run(
+        [sys.executable, "-m", "opdump", "run", "--trigger", "nan", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "give --ring N" in refused.stderr
+
+
+def spike(out: torch.Tensor) -> torch.Tensor:
+    return out * 1000
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_loss_that_leaps_up_files_its_step_and_those_before(every: int, tmp_path: Path) -> None:
+    plain = train(at(12, spike), steps=16)
+    settings = {**STATISTICS, "triggers": ["loss-spike"], "every": every}
+    with opdump.capture(path=tmp_path / "d", ring=2, **settings) as dump:
+        losses = train(at(12, spike), steps=16)
+    assert all(torch.equal(one, other) for one, other in zip(plain, losses, strict=True))
+    assert dump.report is not None
+    (fired,) = dump.report.fired
+    assert fired.startswith("loss-spike in step 12: ")
+    assert filed(tmp_path / "d") == [12 - every, 12]
+    assert "loss" not in str(dump.report.warnings)
+
+
+def test_the_look_at_the_loss_is_no_operator_of_the_program(tmp_path: Path) -> None:
+    names = []
+    for triggers in (["loss-spike"], []):
+        with opdump.capture(path=tmp_path / str(triggers), ring=20, **STATISTICS, triggers=triggers) as dump:
+            train(steps=3)
+            dump.trigger()
+        names.append([execution.op.op_name for execution in opdump.open(tmp_path / str(triggers)).executions()])
+    assert names[0] == names[1] != []
+
+
+def test_the_program_may_tell_its_loss(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=1, **STATISTICS, triggers=["loss-spike"]) as dump:
+        for step in range(12):
+            torch.ones(3).sum()
+            dump.loss(1.0 if step < 10 else 7.0)
+            dump.step()
+    assert dump.report is not None
+    assert dump.report.fired == ("loss-spike in step 10: 7, the median before is 1",)
+    assert filed(tmp_path / "d") == [10]
+
+
+def test_a_loss_that_nobody_saw_is_told(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=1, **STATISTICS, triggers=["loss-spike"]) as dump:
+        torch.ones(3).sum()
+    assert dump.report is not None
+    assert any("dump.loss(value)" in text for text in dump.report.warnings)
+
+
+def test_a_loss_without_its_trigger_is_refused(tmp_path: Path) -> None:
+    with (
+        opdump.capture(path=tmp_path / "d", ring=1, **STATISTICS) as dump,
+        pytest.raises(CaptureStateError, match=r'triggers=\["loss-spike"\]'),
+    ):
+        dump.loss(1.0)
