@@ -30,6 +30,7 @@ from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.failures import FunctionFailures
 from opdump.adapters.torch.future_callbacks import FutureCallbacks
+from opdump.adapters.torch.inference_blocks import InferenceBlocks
 from opdump.adapters.torch.loading import Loading
 from opdump.adapters.torch.mode_stack import put_on, recording_here, take_off
 from opdump.adapters.torch.models import Models
@@ -142,6 +143,7 @@ class _Capture(TrainingListener):
         self._regions = CompiledRegions(self._mode.run_as_one, eager=settings.eager, loading=Loading(recorder.stopped))
         recorder.when_over = self._stop_recording
         self._exact = ExactOperators(self._mode)
+        self._inference_blocks = InferenceBlocks()
         self._threads = ThreadEntry(self._inside, forked=self._leave_child)
         self._callbacks = FutureCallbacks(self._mode, self._inside)
         self._rpc = RpcCalls(self._mode, self._inside, recorder.place)
@@ -284,7 +286,14 @@ class _Capture(TrainingListener):
         return next((scope for scope in found if scope is not None), type(module).__name__)
 
     def _parts(self) -> list[Any]:
-        parts: list[Any] = [self._exact, self._regions, self._threads, self._callbacks, self._rpc]
+        parts: list[Any] = [
+            self._inference_blocks,
+            self._exact,
+            self._regions,
+            self._threads,
+            self._callbacks,
+            self._rpc,
+        ]
         parts += [self._mode.collectives, self.observer, self._mode.graphs]
         return parts + [part for part in (self._calls, self._functions) if part is not None]
 
@@ -313,6 +322,16 @@ class _Capture(TrainingListener):
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         if self._recorder.losses is not None and os.getpid() == self._process:
             self._note_losses(roots)
+
+    @contextmanager
+    def backward_runs(self) -> Iterator[None]:
+        before = self._on
+        try:
+            yield
+        finally:
+            if self._on is not before and threading.get_ident() == self._thread:
+                # A step began or ended in a hook: the engine has undone what was done to the stack of modes.
+                (put_on if self._on else take_off)(self._mode)
 
     @never_seen
     @deeper

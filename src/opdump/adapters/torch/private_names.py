@@ -106,6 +106,10 @@ KEY_OF_COUNTS = "ADInplaceOrView"
 """The key whose kernels count writes into tensors, after they ran the operator."""
 is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
 exclude_key = taken("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
+is_key_included = taken("torch._C._dispatch_tls_is_dispatch_key_included", of=OPERATORS)
+include_key = taken("torch._C._dispatch_tls_set_dispatch_key_included", of=OPERATORS)
+inference_guard = taken("torch._C._InferenceMode", of=OPERATORS)
+"""What `torch.inference_mode` holds while it is on."""
 fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
 destroy_library = taken("torch.library.Library._destroy", of=OPERATORS)
 _base = taken("torch.Tensor._base", of=OPERATORS)

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Literal, final
 
@@ -59,6 +59,10 @@ class TrainingListener:
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """The program asks for the gradients of these, outside of a network."""
+
+    def backward_runs(self) -> AbstractContextManager[object]:
+        """Is open while autograd's engine runs, in a network too. When it returns it sets the thread's dispatch modes back to what they were."""
+        return nullcontext()
 
     def optimizer_ends(self, optimizer: Optimizer) -> None:
         """An outermost `optimizer.step` returned: parameters have their new values, the step is not over yet."""
@@ -374,7 +378,8 @@ class TrainingObserver:
             if position.root is None:
                 self.counter.backward_begins()
                 self.listener.backward_begins(args[0] if args else ())
-            return original(*args, **kwargs)
+            with self.listener.backward_runs():
+                return original(*args, **kwargs)
         finally:
             with self._lock:
                 self._backwards -= 1
