@@ -22,6 +22,7 @@ from opdump.records import IO
 DATA = Path(__file__).parent.parent / "data"
 ARCHIVES = (DATA / "msaccucmp.tar.gz", DATA / "msaccucmp_more.tar.xz", DATA / "msaccucmp_compare.tar.xz")
 NAME = "X.op1.1.2.1700000000000000"
+ORDERS = DATA / "msaccucmp_orders.json"
 OPDEBUG = "Opdebug.Node_OpDebug.59.563.1700000000000005"
 
 

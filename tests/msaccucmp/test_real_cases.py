@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.msaccucmp.cases import ARCHIVES, run_in, unpacked
+from tests.msaccucmp.cases import ARCHIVES, ORDERS, run_in, unpacked
 
 
 def names_of_cases() -> list[str]:
@@ -21,8 +23,24 @@ def names_of_cases() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def real_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked(tmp_path_factory.mktemp("real"))
+def real_cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folders of the cases. Where the order of a directory matters it is listed as the real tool found it, whatever file system this is."""
+    folder = unpacked(tmp_path_factory.mktemp("real"))
+    orders = {str(folder / name): order for name, order in json.loads(ORDERS.read_text()).items()}
+    listed, walked = os.listdir, os.walk
+
+    def in_order(path: str, names: list[str]) -> list[str]:
+        order = orders.get(str(path))
+        return names if order is None else sorted(names, key=order.index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", lambda path=".": in_order(path, listed(path)))
+        patch.setattr(
+            os,
+            "walk",
+            lambda *args, **kwargs: ((*at, in_order(at[0], names)) for *at, names in walked(*args, **kwargs)),
+        )
+        yield folder
 
 
 def stable(files: dict[str, bytes], case: str) -> dict[str, bytes]:
