@@ -3,7 +3,8 @@
     python benchmarks/capture_table.py [--rounds 8] [--only MLP]
 
 One process, one torch thread; ten minutes. Printed is the ratio to the plain step, in CPU seconds of the process (a disk is waited for by
-others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `tensors` and `packed` are
+others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `empty mode` records nothing: a
+dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `tensors` and `packed` are
 tensors and statistics, with a file for each tensor and with one file for all (`layout="packed"`); the files are removed again.
 """
 
@@ -25,6 +26,7 @@ from typing import Any, Final
 import torch
 from intervals import interval
 from memory import keep_freed_memory
+from torch.utils._python_dispatch import TorchDispatchMode
 from workloads import STEPS, Step
 
 import opdump
@@ -35,6 +37,7 @@ _ALL: Final = ("max", "min", "avg", "count", "negative zero count", "positive ze
 _KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
     "plain": None,
     "again": None,
+    "empty mode": None,
     "not dumped": {"saved_data": "statistic", "iteration": "1000"},
     "statistics": {"saved_data": "statistic", "statistic_category": _ALL},
     "+ md5": {"saved_data": "statistic", "statistic_category": (*_ALL, "md5")},
@@ -45,6 +48,11 @@ _WARM_UP = 3
 """The first steps name what they meet and fill caches."""
 _SHORT: Final = 0.2
 """Seconds of plain steps that are timed at least, in a round."""
+
+
+class _EmptyMode(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def main() -> None:
@@ -89,6 +97,10 @@ def _measured(step: Step, rounds: int) -> dict[str, list[float]]:
 @contextmanager
 def under(kind: str) -> Iterator[None]:
     """The block runs under a capture of that kind, whose files are removed again."""
+    if kind == "empty mode":
+        with _EmptyMode():  # type: ignore[no-untyped-call]
+            yield
+        return
     options = _KINDS[kind]
     root = Path(tempfile.mkdtemp(prefix="opdump-table-"))
     try:
