@@ -134,6 +134,24 @@ def test_a_block_of_another_thread_is_that_threads(tmp_path: Path) -> None:
     assert all(depth > 0 or not any(keys) for depth, *keys in seen)
 
 
+def test_a_compiled_function_with_a_block_inside_is_not_compiled_anew(tmp_path: Path) -> None:
+    def function(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            inside = x.exp()
+            torch._dynamo.graph_break()
+            inside = inside * 2
+        return inside + x
+
+    compiled = torch.compile(function, backend="eager")
+    expected = compiled(torch.ones(3))
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with opdump.capture(path=tmp_path, iteration="1") as dump:
+        for _ in range(3):
+            assert torch.equal(compiled(torch.ones(3)), expected)
+            dump.step()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
 def _stepped(value: Tensor, step: Callable[[], None]) -> Tensor:
     step()
     return value
