@@ -130,6 +130,15 @@ def test_a_dump_of_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "out").exists()
 
 
+def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, layout in (("direct", "mindspore-2.3"), ("packed", "packed")):
+        _train(tmp_path / name, layout, monkeypatch, saved_data="statistic")
+    assert not (tmp_path / "packed/rank_0/elements").exists()
+    done = _unpack(tmp_path / "packed", "-o", tmp_path / "unpacked")
+    assert done.exit_code == 0, done.output
+    assert _files(tmp_path / "unpacked") == _files(tmp_path / "direct")
+
+
 def test_what_is_damaged_is_told_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     file = tmp_path / "packed/rank_0/elements/1.pack"

@@ -16,7 +16,7 @@ import opdump
 from opdump.errors import CorruptDumpError
 from opdump.kernels import AppendFile, append_file
 from opdump.layouts.packed.elements_file import ElementsFile
-from opdump.layouts.packed.record import encode_header, hash_of, read_elements, read_header, records_of
+from opdump.layouts.packed.record import RecordHeader, encode_header, hash_of, read_elements, read_header, records_of
 
 _ARRAYS: tuple[npt.NDArray[Any], ...] = (
     np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -73,9 +73,26 @@ def test_a_file_cut_off_anywhere_holds_its_records_up_to_the_last_whole_one(tmp_
     # Every byte of the last three records, and some of the others.
     for size in (*range(0, offsets[3], 97), *range(offsets[4] - 1, len(whole) + 1)):
         cut.write_bytes(whole[:size])
-        assert [offset for offset, _ in records_of(cut)] == [
+        assert [offset for offset, header in records_of(cut) if isinstance(header, RecordHeader)] == [
             offset for offset, end in zip(offsets, ends, strict=True) if end <= size
         ]
+
+
+def test_behind_a_damaged_record_the_next_whole_one_of_the_file_is_found(tmp_path: Path) -> None:
+    other = tmp_path / "other.pack"
+    _write(other)
+    path = tmp_path / "1.pack"
+    file = ElementsFile(path, 1 << 20)
+    file.append("Net/0/0/first.npy", np.zeros(4))
+    file.append("Net/0/0/pack.npy", np.fromfile(other, np.uint8))  # elements that look like records
+    last = file.append("Net/0/0/last.npy", np.ones(4))
+    file.close()
+    whole = bytearray(path.read_bytes())
+    second = read_header(path, 0).end
+    whole[second + 70] ^= 1
+    path.write_bytes(whole)
+    found = [(offset, isinstance(header, RecordHeader)) for offset, header in records_of(path)]
+    assert found == [(0, True), (second, False), (last, True)]
 
 
 def _spoilt(header: bytes, field: int, value: bytes) -> bytes:
@@ -198,6 +215,30 @@ def test_without_its_index_a_packed_dump_is_read_by_its_records(tmp_path: Path) 
     assert len(found) == sum(row[2] is not None for row in whole.values())
     elements = sorted(row[2] for row in whole.values() if row[2] is not None)  # type: ignore[type-var]
     assert sorted(record.payload.to_host().tobytes() for record in found if record.payload) == elements
+
+
+def test_without_its_index_a_damaged_record_alone_is_left_out_and_told(tmp_path: Path) -> None:
+    _train(tmp_path, "packed")
+    (tmp_path / "rank_0/.dump_metadata/index.sqlite").unlink()
+    whole = list(opdump.open(tmp_path).tensors(step=0))
+    file = tmp_path / "rank_0/elements/1.pack"
+    file.chmod(0o600)
+    spoilt = bytearray(file.read_bytes())
+    spoilt[read_header(file, 0).end + 70] ^= 1
+    file.write_bytes(spoilt)
+    catalog = opdump.open(tmp_path)
+    assert len(list(catalog.tensors(step=0))) == len(whole) - 1
+    assert ["the header of a record is damaged" in str(problem) for problem in catalog.problems] == [True]
+    file.write_bytes(file.read_bytes()[:-1])
+    told = [str(problem) for problem in opdump.open(tmp_path).problems]
+    assert len(told) == 2
+    assert "it was cut off" in told[1]
+
+
+def test_elements_have_the_name_of_their_type_without_an_order_of_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "1.pack"
+    offset = _write(path)[0]
+    assert repr(read_elements(path, offset)[1].dtype) == repr(np.dtype("float32"))
 
 
 def test_two_runs_into_one_directory_have_a_file_each(tmp_path: Path) -> None:

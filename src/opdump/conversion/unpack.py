@@ -18,6 +18,7 @@ from opdump.index.writer import RunFacts
 from opdump.layouts.base import StepContent
 from opdump.layouts.detect import read_ranks
 from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.layouts.packed.layout import PACKED
 from opdump.layouts.packed.reader import PackedRank
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, FileFormat
@@ -114,7 +115,7 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
     for rank in found:
         known = {each.id: each for each in rank.runs}
         number = max(known) if run is None else run
-        if not isinstance(rank, PackedRank):
+        if not isinstance(rank, PackedRank) and not _is_packed(known.get(number)):
             raise NotInDumpError(
                 f"{source}: is not packed: its tensors are in files already; `opdump convert` converts those"
             )
@@ -125,6 +126,11 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
             f"{source}: has no index that says how it was recorded; its tensors are read by opdump.open alone"
         )
     return chosen
+
+
+def _is_packed(run: Run | None) -> bool:
+    """Whether a run was filed in the packed layout, of which statistics alone leave no file of elements."""
+    return run is not None and run.plan.get("layout") == PACKED.name
 
 
 def _plan_of(run: Run, out: Path, layout: str, file_format: FileFormat) -> DumpPlan:

@@ -22,6 +22,7 @@ NAMES: dict[torch.dtype, str] = {
     )
     if hasattr(torch, name)
 }
+_QUANTISED = frozenset(dtype for dtype, name in NAMES.items() if name in ("qint8", "quint8", "qint32"))
 CODES = {dtype: DTYPE_CODES[name] for dtype, name in NAMES.items() if name in DTYPE_CODES}
 _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
@@ -33,6 +34,11 @@ _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
 def dtype_name(tensor: torch.Tensor) -> str:
     """`float32` for torch.float32."""
     return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def is_opaque(tensor: torch.Tensor) -> bool:
+    """Whether nobody knows what its elements are: those of a type without numbers, or a quantised type without scale and zero point."""
+    return tensor.dtype not in NAMES or (tensor.dtype in _QUANTISED and not tensor.is_quantized)
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

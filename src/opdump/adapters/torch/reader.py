@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
-from opdump.adapters.torch.memory import CODES, NAMES, dtype_name, elements_of, shape_of, widened
+from opdump.adapters.torch.memory import CODES, NAMES, dtype_name, elements_of, is_opaque, shape_of, widened
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
 from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
 from opdump.adapters.torch.unseen import never_seen
@@ -219,7 +219,7 @@ class TensorReader:
         if tensor.numel() == 0:
             taken.skip = "empty"
             return taken
-        if tensor.dtype not in NAMES:
+        if is_opaque(tensor):
             taken.skip = "opaque"
             return taken
         accelerator = self._accelerators.of(tensor)

@@ -28,7 +28,7 @@ _SUFFIX = ".pack"
 class PackedRank(RankTree):
     """The directory of one rank, whose elements lie in files of elements.
 
-    Those of a run that was cut off, and all where the index is lost, are looked through from the first record to the last whole one.
+    Those of a run that was cut off, and all where the index is lost, are looked through from the first whole record to the last.
     """
 
     _open_file = staticmethod(open_payload)
@@ -45,12 +45,21 @@ class PackedRank(RankTree):
         for file in self._files_to_look_through():
             self._ends[file] = 0
             try:
+                damage: CorruptDumpError | None = None
                 for offset, header in records_of(inside(self.root, file)):
+                    if damage is not None:
+                        self._note(damage)
+                        damage = None
+                    if isinstance(header, CorruptDumpError):
+                        damage = header
+                        continue
                     self._ends[file] = header.end
                     directory, _, name = header.name.rpartition("/")
                     place, parsed = place_of(directory), parse_file_name(name)
                     if place is not None and parsed is not None:
                         found.setdefault(place, []).append(FoundFile(parsed, f"{file}@{offset}"))
+                if damage is not None and self._index is None:  # of a run that was cut off no whole record is expected there
+                    self._note(damage)
             except CorruptDumpError as error:
                 self._note(error)
         for place, files in found.items():

@@ -20,6 +20,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,8 +41,11 @@ _LARGEST_RANK: Final = 64
 _FIRST_READ: Final = 1024
 _SMALL: Final = 1 << 16
 """Fewer bytes are read at once: a mapping costs more than they do."""
+_CHUNK: Final = 1 << 20
+_MOST_CANDIDATES: Final = 10_000
+"""So many places of a file are looked at for a record behind a damaged one."""
 _TYPES: Final = {
-    name: np.dtype(name).newbyteorder("<")
+    name: np.dtype(np.dtype(name).newbyteorder("<").str)  # where that is the machine's own order, its name has no order
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
@@ -62,6 +66,8 @@ class RecordHeader:
     elements_hash: int
     end: int
     """Where the next record begins."""
+    file: bytes
+    """16 bytes that all records of a file have."""
 
 
 def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int, file: bytes) -> bytes:
@@ -124,24 +130,48 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
     )
 
 
-def records_of(path: Path) -> Iterator[tuple[int, RecordHeader]]:
-    """The whole records of a file from its beginning on, each with its place, up to the first that is not whole.
+def records_of(path: Path) -> Iterator[tuple[int, RecordHeader | CorruptDumpError]]:
+    """The whole records of a file, each with its place; where bytes follow that are none, what is wrong with these.
 
-    Raises CorruptDumpError where the file cannot be opened.
+    Behind such bytes the next whole record of the same file is looked for. Raises CorruptDumpError where the file cannot be opened.
     """
     descriptor = _open(path)
     try:
         size = os.fstat(descriptor).st_size
-        offset = 0
-        while offset < size:
+        offset: int | None = 0
+        file: bytes | None = None
+        candidates = _MOST_CANDIDATES
+        while offset is not None and offset < size:
             try:
                 header = _header(descriptor, path, offset, size)
-            except CorruptDumpError:
-                return
+            except CorruptDumpError as error:
+                yield offset, error
+                offset, candidates = _next_record(descriptor, path, offset + ALIGNMENT, size, file, candidates)
+                continue
             yield offset, header
-            offset = header.end
+            file, offset = header.file, header.end
     finally:
         os.close(descriptor)
+
+
+def _next_record(
+    descriptor: int, path: Path, begin: int, file_size: int, file: bytes | None, candidates: int
+) -> tuple[int | None, int]:
+    """Where the next whole record of that file begins, at `begin` or behind it, and how many more places may be looked at."""
+    for start in range(begin, file_size, _CHUNK):
+        chunk = os.pread(descriptor, _CHUNK, start)
+        place = chunk.find(MAGIC)
+        while place >= 0:
+            if place % ALIGNMENT == 0:
+                if not candidates:
+                    return None, 0
+                candidates -= 1
+                with suppress(CorruptDumpError):
+                    header = _header(descriptor, path, start + place, file_size)
+                    if file is None or header.file == file:  # elements may be those of a file of elements
+                        return start + place, candidates
+            place = chunk.find(MAGIC, place + 1)
+    return None, candidates
 
 
 def _open(path: Path) -> int:
@@ -156,7 +186,7 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
     start = os.pread(descriptor, _FIRST_READ, offset)
     if len(start) < _FIXED.size or not start.startswith(MAGIC):
         raise CorruptDumpError(f"{where} no record begins: it starts with {start[:8]!r}, expected {MAGIC!r}")
-    _, length, name_size, type_size, axes, data_size, own, _, elements_hash, header_hash = _FIXED.unpack_from(start)
+    _, length, name_size, type_size, axes, data_size, own, file, elements_hash, header_hash = _FIXED.unpack_from(start)
     sizes_end = _FIXED.size + 8 * axes
     if not sizes_end + type_size + name_size <= length <= _LARGEST_HEADER or length % ALIGNMENT or axes > _LARGEST_RANK:
         raise CorruptDumpError(f"{where} the header of a record claims {length} bytes for {axes} axes")
@@ -176,7 +206,7 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
     if dtype not in _TYPES or math.prod(shape) * _TYPES[dtype].itemsize != data_size:
         raise CorruptDumpError(f"{where} a record claims {data_size} bytes of {dtype[:20]!r} in shape {shape}")
     name = raw[sizes_end + type_size : sizes_end + type_size + name_size].decode("utf-8", "replace")
-    return RecordHeader(dtype, shape, name, offset + length, data_size, elements_hash, end)
+    return RecordHeader(dtype, shape, name, offset + length, data_size, elements_hash, end, file)
 
 
 def hash_of(data: bytes | bytearray) -> int:
