@@ -176,9 +176,18 @@ def _numpys() -> None:
     (x + 1).sum()
 
 
+def _twice_in_torch() -> None:
+    x = torch.arange(float(_LARGE))
+    (x + 1).sum()
+    other: Tensor = torch.utils.dlpack.from_dlpack(x)  # a storage of its own, and the same memory
+    other[12345] = torch.nan
+    (x + 1).sum()
+
+
 _WRITERS = (
     *(_in_place, _running_statistics, _inference, _resized, _memory_again, _failing, _custom, _of_a_thread, _shared),
     _numpys,
+    _twice_in_torch,
 )
 
 

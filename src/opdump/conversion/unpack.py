@@ -18,6 +18,7 @@ from opdump.index.writer import RunFacts
 from opdump.layouts.base import StepContent
 from opdump.layouts.detect import read_ranks
 from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.packed.layout import PACKED
 from opdump.layouts.packed.reader import PackedRank
 from opdump.layouts.registry import open_writer
@@ -115,7 +116,7 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
     for rank in found:
         known = {each.id: each for each in rank.runs}
         number = max(known) if run is None else run
-        if not isinstance(rank, PackedRank) and not _is_packed(known.get(number)):
+        if not isinstance(rank, RankTree) or not (isinstance(rank, PackedRank) or _is_packed(known.get(number))):
             raise NotInDumpError(
                 f"{source}: is not packed: its tensors are in files already; `opdump convert` converts those"
             )

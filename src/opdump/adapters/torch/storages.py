@@ -113,7 +113,8 @@ class Storages:
             return
         for tensor in tensors:
             storage = storage_of(tensor)
-            if storage is None:
+            # What PyTorch may not resize is memory that it was handed: another storage may have it, too.
+            if storage is None or not storage.resizable():
                 self.seen.clear()
             else:
                 self.seen.forget(identity_of(storage))

@@ -58,7 +58,8 @@ class PackedRank(RankTree):
                     place, parsed = place_of(directory), parse_file_name(name)
                     if place is not None and parsed is not None:
                         found.setdefault(place, []).append(FoundFile(parsed, f"{file}@{offset}"))
-                if damage is not None and self._index is None:  # of a run that was cut off no whole record is expected there
+                # At the end of a run that was cut off no whole record is expected.
+                if damage is not None and self._index is None:
                     self._note(damage)
             except CorruptDumpError as error:
                 self._note(error)
