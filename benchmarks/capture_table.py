@@ -98,7 +98,7 @@ def _measured(step: Step, rounds: int) -> dict[str, list[float]]:
 def under(kind: str) -> Iterator[None]:
     """The block runs under a capture of that kind, whose files are removed again."""
     if kind == "empty mode":
-        with _EmptyMode():  # type: ignore[no-untyped-call]
+        with _EmptyMode():  # type: ignore[no-untyped-call]  # PyTorch's
             yield
         return
     options = _KINDS[kind]

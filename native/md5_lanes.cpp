@@ -1,5 +1,6 @@
 // The rounds of MD5 (RFC 1321). Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
 #include "hash_lanes.h"
+#include "join.h"
 
 namespace opdump {
 namespace OPDUMP_KERNELS {
@@ -54,9 +55,6 @@ struct Md5 {
 
 }  // namespace
 }  // namespace OPDUMP_KERNELS
-
-#define OPDUMP_JOIN_(a, b) a##b
-#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
 
 extern const HashFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _md5);
 const HashFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _md5) = {OPDUMP_KERNELS::hash_lanes<OPDUMP_KERNELS::Md5>,

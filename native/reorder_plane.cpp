@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "join.h"
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -245,9 +247,6 @@ constexpr auto finish_streaming = nullptr;
 
 }  // namespace
 }  // namespace OPDUMP_KERNELS
-
-#define OPDUMP_JOIN_(a, b) a##b
-#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
 
 extern const PlaneFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _planes);
 const PlaneFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _planes) = {

@@ -1,5 +1,6 @@
 // The rounds of SHA-1 (FIPS 180-4). Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
 #include "hash_lanes.h"
+#include "join.h"
 #include "lanes.h"
 
 namespace opdump {
@@ -68,9 +69,6 @@ struct Sha1 {
 
 }  // namespace
 }  // namespace OPDUMP_KERNELS
-
-#define OPDUMP_JOIN_(a, b) a##b
-#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
 
 extern const HashFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _sha1);
 const HashFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _sha1) = {OPDUMP_KERNELS::hash_lanes<OPDUMP_KERNELS::Sha1>,

@@ -1,6 +1,7 @@
 // The loops over elements. Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
 #include "half_block.h"
 #include "integer_block.h"
+#include "join.h"
 #include "summarise.h"
 
 namespace opdump {
@@ -141,8 +142,6 @@ void floating_chunk(const void* data, int64_t count, bool sums_wanted, Partial& 
 }  // namespace
 }  // namespace OPDUMP_KERNELS
 
-#define OPDUMP_JOIN_(a, b) a##b
-#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
 #define OPDUMP_TEXT_(a) #a
 #define OPDUMP_TEXT(a) OPDUMP_TEXT_(a)
 

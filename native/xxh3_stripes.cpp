@@ -1,5 +1,6 @@
 // The loop of XXH3 over the stripes of a large input. Compiled once for each instruction set, with OPDUMP_KERNELS
 // naming the namespace.
+#include "join.h"
 #include "lanes.h"
 #include "xxh3.h"
 
@@ -72,9 +73,6 @@ void stripes(const uint8_t* bytes, int64_t count, uint64_t (&result)[kXxh3Accumu
 
 }  // namespace
 }  // namespace OPDUMP_KERNELS
-
-#define OPDUMP_JOIN_(a, b) a##b
-#define OPDUMP_JOIN(a, b) OPDUMP_JOIN_(a, b)
 
 extern const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3);
 const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3) = OPDUMP_KERNELS::stripes;

@@ -80,9 +80,9 @@ def test_the_metrics_are_those_of_plain_copies(data: st.DataObject) -> None:
     dtype_b = data.draw(st.one_of(st.just(dtype_a), st.sampled_from(DTYPES)))
     a = data.draw(odd_arrays(_ONE, dtype_a, shape))
     b = data.draw(odd_arrays(_OTHER, dtype_b, shape))
-    named = {"atol": 1e-3, "rtol": 1e-2, "dtype_a": dtype_a, "dtype_b": dtype_b}
-    right = metrics_of_pair(plain(a), plain(b), pair_reference.pair_totals, **named)  # type: ignore[arg-type]
-    for found in _by_every_instruction_set(lambda: compare_pair(a, b, **named)):  # type: ignore[arg-type]
+    named: dict[str, Any] = {"atol": 1e-3, "rtol": 1e-2, "dtype_a": dtype_a, "dtype_b": dtype_b}
+    right = metrics_of_pair(plain(a), plain(b), pair_reference.pair_totals, **named)
+    for found in _by_every_instruction_set(lambda: compare_pair(a, b, **named)):
         assert repr(found) == repr(right)
 
 

@@ -151,19 +151,19 @@ def test_a_place_where_no_record_begins_is_refused(tmp_path: Path, offset: int) 
         read_elements(tmp_path / "1.pack", offset)
 
 
-def _train(path: Path, layout: str, **options: object) -> None:
+def _train(path: Path, layout: str, **options: Any) -> None:
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
     optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
     data = torch.randn(4, 8)
-    with opdump.capture(path=path, layout=layout, saved_data="full", iteration="all", **options):  # type: ignore[arg-type]
+    with opdump.capture(path=path, layout=layout, saved_data="full", iteration="all", **options):
         for _ in range(3):
             optimizer.zero_grad()
             (network(data) ** 2).mean().backward()
             optimizer.step()
 
 
-def _contents(path: Path) -> list[tuple[object, ...]]:
+def _contents(path: Path) -> list[tuple[Any, ...]]:
     catalog = opdump.open(path)
     assert not catalog.problems
     return [
@@ -213,7 +213,7 @@ def test_without_its_index_a_packed_dump_is_read_by_its_records(tmp_path: Path) 
     catalog = opdump.open(tmp_path)
     found = [record for step in catalog.steps for record in catalog.tensors(step=step)]
     assert len(found) == sum(row[2] is not None for row in whole.values())
-    elements = sorted(row[2] for row in whole.values() if row[2] is not None)  # type: ignore[type-var]
+    elements = sorted(row[2] for row in whole.values() if row[2] is not None)
     assert sorted(record.payload.to_host().tobytes() for record in found if record.payload) == elements
 
 

@@ -76,7 +76,7 @@ def train_transformer(steps: int = 3) -> Trained:
     return _left_behind(model, losses)
 
 
-PROGRAMS: dict[str, Callable[[], Trained]] = {"convnet": train_convnet, "transformer": train_transformer}
+PROGRAMS: dict[str, Callable[..., Trained]] = {"convnet": train_convnet, "transformer": train_transformer}
 
 
 def _left_behind(model: nn.Module, losses: list[Tensor]) -> Trained:

@@ -32,7 +32,7 @@ from tests.torch.releases import no_default_device
 @pytest.mark.parametrize("mode", ["statistic", "full", "digests", "sampling"])
 def test_a_step_waits_once_for_each_stream(mode: str, tmp_path: Path) -> None:
     with forced_capture(DumpPlan(path=tmp_path, **MODES[mode])) as forced:
-        PROGRAMS["convnet"](steps=3)  # type: ignore[call-arg]  # a callable of the table
+        PROGRAMS["convnet"](steps=3)
     assert forced.reader.waits <= 3 + 1  # what runs after the last step is filed by itself
 
 

@@ -192,7 +192,7 @@ def in_a_hook_of_a_parameter(x: Tensor, step: Callable[[], None]) -> Tensor:
 
 
 def in_a_backward_of_the_programs(x: Tensor, step: Callable[[], None]) -> Tensor:
-    doubled: Tensor = Doubled.apply(x, step)  # type: ignore[no-untyped-call]
+    doubled: Tensor = Doubled.apply(x, step)  # type: ignore[no-untyped-call]  # PyTorch's
     return doubled
 
 

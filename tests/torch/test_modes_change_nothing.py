@@ -45,9 +45,9 @@ MODES: dict[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
 def test_training_is_bit_identical_in_every_mode(program: str, mode: str, tmp_path: Path) -> None:
     train = PROGRAMS[program]
-    plain = train(steps=2)  # type: ignore[call-arg]  # a callable of the table
+    plain = train(steps=2)
     with opdump.capture(DumpPlan(path=tmp_path, **MODES[mode])) as dump:
-        captured = train(steps=2)  # type: ignore[call-arg]  # the same
+        captured = train(steps=2)
     assert_identical(plain, captured)
     assert dump.report is not None
     if mode not in ("overflow", "exception", "ring"):

@@ -76,9 +76,9 @@ def _of(rows: list[dict[str, str]], op_type: str, io: str = "input") -> dict[str
 def test_the_dump_is_the_same(program: str, digests: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {} if digests else {"statistic_category": ["max", "min", "avg", "l2norm"]}
     with _rows_read(monkeypatch) as once:
-        found = _dumped(lambda: PROGRAMS[program](steps=2), tmp_path / "once", **settings)  # type: ignore[call-arg]  # of a table
+        found = _dumped(lambda: PROGRAMS[program](steps=2), tmp_path / "once", **settings)
     with _rows_read(monkeypatch) as each_time:
-        again = _dumped(lambda: PROGRAMS[program](steps=2), tmp_path / "again", reread=True, **settings)  # type: ignore[call-arg]
+        again = _dumped(lambda: PROGRAMS[program](steps=2), tmp_path / "again", reread=True, **settings)
     assert found == again
     assert sum(once) < 0.8 * sum(each_time)
 
