@@ -238,3 +238,16 @@ def test_a_capture_ends_inside_of_a_backward(tmp_path: Path) -> None:
         doubled.register_hook(lambda gradient: capture.close())
         doubled.exp().sum().backward()
         assert _keys() == (0, False, False)
+
+
+@pytest.mark.parametrize("iteration", ["all", "1"])
+def test_the_rest_of_a_backward_belongs_to_the_step_that_its_hook_began(iteration: str, tmp_path: Path) -> None:
+    """The engine runs each node with the modes that there were when the backward began, and a hook is its node's (docs/steps.md)."""
+    with opdump.capture(path=tmp_path, iteration=iteration) as dump:
+        inner = torch.linspace(0, 1, 3).requires_grad_().tan()
+        outer = inner.sin()
+        outer.register_hook(lambda gradient: dump.step())
+        outer.exp().sum().backward()
+    rest = [op.op_type for op in opdump.open(tmp_path).ops() if op.step == 1]
+    of_sin, of_tan = ["cos", "mul"], ["pow", "add", "mul"]
+    assert rest == [*of_sin, *(of_tan if iteration == "all" else [])]
