@@ -130,6 +130,13 @@ def test_a_dump_of_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "out").exists()
 
 
+def test_convert_names_the_command_for_a_packed_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _compute(tmp_path / "packed", "packed", monkeypatch)
+    result = CliRunner().invoke(main, ["convert", "--recursive", str(tmp_path / "packed"), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "all elements of a packed run; `opdump unpack DUMP -o DIRECTORY`" in result.output
+
+
 def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, layout in (("direct", "mindspore-2.3"), ("packed", "packed")):
         _train(tmp_path / name, layout, monkeypatch, saved_data="statistic")

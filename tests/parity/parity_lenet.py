@@ -140,6 +140,7 @@ def test_a_difference_is_found_and_placed(trees: Path, tmp_path: Path, what: str
         assert found.b.line.startswith("loss.py:" if "loss" in what else "changed.py:")
 
 
+@pytest.mark.long
 def test_twelve_steps_that_drift_apart_by_rounding_are_the_same_and_one_rate_among_them_is_told(tmp_path: Path) -> None:
     data = (EXAMPLE / "lenet_data.py").read_text()
     assert "STEPS, BATCH = 2, 16" in data

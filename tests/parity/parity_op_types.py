@@ -16,6 +16,7 @@ from tests.parity import peers
 from tests.parity.lenet import CONFIG, make_dumps
 
 
+@pytest.mark.long
 def test_every_name_of_mindspore_is_an_operator() -> None:
     named = {name for row in ROWS for name in row.mindspore}
     assert len(named) > 400

@@ -30,11 +30,11 @@ SECONDS = 600
 
 
 @cache
-def _told(folder: str) -> list[dict[str, Any]]:
-    """What became of the programs of a folder, by their names, for each rank."""
+def _told(folder: str, *names: str) -> list[dict[str, Any]]:
+    """What became of these programs of a folder, by their names, for each rank."""
     with TemporaryDirectory() as text:
         place = Path(text)
-        with _running(folder, place) as processes:
+        with _running(folder, names, place) as processes:
             for rank, process in enumerate(processes):
                 code = process.wait(timeout=SECONDS)
                 assert code == 0, (place / f"out{rank}").read_text()[-4000:]
@@ -42,7 +42,7 @@ def _told(folder: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _running(folder: str, place: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _running(folder: str, names: tuple[str, ...], place: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     assert peers.PROGRAMS.exists(), f"{peers.PROGRAMS} is missing: run tests/parity/run, which sets it up"
     inherited = {key: os.environ[key] for key in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
     fixed = {"PYTHONPATH": str(peers.ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -52,7 +52,7 @@ def _running(folder: str, place: Path) -> Iterator[list[subprocess.Popen[bytes]]
     try:
         for rank in range(size):
             command: list[str | Path] = [peers.PROGRAMS, peers.SCRIPTS / "run_programs.py", folder]
-            command += [place / f"results{rank}.json", place / "dumps"]
+            command += [place / f"results{rank}.json", place / "dumps", *names]
             environment = {**inherited, **fixed, **group, "RANK": str(rank)}
             with (place / f"out{rank}").open("wb") as out:
                 processes.append(subprocess.Popen(command, env=environment, cwd=place, stdout=out, stderr=out))
@@ -63,14 +63,27 @@ def _running(folder: str, place: Path) -> Iterator[list[subprocess.Popen[bytes]]
             process.wait()
 
 
+def _asked(session: pytest.Session, folder: str) -> list[str]:
+    """The programs of a folder that this run asks for: they share a process."""
+    cases = [
+        item.callspec.params for item in session.items if isinstance(item, pytest.Function) and _is_of_program(item)
+    ]
+    return sorted(str(case["name"]).partition("/")[2] for case in cases if case["folder"] == folder)
+
+
+def _is_of_program(item: pytest.Function) -> bool:
+    return item.function is test_a_program_gives_the_same_bits_in_every_mode
+
+
+@pytest.mark.sampled(3, each="folder")
 @pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_program_gives_the_same_bits_in_every_mode(name: str) -> None:
-    folder, _, program = name.partition("/")
-    for rank in _told(folder):
-        told = rank[program]
+@pytest.mark.parametrize(("folder", "name"), [(name.partition("/")[0], name) for name in NAMES], ids=NAMES)
+def test_a_program_gives_the_same_bits_in_every_mode(folder: str, name: str, request: pytest.FixtureRequest) -> None:
+    for rank in _told(folder, *_asked(request.session, folder)):
+        told = rank[name.partition("/")[2]]
         assert "failed" not in told, told["failed"]
         modes = {mode: figures for mode, figures in told.items() if isinstance(figures, dict)}
+        print(f"{told['values']} values compared bit by bit in {len(modes)} modes")
         assert len(modes) == 4
         assert {mode: figures["different"] for mode, figures in modes.items()} == {mode: [] for mode in modes}
         for mode in ("data_dump.json, statistics", "acl.json, elements"):
@@ -78,10 +91,5 @@ def test_a_program_gives_the_same_bits_in_every_mode(name: str) -> None:
             assert modes[mode]["executed"] >= modes[mode]["captured"]
 
 
-@pytest.mark.timeout(len(FOLDERS) * (SECONDS + 60))
 def test_the_collection_holds_at_least_forty_programs() -> None:
-    ran = [(folder, name, told) for folder in FOLDERS for rank in _told(folder)[:1] for name, told in rank.items()]
-    values = sum(told.get("values", 0) for *_, told in ran)
-    print(f"{len(ran)} programs, {values} values of each compared bit by bit in 4 modes")
-    assert [f"{folder}/{name}" for folder, name, _ in ran] == NAMES
-    assert len(ran) >= 40
+    assert len(NAMES) >= 40

@@ -15,7 +15,7 @@ FOUND = {"session": (102,)}
 """Seeds of programs whose answers once differed under capture."""
 
 
-@pytest.mark.sampled(2, each="kind")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", COUNT)
 # oneDNN fuses other operators; where nobody says, it depends on the processor whether it is on.
 @pytest.mark.parametrize(

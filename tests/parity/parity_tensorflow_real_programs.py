@@ -59,7 +59,7 @@ def test_the_programs_are_all_there() -> None:
     assert len(PROGRAMS) >= 12
 
 
-@pytest.mark.sampled(2, each="name")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", PYTHONS)
 @pytest.mark.parametrize(("kind", "name"), PROGRAMS)
 def test_a_program_answers_the_same_bits_in_each_mode(

@@ -15,7 +15,7 @@ from tests.parity.tf_witness import VERSIONS, cases, run
 SHARE = 0.99
 
 
-@pytest.mark.sampled(4, each="name")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("kind", "name"), cases())
 def test_an_operator_computed_again_gives_what_was_recorded(kind: str, name: str, version: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_there_are_ten_programs() -> None:
     assert len(PROGRAMS) == 10
 
 
-@pytest.mark.sampled(4, each="name")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("kind", "name"), cases())
 def test_every_executed_node_is_in_the_manifest(kind: str, name: str, version: str, tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ def test_of_kinds(kind, part):
 @pytest.mark.parametrize("number", range(2))
 def test_of_few(number):
     pass
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(2))
+def test_of_hours(number):
+    pass
 """
 CONFTEST = """
 from tests.conftest import pytest_addoption, pytest_configure
@@ -33,7 +38,7 @@ def _run(folder: Path, *options: str) -> tuple[set[str], str]:
     """The names of the tests that passed, and all that was printed."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_some.py").write_text(TESTS)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = sampled\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    sampled\n    long\n")
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *options, "test_some.py"]
     done = subprocess.run(
@@ -46,13 +51,15 @@ def _run(folder: Path, *options: str) -> tuple[set[str], str]:
 
 def test_a_share_of_the_cases_runs_and_one_of_each_kind(tmp_path: Path) -> None:
     whole, told = _run(tmp_path)
-    assert len(whole) == 9 + 6 + 2
+    assert len(whole) == 9 + 6 + 2 + 2
     assert "sampled" not in told
     found, told = _run(tmp_path, "--sampled")
     assert found < whole
     assert [sum(name.startswith(test) for name in found) for test in ("test_of_many", "test_of_kinds")] == [3, 2]
     assert {name[len("test_of_kinds[")] for name in found if "kinds" in name} == {"a", "b"}
     assert {"test_of_few[0]", "test_of_few[1]"} <= found
+    assert not any(name.startswith("test_of_hours") for name in found)
+    assert "0 of 2: test_some.py::test_of_hours" in told
     assert "3 of 9: test_some.py::test_of_many" in told
     assert "2 of 6: test_some.py::test_of_kinds" in told
 

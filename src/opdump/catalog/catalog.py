@@ -16,15 +16,15 @@ docs/files.md for what a damaged or hostile one gives.
 from __future__ import annotations
 
 import difflib
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from opdump import amounts
 from opdump.amounts import repr_of
+from opdump.catalog.asked import Asked, first_of, grouped
 from opdump.catalog.data_frames import pandas_frame, polars_frame
 from opdump.catalog.execution import Execution
 from opdump.catalog.operator_choice import OperatorChoice
@@ -32,12 +32,12 @@ from opdump.catalog.source_place import SourcePlace
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
-from opdump.index.columns import BatchColumns
+from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
 from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
 from opdump.layouts.detect import read_ranks
 from opdump.plan import KernelPattern
-from opdump.records import IO, OpRecord, SkipReason, TensorRecord
+from opdump.records import IO, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,39 +191,47 @@ class Catalog:
         """
         filters = _Filters(graph, op_type, None if source is None else SourcePlace(source))
         if name is None:
-            return self._executions(step, rank, include_skipped, filters.take)
-        named = self._named(name, step, rank, include_skipped, filters)
-        if named is None and self._named(name, step, rank, include_skipped, _Filters()) is None:
+            return self._executions(step, rank, Asked(include_skipped, filters.take if filters != _Filters() else None))
+        choices = _choices(name, include_skipped, filters)
+        first = self._first_of(choices, step, rank)
+        if first < len(choices):
+            return self._executions(step, rank, choices[first])
+        choices = _choices(name, include_skipped, _Filters())
+        if self._first_of(choices, step, rank) == len(choices):
             self.op(name, step, rank)  # its error has the nearest names
-        return iter(()) if named is None else named
+        return iter(())
 
     executions = ops
     """The older name of `ops`."""
 
-    def _named(
-        self, name: str, step: int | None, rank: int | None, include_skipped: bool, filters: _Filters
-    ) -> Iterator[Execution] | None:
-        """The executions that the likeliest meaning of a name has; None where none has any."""
-        choice = OperatorChoice.parse(name)
-        for skipped in (True,) if include_skipped else (False, True):
-            for meant in choice.readings():
-                found = filter(meant, self._executions(step, rank, skipped, filters.take))
-                first = next(found, None)
-                if first is not None:
-                    return itertools.chain([first], found)
-        return None
+    def _first_of(self, choices: Sequence[Asked], step: int | None, rank: int | None) -> int:
+        """The first choice that some operator fits; their number where none does. Steps are looked at until it is the very first."""
+        of_columns = FactsByProgram(lambda columns: first_of(choices, grouped(*columns.records())))
+        best = len(choices)
+        for number, one in self._places(step, rank):
+            columns = self.columns(one, number)
+            if columns is not None:
+                best = min(best, of_columns.of(columns))
+            else:
+                best = first_of(choices[:best], self._recorded(number, one))
+            if best == 0:
+                break
+        return best
 
-    def _executions(
-        self, step: int | None, rank: int | None, include_skipped: bool, take: Callable[[OpRecord], bool]
-    ) -> Iterator[Execution]:
-        for content in self._contents(step, rank):
-            tensors: dict[int, list[TensorRecord]] = {}
-            for record in content.tensors:
-                if include_skipped or not record.skip:
-                    tensors.setdefault(id(record.op), []).append(record)
-            for op in content.ops:
-                if (include_skipped or not op.skip) and take(op):
-                    yield Execution(op, tuple(tensors.get(id(op), ())))
+    def _executions(self, step: int | None, rank: int | None, asked: Asked) -> Iterator[Execution]:
+        chosen = FactsByProgram(lambda columns: asked.places(grouped(*columns.records())))
+        for number, one in self._places(step, rank):
+            columns = None if asked.is_meant is None else self.columns(one, number)
+            executions = (
+                self._recorded(number, one)
+                if columns is None
+                else (Execution(op, tuple(tensors)) for op, tensors in map(columns.operator, chosen.of(columns)))
+            )
+            yield from filter(None, map(asked.of, executions))
+
+    def _recorded(self, rank: int, step: int) -> Iterator[Execution]:
+        content = self._content(rank, step)
+        return grouped(content.ops, content.tensors)
 
     def columns(self, step: int, rank: int | None = None) -> BatchColumns | None:
         """A step of which there are statistics alone, in columns; None where it is to be read as records."""
@@ -234,8 +242,7 @@ class Catalog:
         """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one
         is named.
         """
-        (content,) = self._contents(step, self._tree(rank).rank_id)
-        return content.counted
+        return self._content(self._tree(rank).rank_id, step).counted
 
     def tensors(
         self,
@@ -299,18 +306,21 @@ class Catalog:
 
         Raises NotInDumpError with the nearest names where there is none.
         """
-        names: dict[str, None] = {}
-        by_base = None
-        for execution in self.executions(step=step, rank=rank, include_skipped=True):
+
+        def is_named(execution: Execution) -> bool:
             op = execution.op
-            names[op.op_name] = None
-            if occurrence is None or op.occurrence == occurrence:
-                if op.op_name == name or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" == name):
-                    return execution
-                if by_base is None and op.op_name.rpartition("/")[2] == name:
-                    by_base = execution
-        if by_base is not None:
-            return by_base
+            return (occurrence is None or op.occurrence == occurrence) and (
+                op.op_name == name or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" == name)
+            )
+
+        def ends_so(execution: Execution) -> bool:
+            op = execution.op
+            return (occurrence is None or op.occurrence == occurrence) and op.op_name.rpartition("/")[2] == name
+
+        for is_meant in (is_named, ends_so):
+            found = next(self._executions(step, rank, Asked(include_skipped=True, is_meant=is_meant)), None)
+            if found is not None:
+                return found
         view = self._without_kernel(name, rank)
         if view is not None and step is not None:
             raise NotInDumpError(
@@ -318,7 +328,7 @@ class Catalog:
                 "counts it: ask without a step"
             )
         raise NotInDumpError(
-            f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, list(names))}"
+            f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, self._names(step, rank))}"
         )
 
     def at_source(
@@ -336,10 +346,23 @@ class Catalog:
                     return node.op_name
         return None
 
-    def _contents(self, step: int | None, rank: int | None) -> Iterator[StepContent]:
+    def _names(self, step: int | None, rank: int | None) -> list[str]:
+        """The names of all operators, in the order in which they first ran."""
+        of_columns = FactsByProgram(lambda columns: dict.fromkeys(op.op_name for op in columns.records()[0]))
+        names: dict[str, None] = {}
+        for number, one in self._places(step, rank):
+            columns = self.columns(one, number)
+            if columns is not None:
+                names.update(of_columns.of(columns))
+            else:
+                names.update(dict.fromkeys(op.op_name for op in self._content(number, one).ops))
+        return list(names)
+
+    def _places(self, step: int | None, rank: int | None) -> Iterator[tuple[int, int]]:
+        """The ranks and steps that are meant."""
         for number in self.ranks if rank is None else (self._tree(rank).rank_id,):
             for one in self._trees[number].steps if step is None else (step,):
-                yield self._content(number, one)
+                yield number, one
 
     def _content(self, rank: int, step: int) -> StepContent:
         # The one that was read last is often asked for again.
@@ -362,12 +385,23 @@ class _Filters:
     op_type: str | None = None
     place: SourcePlace | None = None
 
-    def take(self, op: OpRecord) -> bool:
+    def take(self, execution: Execution) -> bool:
+        op = execution.op
         return (
             (self.graph is None or op.graph_id == self.graph)
             and (self.op_type is None or op.op_type == self.op_type)
             and (self.place is None or self.place.is_on(op.stack))
         )
+
+
+def _choices(name: str, include_skipped: bool, filters: _Filters) -> list[Asked]:
+    """What a name may mean, the likeliest first; what left no data is meant where nothing else is."""
+
+    def of(meant: Callable[[Execution], bool], skipped: bool) -> Asked:
+        return Asked(skipped, lambda execution: filters.take(execution) and meant(execution))
+
+    readings = list(OperatorChoice.parse(name).readings())
+    return [of(meant, skipped) for skipped in ((True,) if include_skipped else (False, True)) for meant in readings]
 
 
 def _where(step: int | None, rank: int | None) -> str:

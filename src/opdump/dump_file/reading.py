@@ -33,6 +33,9 @@ _MOST_ENTRIES: Final = 1 << 14
 _LONGEST_DESCRIPTIONS: Final = 1 << 21
 _SMALL_HEADER: Final = 1 << 14
 
+_PACKED_MAGIC: Final = b"OPDPACK1"
+"""What the file begins with that has all elements of a run of opdump's own (`layouts/packed/record.py`)."""
+
 _NOTHING: Final = HeldBytes(b"")
 _NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"
 
@@ -54,6 +57,10 @@ def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
     (length,) = struct.unpack_from("<Q", start)
     if source.size >= 16 and bytes(start[8:12]) == NANO_MAGIC:
         return read_nano(source, length)
+    if bytes(start[:8]) == _PACKED_MAGIC:
+        raise CorruptDumpError(
+            f"{path}: is no dump file: it has all elements of a packed run; `opdump unpack DUMP -o DIRECTORY` writes a file for each tensor"
+        )
     if 0 < length <= source.size - 8:
         message = _parsed(source, 8, length)
         if message is not None:

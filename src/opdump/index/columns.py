@@ -34,6 +34,14 @@ class Program:
             found.setdefault(self.directories[place], []).append(number)
         return {directory: np.array(numbers, np.intp) for directory, numbers in found.items()}
 
+    @cached_property
+    def tensors_by_operator(self) -> Mapping[int, Sequence[int]]:
+        """The places of the tensors of each operator that has some, by its place."""
+        found: dict[int, list[int]] = {}
+        for number, (place, _, _) in enumerate(self.slots):
+            found.setdefault(place, []).append(number)
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
@@ -78,6 +86,16 @@ class BatchColumns:
             for (place, signature), summary in zip(self.pattern.tensors, rows, strict=True)
         ]
         return ops, tensors
+
+    def operator(self, place: int) -> tuple[OpRecord, list[TensorRecord]]:
+        """One operator by its place, and its tensors, in the order in which they were filed: no other record is made."""
+        op = self.make_op(self.pattern.operators[place], int(self.timestamps[place]), self.step)
+        tensors = []
+        for number in self.pattern.program.tensors_by_operator.get(place, ()):
+            summary = Summary._make(self.summaries[number].tolist())
+            signature = self.pattern.tensors[number][1]
+            tensors.append(self.make_tensor(op, signature, None if summary.count != summary.count else summary))
+        return op, tensors
 
 
 _Facts = TypeVar("_Facts")

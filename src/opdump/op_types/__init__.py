@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -44,7 +45,7 @@ class OperatorNames:
 
 def _read_table() -> tuple[OperatorNames, ...]:
     rows = []
-    for line in files(__name__).joinpath("table.txt").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name("table.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             concept, torch, mindspore, tensorflow, jax, onnx, ascend = (tuple(cell.split()) for cell in line.split("|"))
             in_parts = tuple(name.strip("()") for name in jax if name.startswith("("))
@@ -109,13 +110,14 @@ def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]
     return _Texts(tuple(sorted(parts)), frozenset(whole))
 
 
-_TEXTS: Final[Mapping[str, _Texts]] = MappingProxyType(
-    {
-        name: _texts(name, rows, key)
-        for index, key in ((_BY_LOWER_NAME, str.lower), (_BY_NAME, str))
-        for name, rows in index.items()
-    }
-)
+@cache
+def _texts_of(name: str) -> _Texts | None:
+    """The texts of a name in its exact spelling; None for one that no row has. It may be in lower case alone."""
+    if name in _BY_NAME:
+        return _texts(name, _BY_NAME[name], str)
+    if name in _BY_LOWER_NAME:
+        return _texts(name, _BY_LOWER_NAME[name], str.lower)
+    return None
 
 
 def rows_of(name: str) -> tuple[OperatorNames, ...]:
@@ -146,5 +148,5 @@ def is_called(name: str, wanted: str) -> bool:
     `convolution`, and `relu` does not, though `cudnn_convolution_relu` shares a row with it.
     """
     bare = bare_name(name)
-    texts = _TEXTS.get(bare) or _TEXTS.get(bare.lower())
+    texts = _texts_of(bare) or _texts_of(bare.lower())
     return texts is not None and (wanted in texts.whole or any(wanted in text for text in texts.parts))

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from opdump.catalog.catalog import Catalog
-from opdump.checks.checked import Checked
-from opdump.conversion.overflow import OverflowSearch
 from opdump.extensions import Registry
-from opdump.index.runs import RunChoice
-from opdump.reports.computational_graph import GraphSearch
-from opdump.reports.shown_part import ShownPart
-from opdump.reports.watch import WatchedOutput
+
+if TYPE_CHECKING:
+    from opdump.catalog.catalog import Catalog
+    from opdump.checks.checked import Checked
+    from opdump.conversion.overflow import OverflowSearch
+    from opdump.index.runs import RunChoice
+    from opdump.reports.computational_graph import GraphSearch
+    from opdump.reports.shown_part import ShownPart
+    from opdump.reports.watch import WatchedOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

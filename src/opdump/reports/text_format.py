@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opdump.conversion.overflow import OverflowSearch
+from typing import TYPE_CHECKING
+
 from opdump.reports.dump_tables import (
     print_details,
     print_earlier_runs,
@@ -11,12 +12,13 @@ from opdump.reports.dump_tables import (
     print_runs,
     print_steps,
 )
-from opdump.reports.findings import print_findings
 from opdump.reports.formats import DumpReport, FindingsReport
-from opdump.reports.overflows import print_overflows
 from opdump.reports.shown_part import selected
 from opdump.reports.table import Printer
 from opdump.reports.watch import print_watch
+
+if TYPE_CHECKING:
+    from opdump.conversion.overflow import OverflowSearch
 
 
 class TextFormat:
@@ -48,9 +50,13 @@ class TextFormat:
         printer.tell_left_out()
 
     def findings(self, report: FindingsReport, *, wide: bool) -> None:
+        from opdump.reports.findings import print_findings  # with all checks, which `show` needs none of
+
         print_findings(Printer(wide=wide), report.checked, limit=report.limit)
 
     def overflows(self, search: OverflowSearch, *, wide: bool) -> None:
+        from opdump.reports.overflows import print_overflows
+
         print_overflows(search, wide=wide)
 
 

@@ -1,6 +1,6 @@
-"""Runs the programs of one folder of tests/parity/programs, each plain and then captured, in this one process.
+"""Runs programs of one folder of tests/parity/programs, each plain and then captured, in this one process.
 
-    run_programs.py FOLDER RESULTS.json DUMPS
+    run_programs.py FOLDER RESULTS.json DUMPS NAME...
 
 Every program runs twice plain, so that one whose answer is not its own is found out, and once in each mode. What it returns, and
 the random numbers that are left, are compared bit by bit. With RANK and WORLD_SIZE in the environment, every rank runs this.
@@ -45,8 +45,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def main(folder: str, results: str, dumps: str) -> None:
-    names = sorted(path.stem for path in (Path(__file__).parents[1] / "programs" / folder).glob("*.py"))
+def main(folder: str, results: str, dumps: str, *names: str) -> None:
     told = {}
     with _process_group():
         for name in names:
