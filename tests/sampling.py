@@ -7,7 +7,7 @@
 
     @pytest.mark.long  # none of them: it takes too long for every run
 
-Of the cases of a sampled test those are kept whose names have the smallest digests, and one at least. The end of a run tells what is
+Of the tests of some files, each of which starts programs that import PyTorch, one in so many runs (`FILES`). Of the cases of a sampled test those are kept whose names have the smallest digests, and one at least. The end of a run tells what is
 sampled.
 """
 
@@ -15,11 +15,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Final
 
 import pytest
 
+FILES: Final[Mapping[str, int]] = {
+    "tests/startup/": 5,
+    "tests/cli/test_children": 3,
+    "tests/cli/test_infer": 3,
+    "tests/cli/test_run": 4,
+    "tests/cli/test_tracebacks": 4,
+    "tests/comparison/test_across_frameworks": 3,
+    "tests/project/test_extension": 4,
+    "tests/torch/": 3,
+}
+"""One in how many of the tests of a file runs, by the begin of its path."""
 _KEY = "sampled"
 """Under it a process of pytest-xdist tells the first one what it left out."""
 
@@ -29,19 +41,25 @@ class Sampling:
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, int]] = {}
-        """Of each sampled test: how many of its cases run, and how many there are."""
+        """Of each sampled test or file: how many cases run, and how many there are."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the other cases of sampled tests."""
-        tests: dict[str, list[pytest.Item]] = {}
+        """Leaves out the other cases."""
+        groups: dict[str, list[pytest.Item]] = {}
         for item in items:
+            test = item.nodeid.partition("[")[0]
             if item.get_closest_marker("sampled") is not None or item.get_closest_marker("long") is not None:
-                tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+                groups.setdefault(test, []).append(item)
+            elif _one_in(item.nodeid) > 1:
+                groups.setdefault(test.partition("::")[0], []).append(item)
         left_out: set[pytest.Item] = set()
-        for name, cases in tests.items():
+        for name, cases in groups.items():
             mark = cases[0].get_closest_marker("sampled")
-            kept = set() if mark is None else chosen(cases, *mark.args, **mark.kwargs)
+            if "::" not in name:
+                kept = share(cases, _one_in(name))
+            else:
+                kept = set() if mark is None else chosen(cases, *mark.args, **mark.kwargs)
             left_out |= set(cases) - kept
             self._told[name] = len(kept), len(cases)
         config.hook.pytest_deselected(items=list(left_out))
@@ -55,7 +73,7 @@ class Sampling:
         self._told |= getattr(node, "workeroutput", {}).get(_KEY, {})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tells which tests are sampled."""
+        """Tells what is sampled."""
         if self._told:
             terminalreporter.section("sampled; make test-all runs them all")
             for name, (kept, count) in sorted(self._told.items()):
@@ -68,8 +86,17 @@ def chosen(cases: Sequence[pytest.Item], one_in: int, *, each: str | None = None
     for case in cases:
         assert isinstance(case, pytest.Function), case
         kinds.setdefault(None if each is None else case.callspec.params[each], []).append(case)
-    kept = (sorted(kind, key=_digest)[: math.ceil(len(kind) / one_in)] for kind in kinds.values())
-    return set(chain.from_iterable(kept))
+    return set(chain.from_iterable(share(kind, one_in) for kind in kinds.values()))
+
+
+def share(cases: Iterable[pytest.Item], one_in: int) -> set[pytest.Item]:
+    """One in so many of them, and one at least."""
+    ordered = sorted(cases, key=_digest)
+    return set(ordered[: math.ceil(len(ordered) / one_in)])
+
+
+def _one_in(name: str) -> int:
+    return next((one_in for begin, one_in in FILES.items() if name.startswith(begin)), 1)
 
 
 def _digest(case: pytest.Item) -> bytes:

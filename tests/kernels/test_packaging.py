@@ -87,6 +87,7 @@ def test_without_a_compiler_the_package_installs_and_works_on_the_twin(sources: 
     assert_start_hook_is_there(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.compiler
 def test_a_wheel_holds_the_package_and_the_compiled_kernels_and_no_sources(sources: Path, tmp_path: Path) -> None:
     options = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")

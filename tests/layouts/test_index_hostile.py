@@ -20,7 +20,7 @@ _PARTS = 4
 
 
 @pytest.mark.timeout(900)  # some 200 processes, each with 10 s of its own
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_a_hostile_index_is_read_or_refused_within_its_bounds(part: int, tmp_path: Path) -> None:
     names = sorted(_KINDS)[part::_PARTS]
