@@ -196,8 +196,8 @@ class Catalog:
         first = self._first_of(choices, step, rank)
         if first < len(choices):
             return self._executions(step, rank, choices[first])
-        choices = _choices(name, include_skipped, _Filters())
-        if self._first_of(choices, step, rank) == len(choices):
+        unfiltered = _choices(name, include_skipped, _Filters())
+        if filters == _Filters() or self._first_of(unfiltered, step, rank) == len(unfiltered):
             self.op(name, step, rank)  # its error has the nearest names
         return iter(())
 
@@ -317,10 +317,10 @@ class Catalog:
             op = execution.op
             return (occurrence is None or op.occurrence == occurrence) and op.op_name.rpartition("/")[2] == name
 
-        for is_meant in (is_named, ends_so):
-            found = next(self._executions(step, rank, Asked(include_skipped=True, is_meant=is_meant)), None)
-            if found is not None:
-                return found
+        choices = [Asked(include_skipped=True, is_meant=is_meant) for is_meant in (is_named, ends_so)]
+        first = self._first_of(choices, step, rank)
+        if first < len(choices):
+            return next(self._executions(step, rank, choices[first]))
         view = self._without_kernel(name, rank)
         if view is not None and step is not None:
             raise NotInDumpError(
