@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+if TYPE_CHECKING:
+    from google.protobuf import descriptor_pb2
 
 Fields = tuple[tuple[str, int, str], ...]
 """Name, number and type of each field; "*" before a type repeats it, a capital letter starts a message of the same table,
@@ -29,6 +30,8 @@ def message_classes(
     Repeated numbers are packed in proto3; either form is read. Who parses many messages holds them all: protobuf makes the class of
     an inner message anew each time that nobody holds it.
     """
+    from google.protobuf import descriptor_pool, message_factory  # who reads no message need not wait for it
+
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax, enums).SerializeToString())
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
@@ -37,6 +40,8 @@ def message_classes(
 def _file_descriptor(
     messages: Mapping[str, Fields], package: str, file: str, syntax: str, enums: Enums
 ) -> descriptor_pb2.FileDescriptorProto:
+    from google.protobuf import descriptor_pb2
+
     scalar = descriptor_pb2.FieldDescriptorProto
     types = {name.removeprefix("TYPE_").lower(): number for name, number in scalar.Type.items()}
     described = descriptor_pb2.FileDescriptorProto(name=file, package=package, syntax=syntax)

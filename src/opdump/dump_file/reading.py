@@ -17,8 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, with_bounded_shapes
 from opdump.dump_file.nano import NANO_MAGIC, read_nano
 from opdump.dump_file.schema import dump_data
@@ -81,6 +79,8 @@ def _parsed(source: FileSource, start: int, length: int) -> Any:
             f"{source.path}: announces a header of {length} bytes; no device writes more than {_LONGEST_HEADER}"
         )
     header = source.read(start, length)
+    from google.protobuf.message import DecodeError
+
     try:
         if length > _SMALL_HEADER:
             _measure(source, header)
@@ -152,6 +152,8 @@ def _has_skipped(message: Any, available: int) -> bool:
 
 def _legacy(source: FileSource) -> DumpFile | None:
     """A file of version 1.0; None where it is none. Any message would pass for one without a tensor, so one is asked for."""
+    from google.protobuf.message import DecodeError
+
     try:
         header, data = _without_data(source)
         message = dump_data().FromString(header)

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, cast, get_args
 
-from google.protobuf.message import DecodeError
-
 from opdump.errors import CorruptDumpError
 from opdump.graph import (
     CONSTANT_PREFIX,
@@ -164,6 +162,8 @@ def decode_pb(data: bytes, *, where: str = ".pb file") -> Graph:
     `Gradients/` is backward, and the elements of a tuple have no shape, as the file has none.
     CorruptDumpError where the bytes are no such file: cut off, other messages, a node without a name.
     """
+    from google.protobuf.message import DecodeError
+
     model = model_proto()()
     try:
         model.ParseFromString(data)
