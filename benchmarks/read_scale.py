@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 OPERATOR: Final = "mse_loss"
+MISSPELLED: Final = "mse_los-op0"
 
 
 class Cost(NamedTuple):
@@ -60,14 +61,15 @@ def record(path: Path, steps: int) -> None:
             optimizer.step()
 
 
-def cost_of(arguments: Sequence[str]) -> Cost:
-    """What one run of `opdump` costs."""
+def cost_of(arguments: Sequence[str], code: int = 0) -> Cost:
+    """What one run of `opdump` costs that ends with this code."""
     begin = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "opdump", *arguments], stdout=subprocess.DEVNULL)
+    errors = subprocess.DEVNULL if code else None
+    process = subprocess.Popen([sys.executable, "-m", "opdump", *arguments], stdout=subprocess.DEVNULL, stderr=errors)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     wall = time.perf_counter() - begin
-    if process.returncode:
+    if process.returncode != code:
         raise SystemExit(f"opdump {' '.join(arguments)} ended with {process.returncode}")
     return Cost(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1e3)
 
@@ -79,12 +81,13 @@ def measure(dump: Path, folder: Path, rounds: int) -> None:
         "check": ["check", str(dump)],
         "show": ["show", str(dump)],
         "show --op": ["show", str(dump), "--op", OPERATOR],
+        "no such name": ["show", str(dump), "--op", MISSPELLED],
         "export": ["export", str(dump), "--overwrite", "-o", str(folder / "dump.parquet")],
     }
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, arguments in commands.items():
-            costs[name].append(cost_of(arguments))
+            costs[name].append(cost_of(arguments, code=1 if MISSPELLED in arguments else 0))
     print(f"{'':16}{'processor':>12}{'wall clock':>12}{'memory':>10}")
     for name, found in costs.items():
         processor, wall = (statistics.median(values) for values in ([each[at] for each in found] for at in (0, 1)))
