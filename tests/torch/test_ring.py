@@ -17,7 +17,10 @@ from torch import nn
 
 import opdump
 from opdump.errors import CaptureStateError, ConfigError
-from opdump.plan import StepSet
+from opdump.plan import DumpPlan, StepSet
+from tests.torch.dump_comparison import assert_same_dumps
+from tests.torch.forced_device import PassingMode, forced_capture
+from tests.torch.programs import PROGRAMS
 
 Happens = Callable[[int, torch.Tensor], torch.Tensor]
 STATISTICS: dict[str, Any] = {"saved_data": "statistic", "statistic_category": ["max", "min", "l2norm"]}
@@ -163,8 +166,123 @@ def test_an_exception_files_the_step_that_it_ended(tmp_path: Path) -> None:
     assert filed(tmp_path / "d") == [5, 6]
 
 
+ELEMENTS: dict[str, Any] = {**STATISTICS, "saved_data": "full", "max_memory": "100MB"}
+
+
+def contents(path: Path, step: int) -> list[object]:
+    """All that a dump has of a step, but for times and where elements are."""
+    return [
+        (
+            one.op.op_name,
+            one.op.order,
+            [
+                (each.io, each.slot, each.dtype, each.shape, dict(each.statistics), each.numpy().tobytes())
+                for each in one.tensors
+            ],
+        )
+        for one in opdump.open(path).executions(step=step)
+    ]
+
+
+@pytest.mark.parametrize("layout", ["mindspore-2.3", "packed"])
+def test_elements_are_kept_too_and_are_those_of_a_plain_dump(layout: str, tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "all", layout=layout, **ELEMENTS):
+        train(at(5, logarithm))
+    with opdump.capture(path=tmp_path / "ring", layout=layout, ring=3, **ELEMENTS) as dump:
+        train(at(5, logarithm))
+    assert dump.report is not None
+    assert dump.report.degraded == ()
+    assert filed(tmp_path / "ring") == [3, 4, 5]
+    for step in (3, 4, 5):
+        assert str(contents(tmp_path / "ring", step)) == str(contents(tmp_path / "all", step)) != "[]"
+    constants = [
+        [(each.name, each.numpy().tobytes()) for each in opdump.open(tmp_path / name).constants()]
+        for name in ("all", "ring")
+    ]
+    assert constants[0] == constants[1] != []
+
+
+def test_nothing_is_filed_of_elements_where_nothing_fires(tmp_path: Path) -> None:
+    plain = train()
+    with opdump.capture(path=tmp_path / "d", ring=3, **ELEMENTS):
+        captured = train()
+    assert all(torch.equal(one, other) for one, other in zip(plain, captured, strict=True))
+    assert not list((tmp_path / "d").rglob("*.npy"))
+
+
+def test_elements_that_the_program_writes_over_are_those_that_the_operator_had(tmp_path: Path) -> None:
+    x = torch.zeros(4)
+    with opdump.capture(path=tmp_path / "d", ring=2, **ELEMENTS) as dump:
+        for step in range(3):
+            x.add_(1)
+            x.mul_(2)
+            if step == 2:
+                dump.trigger()
+            dump.step()
+        x.zero_()
+    outputs = [each.outputs[0].numpy()[0] for each in opdump.open(tmp_path / "d").ops() if each.outputs]
+    assert outputs == [3, 6, 7, 14]
+
+
+def test_elements_of_a_device_are_kept_as_they_were(tmp_path: Path) -> None:
+    def plan(name: str) -> DumpPlan:
+        categories = ("max", "min", "l2norm")
+        return DumpPlan(
+            path=tmp_path / name, ring=2, max_memory=10**9, saved_data="full", statistic_category=categories
+        )
+
+    with forced_capture(plan("device")) as forced:
+        PROGRAMS["convnet"](steps=2)
+        forced.recorder.fire("a look")
+        PROGRAMS["convnet"](steps=2)
+    with PassingMode(), opdump.capture(plan("host")) as dump:
+        PROGRAMS["convnet"](steps=2)
+        dump.trigger("a look")
+        PROGRAMS["convnet"](steps=2)
+    assert assert_same_dumps(tmp_path / "device", tmp_path / "host") > 20
+    assert filed(tmp_path / "device") == [1, 2]
+
+
+@pytest.mark.parametrize(("room", "steps", "now"), [("770kB", [4, 5], "ring 2"), ("120kB", [3, 4, 5], "statistics")])
+def test_where_elements_do_not_fit_less_is_kept_and_it_is_told(
+    room: str, steps: list[int], now: str, tmp_path: Path
+) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=3, **{**ELEMENTS, "max_memory": room}) as dump:
+        wide_training(dump, 5)
+    assert dump.report is not None
+    assert [each.now for each in dump.report.degraded] == [now]
+    assert filed(tmp_path / "d") == steps
+    with_elements = {each.op.step for each in opdump.open(tmp_path / "d") if each.payload is not None}
+    assert with_elements == (set(steps) if now == "ring 2" else set())
+
+
+def wide_training(dump: opdump.Dump, fails: int) -> None:
+    """Steps of which each holds some 150 kB of elements; there is a NaN in the last one."""
+    x = torch.ones(4000)
+    for step in range(fails + 1):
+        y = (x * 2).exp().tanh()
+        if step == fails:
+            y = torch.log(-y)
+        torch.add(y, 1)
+        dump.step()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"saved_data": "full"}, "max_memory="),
+        ({"saved_data": "full", "max_memory": 10**9, "layout": "mindspore-async"}, 'layout="packed"'),
+        ({"save_kernel_args": True}, "save_kernel_args=False"),
+        ({"captures": "overflow"}, 'captures="data"'),
+    ],
+)
+def test_what_cannot_be_kept_says_what_to_write(asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=f"ring is 3.*{told}"):
+        DumpPlan(path=Path("d"), **{"saved_data": "statistic", "ring": 3, **asked})
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ring is 3, and steps that are kept in memory are statistics alone"):
+    with pytest.raises(ConfigError, match=r"ring is 3, and saved_data is 'full'.*--max-memory"):
         opdump.capture(path=tmp_path / "d", ring=3, saved_data="full").__enter__()
     with pytest.raises(ConfigError, match=r"triggers is .*nam.*'signal'"):
         opdump.capture(path=tmp_path / "d", ring=3, triggers=["nam"], **STATISTICS).__enter__()

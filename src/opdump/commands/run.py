@@ -77,7 +77,7 @@ written to its end, gives 3."""
     "--ring",
     metavar="N",
     type=click.IntRange(1),
-    help="Keep the last N steps in memory, and file them, and the one that runs, when a trigger fires; statistics alone.",
+    help="Keep the last N steps in memory, and file them, and the one that runs, when a trigger fires; with --full give --max-memory.",
 )
 @click.option(
     "--trigger",

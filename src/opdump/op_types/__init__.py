@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -110,7 +110,7 @@ def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]
     return _Texts(tuple(sorted(parts)), frozenset(whole))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _texts_of(name: str) -> _Texts | None:
     """The texts of a name in its exact spelling; None for one that no row has. It may be in lower case alone."""
     if name in _BY_NAME:

@@ -137,7 +137,9 @@ class DumpPlan:
     checks: tuple[str, ...] | None = None
     """Watchpoints that are checked while the program runs, beside the checks of `opdump check`; None for neither."""
     ring: int = 0
-    """So many steps, the last ones, are kept in memory, and filed only when a trigger fires; 0: every step is filed as it ends."""
+    """So many steps, the last ones, are kept in memory, and filed only when a trigger fires; 0: every step is filed as it ends. Elements are
+    kept where `max_memory` says how much they may take, of layouts that file tensor by tensor.
+    """
     triggers: tuple[Trigger, ...] = TRIGGERS
     """What fires, beside `dump.trigger()` of the program."""
     reread: bool = False
@@ -175,11 +177,6 @@ class DumpPlan:
             raise ConfigError(f"DumpPlan: sample_num is {self.sample_num}, expected 1 or more, or None")
         if self.selection == "kernels" and not self.kernels:
             raise ConfigError('DumpPlan: selection is "kernels" but `kernels` is empty; give patterns or write "all"')
-        if self.ring and (self.saves_tensors or self.save_kernel_args or not self.mode.files_selected):
-            raise ConfigError(
-                f"DumpPlan: ring is {self.ring}, and steps that are kept in memory are statistics alone: saved_data is {self.saved_data!r} "
-                f'and captures {self.captures!r}; write saved_data="statistic", captures="data" and save_kernel_args=False'
-            )
         try:
             places = self.layout_facts.fields
         except ConfigError as error:
@@ -191,6 +188,27 @@ class DumpPlan:
                     f"DumpPlan: {name} is {value!r}, which layout {self.layout!r} has no place for, expected {default!r}; "
                     f"or write layout={layouts_with(name)[0]!r}"
                 )
+        if self.ring:
+            self._check_ring()
+
+    def _check_ring(self) -> None:
+        begin = f"DumpPlan: ring is {self.ring}, and"
+        if not self.mode.files_selected:
+            raise ConfigError(
+                f'{begin} captures is {self.captures!r}, which files what it finds at once; write captures="data"'
+            )
+        if self.save_kernel_args:
+            raise ConfigError(f"{begin} arguments of operators are filed at once; write save_kernel_args=False")
+        if self.saves_tensors and self.layout_facts.files != "tensors":
+            raise ConfigError(
+                f"{begin} layout {self.layout!r} files whole operators at once; with saved_data={self.saved_data!r} write "
+                'layout="packed" or "mindspore-2.3", or write saved_data="statistic"'
+            )
+        if self.saves_tensors and self.max_memory is None:
+            raise ConfigError(
+                f"{begin} saved_data is {self.saved_data!r}: the elements of so many steps wait in memory, which needs a bound; write "
+                'max_memory="8GB" (--max-memory 8GB), half of which they may take, or saved_data="statistic"'
+            )
 
     @property
     def mode(self) -> Mode:

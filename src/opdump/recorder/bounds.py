@@ -129,6 +129,12 @@ class Bounds:
         else:
             self._off(step, "max_memory", f"a step of the ring does not fit into {room}")
 
+    def ring_has_no_room(self, step: int) -> None:
+        """The elements of a step do not fit into the memory of a ring that keeps nothing else."""
+        if self.takes_elements and not self.is_off:
+            room = f"half of {amounts.size(self._plan.max_memory or 0)}"
+            self._leave_elements(step, "max_memory", f"the elements of a step of the ring do not fit into {room}")
+
     def _judge_disk(self, step: int, following: int, disk: DiskRoom) -> None:
         disk.look()
         used, written = disk.used(), disk.written()

@@ -21,7 +21,8 @@ from opdump.verdict import Verdict
 class StepFiling:
     """Hands steps to the writer, and counts what became of them.
 
-    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more.
+    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more;
+    `write_kept` writes the elements of tensors that were kept in memory.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class StepFiling:
         bounds: Bounds,
         filed: Callable[[set[int], Sequence[OpRecord], Sequence[TensorSnapshot]], object],
         is_over: Callable[[], bool],
+        write_kept: Callable[[Iterable[TensorSnapshot]], object],
     ) -> None:
         self._writer = writer
         self._tally = tally
@@ -40,6 +42,7 @@ class StepFiling:
         self._bounds = bounds
         self._filed = filed
         self._is_over = is_over
+        self._write_kept = write_kept
         self._lookout = Lookout(plan.mode)
         self._ring = Ring(plan.ring, plan.triggers, plan.held_bytes) if plan.ring else None
 
@@ -81,6 +84,15 @@ class StepFiling:
         if self._ring.has_fired:
             self._file(self._ring)
 
+    def make_room(self, step: int, size: int) -> bool:
+        """Whether elements of so many bytes, all that the running step holds, fit beside the steps in memory; the oldest of these go for them."""
+        assert self._ring is not None, "where no ring is, elements are filed at once"
+        dropped = self._ring.make_room(step, size)
+        self._count_dropped(dropped)
+        if dropped and self._ring.steps + 1 < self._ring.size:
+            self._bounds.ring_shrank(step, self._ring.steps + 1)
+        return self._ring.has_room(size)
+
     def end_run(self) -> None:
         """Files what is kept where something has fired since the last step ended, and counts the rest as left out."""
         if self._ring is not None:
@@ -98,7 +110,8 @@ class StepFiling:
         waiting = ring.release()
         try:
             while waiting:
-                self._write(waiting[0])
+                self._write_kept(merged(waiting[0].parts).tensors)
+                self._write(waiting[0].with_files())
                 self._count_filed(waiting.pop(0))
         except BaseException:
             self.count_lost(waiting)

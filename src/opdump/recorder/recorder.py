@@ -94,11 +94,21 @@ class Recorder:
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
         self._writer = writer = guarded(writer, self._failed)
-        self._files = TensorFiles(writer, self.bounds, copies=plan.layout_facts.copies_elements)
+        self._rings_elements = bool(plan.ring) and plan.saves_tensors
+        """Whether elements are kept in memory with their step."""
+        copies = plan.layout_facts.copies_elements
+        self._files = TensorFiles(writer, self.bounds, copies=copies, keeps=self._rings_elements)
         self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
         self._filing = StepFiling(
-            plan, writer, self.tally, self._checks, self.bounds, self._step_filed, lambda: self.is_over
+            plan,
+            writer,
+            self.tally,
+            self._checks,
+            self.bounds,
+            self._step_filed,
+            lambda: self.is_over,
+            self._files.write_kept,
         )
         self._most_ops, self._most_held = most_operators(plan), most_held(plan)
         self.fire: Final = self._filing.fire
@@ -119,6 +129,8 @@ class Recorder:
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[TensorSnapshot] = []
         self._held_bytes = 0
+        self._ring_bytes = 0
+        """Bytes of elements that the running step holds for a ring."""
         self._filed_ops = 0
         self._lock = threading.RLock()
         self._place: Callable[[], int] | None = None
@@ -243,6 +255,7 @@ class Recorder:
 
     def _forget_records(self) -> None:
         self._parts, self._ops_in_parts, self._ops, self._entries = [], 0, [], []
+        self._ring_bytes = 0
 
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
@@ -278,7 +291,7 @@ class Recorder:
             self.release()
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
-        parts, count = self._all_parts(), self._ops_in_parts + len(self._ops)
+        parts, count, held = self._all_parts(), self._ops_in_parts + len(self._ops), self._ring_bytes
         singles = merged(parts)
         found = {id(op): change(op) for op in singles.ops}
         for entry in singles.tensors:
@@ -290,7 +303,7 @@ class Recorder:
             else changed_run(part, change)
             for part in parts
         ]
-        self._ops_in_parts = count
+        self._ops_in_parts, self._ring_bytes = count, held
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
@@ -465,7 +478,11 @@ class Recorder:
                 taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
                 taken.belongs(op, io, slot, argument, source)
                 entries.append(taken)
-                if taken.elements is not None:
+                if taken.elements is None:
+                    continue
+                if self._rings_elements:
+                    self._hold(op.step, taken)
+                else:
                     if keeps_back:
                         taken.elements.own()
                     self._files.add(taken)
@@ -475,8 +492,26 @@ class Recorder:
             self._files.own_waiting()  # Ctrl-C, which the program may catch: what is filed later is what was there now
             raise
 
+    def _hold(self, step: int, taken: TensorSnapshot) -> None:
+        """Keeps the elements of the last tensor with the step; where they do not fit into memory, those of the whole step go."""
+        assert taken.elements is not None
+        size = self._ring_bytes + taken.kept_bytes
+        if self.bounds.takes_elements and self._filing.make_room(step, size):
+            taken.elements.own()
+            self._ring_bytes = size
+            return
+        for entry in merged(self._all_parts()).tensors:
+            if entry.elements is not None:
+                entry.elements.filed(None)
+        self._ring_bytes = 0
+        self.bounds.ring_has_no_room(step)
+
     def _write_taken(self) -> None:
         """Files what was taken, unless it is to wait."""
+        if self._rings_elements:
+            if self.reader.must_finish:
+                self.reader.finish_step()
+            return
         if self._files.are_waiting:
             if self._keeps_back and self._held_bytes > self._most_held:
                 self.place()

@@ -55,6 +55,18 @@ class Ring:
             self._bytes -= held_bytes(dropped[-1].parts)
         return dropped
 
+    def make_room(self, step: int, size: int) -> list[EndedStep]:
+        """Lets the oldest steps go for elements of so many bytes that the running step holds; nothing of what is to be filed."""
+        dropped = []
+        while not (self.has_fired or self.has_room(size)) and self._kept and self._kept[0].step != step:
+            dropped.append(self._kept.popleft())
+            self._bytes -= held_bytes(dropped[-1].parts)
+        return dropped
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be kept; always until what has fired is filed."""
+        return self.has_fired or self._capacity is None or self._bytes + size <= self._capacity
+
     @property
     def steps(self) -> int:
         """How many steps are kept."""

@@ -188,6 +188,14 @@ class TensorSnapshot:
             return self.data_size
         return self.data_size * self.sample // max(math.prod(self.shape), 1)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that its elements take while they are held; of those on their way from a device what they take there."""
+        elements = self.elements
+        if elements is None or not elements.are_held:
+            return 0
+        return self.held_bytes if elements.are_pending else elements.nbytes
+
     def record(self, *, lent: bool = False) -> TensorRecord:
         """The same as a record, with the elements that are held; `lent`: for whoever copies them at once (`Elements.lent`)."""
         elements = self.elements

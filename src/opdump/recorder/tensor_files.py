@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.recorder.writers import (
@@ -16,11 +18,14 @@ from opdump.records import OpRecord
 class TensorFiles:
     """Tensors, constants and arguments of operators that wait for the writer; of other layouts nothing is written."""
 
-    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
-        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to."""
+    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False, keeps: bool = False) -> None:
+        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to. `keeps`: nothing is written until
+        `write_kept` says so.
+        """
         self._bounds = bounds
         self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
         self._copies = copies
+        self._keeps = keeps
         self._for_constants = writer if isinstance(writer, SupportsConstants) else None
         self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
         self._tensors: list[TensorSnapshot] = []
@@ -42,7 +47,9 @@ class TensorFiles:
         """A constant, which is written now unless it is on its way from a device."""
         if taken.elements is not None and not taken.skip:
             self._constants.append((data_id, taken))
-            if not taken.elements.are_pending:
+            if self._keeps:
+                taken.elements.own()
+            elif not taken.elements.are_pending:
                 self._write_constants()
 
     def write_arguments(self, op: OpRecord) -> None:
@@ -68,7 +75,15 @@ class TensorFiles:
                 self._write(entry)
         self._tensors = later
 
+    def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
+        """Writes constants that waited, and the elements of tensors that somebody else has kept."""
+        self._write_constants()
+        for entry in tensors:
+            self._write(entry)
+
     def write_all(self) -> None:
+        if self._keeps:
+            return
         self._write_constants()
         for entry in self._tensors:
             self._write(entry)
