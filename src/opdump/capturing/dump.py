@@ -98,7 +98,7 @@ class Dump:
         """
         if not self.plan.ring:
             raise CaptureStateError(
-                'trigger() files the steps that are kept in memory, and none are: begin the capture with ring=3'
+                "trigger() files the steps that are kept in memory, and none are: begin the capture with ring=3"
             )
         self._parts.recording.recorder.fire(why)
 
