@@ -256,6 +256,20 @@ def test_where_elements_do_not_fit_less_is_kept_and_it_is_told(
     assert with_elements == (set(steps) if now == "ring 2" else set())
 
 
+def test_what_was_kept_is_filed_though_no_elements_are_taken_any_more(tmp_path: Path) -> None:
+    with opdump.capture(path=tmp_path / "d", ring=3, **ELEMENTS) as dump:
+        for step in range(5):
+            torch.ones(4).mul_(2)
+            if step == 3:
+                bounds = dump._parts.recording.recorder.bounds
+                bounds._leave_elements(3, "max_overhead", "capture takes too long")
+            if step == 4:
+                dump.trigger()
+            dump.step()
+    assert filed(tmp_path / "d") == [2, 3, 4]
+    assert {each.op.step for each in opdump.open(tmp_path / "d") if each.payload is not None} == {2, 3}
+
+
 def wide_training(dump: opdump.Dump, fails: int) -> None:
     """Steps of which each holds some 150 kB of elements; there is a NaN in the last one."""
     x = torch.ones(4000)

@@ -93,21 +93,25 @@ class Bounds:
         place = bisect_right(self._changes, step, key=lambda change: change[0]) - 1
         return step % (self._base * self._changes[max(place, 0)][1]) == 0
 
-    def has_room(self, step: int, size: int) -> bool:
-        """Whether elements of so many bytes may be filed. Where not, none are from now on."""
-        if not self.takes_elements:
+    def has_room(self, step: int, size: int, *, are_kept: bool = False) -> bool:
+        """Whether elements of so many bytes may be filed. Where not, none are from now on. `are_kept`: they were taken before that, and
+        kept in memory.
+        """
+        if not (self.takes_elements or are_kept):
             return False
         memory = self._plan.max_memory
         if memory is not None and size > memory // 2:
             why = f"a tensor of {amounts.size(size)} waits for the disk, and half of {amounts.size(memory)} may be one"
             self._leave_elements(step, "max_memory", why)
-        elif self._disk is not None:
+            return False
+        if self._disk is not None:
             used = self._disk.used(size)
             if used.share > (_FOR_ELEMENTS if self._may_leave_elements else 1):
-                self._leave_elements(step, used.bound, used.why)
-            else:
-                self._elements += size
-        return self.takes_elements
+                if self.takes_elements:
+                    self._leave_elements(step, used.bound, used.why)
+                return False
+            self._elements += size
+        return True
 
     def step_filed(self, step: int, *, is_part: bool = False) -> None:
         """A step was handed over, or a part of one that goes on: its rest is still recorded where anything is."""

@@ -496,7 +496,10 @@ class Recorder:
         """Keeps the elements of the last tensor with the step; where they do not fit into memory, those of the whole step go."""
         assert taken.elements is not None
         size = self._ring_bytes + taken.kept_bytes
-        if self.bounds.takes_elements and self._filing.make_room(step, size):
+        if not self.bounds.takes_elements:
+            taken.elements.filed(None)
+            return
+        if self._filing.make_room(step, size):
             taken.elements.own()
             self._ring_bytes = size
             return

@@ -112,4 +112,6 @@ class TensorFiles:
         elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
 
     def _has_room(self, entry: TensorSnapshot) -> bool:
-        return entry.elements is None or self._bounds.has_room(entry.op.step, entry.elements.nbytes)
+        if entry.elements is None:
+            return True
+        return self._bounds.has_room(entry.op.step, entry.elements.nbytes, are_kept=self._keeps)
