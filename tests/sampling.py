@@ -28,6 +28,8 @@ FILES: Final[Mapping[str, int]] = {
     "tests/cli/test_run": 4,
     "tests/cli/test_tracebacks": 4,
     "tests/comparison/test_across_frameworks": 3,
+    "tests/jax/capture/test_columns": 3,
+    "tests/jax/capture/test_pieces": 3,
     "tests/project/test_extension": 4,
     "tests/torch/": 3,
 }
