@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.ring import Ring
+from opdump.recorder.ring_elements import RingElements
 from opdump.recorder.snapshots import TensorSnapshot
 from opdump.recorder.step_parts import EndedStep, all_ops, count_tensors, merged
 from opdump.recorder.tally import Tally
+from opdump.recorder.tensor_files import TensorFiles
 from opdump.recorder.verdict import Lookout
 from opdump.recorder.writers import StepWriter
 from opdump.records import OpRecord
@@ -21,8 +24,7 @@ from opdump.verdict import Verdict
 class StepFiling:
     """Hands steps to the writer, and counts what became of them.
 
-    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more;
-    `write_kept` writes the elements of tensors that were kept in memory.
+    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more.
     """
 
     def __init__(
@@ -34,7 +36,6 @@ class StepFiling:
         bounds: Bounds,
         filed: Callable[[set[int], Sequence[OpRecord], Sequence[TensorSnapshot]], object],
         is_over: Callable[[], bool],
-        write_kept: Callable[[Iterable[TensorSnapshot]], object],
     ) -> None:
         self._writer = writer
         self._tally = tally
@@ -42,9 +43,15 @@ class StepFiling:
         self._bounds = bounds
         self._filed = filed
         self._is_over = is_over
-        self._write_kept = write_kept
         self._lookout = Lookout(plan.mode)
         self._ring = Ring(plan.ring, plan.triggers, plan.held_bytes) if plan.ring else None
+        copies = plan.layout_facts.copies_elements
+        self.files: Final = (
+            RingElements(writer, bounds, self._make_room, copies=copies)
+            if plan.ring and plan.saves_tensors
+            else TensorFiles(writer, bounds, copies=copies)
+        )
+        """What elements of the running step are handed to."""
 
     @property
     def verdict(self) -> Verdict:
@@ -84,15 +91,6 @@ class StepFiling:
         if self._ring.has_fired:
             self._file(self._ring)
 
-    def make_room(self, step: int, size: int) -> bool:
-        """Whether elements of so many bytes, all that the running step holds, fit beside the steps in memory; the oldest of these go for them."""
-        assert self._ring is not None, "where no ring is, elements are filed at once"
-        dropped = self._ring.make_room(step, size)
-        self._count_dropped(dropped)
-        if dropped and self._ring.steps + 1 < self._ring.size:
-            self._bounds.ring_shrank(step, self._ring.steps + 1)
-        return self._ring.has_room(size)
-
     def end_run(self) -> None:
         """Files what is kept where something has fired since the last step ended, and counts the rest as left out."""
         if self._ring is not None:
@@ -106,11 +104,20 @@ class StepFiling:
             self._tally.lost(all_ops(ended.parts), count_tensors(ended.parts))
             self._tally.left_out(ended.counted)
 
+    def _make_room(self, step: int, size: int) -> bool:
+        """Whether elements of so many bytes, all that the running step holds, fit beside the steps in memory; the oldest of these go for them."""
+        assert self._ring is not None, "where no ring is, elements are filed at once"
+        dropped = self._ring.make_room(step, size)
+        self._count_dropped(dropped)
+        if dropped and self._ring.steps + 1 < self._ring.size:
+            self._bounds.ring_shrank(step, self._ring.steps + 1)
+        return self._ring.has_room(size)
+
     def _file(self, ring: Ring) -> None:
         waiting = ring.release()
         try:
             while waiting:
-                self._write_kept(merged(waiting[0].parts).tensors)
+                self.files.write_kept(merged(waiting[0].parts).tensors)
                 self._write(waiting[0].with_files())
                 self._count_filed(waiting.pop(0))
         except BaseException:

@@ -47,6 +47,8 @@ class OperatorRecorder(Recorder):
         """What was taken of operators that run now, by identity."""
         self._held: list[Finished] = []
         """Operators that have run and of which nobody knows yet to which step they belong."""
+        self._held_bytes = 0
+        """Bytes of their elements."""
         self._graphs_ran: set[int] = set()
         """Graphs of which an operator ran in this step; most operators may be dropped."""
 
@@ -122,14 +124,14 @@ class OperatorRecorder(Recorder):
         with self._lock:
             if self._held:
                 self.place()
-            held, self._held = self._held, []
+            held, self._held, self._held_bytes = self._held, [], 0
             for finished in held:
                 self._file(finished)
             super().release()
 
     def discard(self) -> None:
         with self._lock:
-            self._held = []
+            self._held, self._held_bytes = [], 0
             super().discard()
 
     def _begins(
@@ -161,7 +163,7 @@ class OperatorRecorder(Recorder):
     def _lose(self) -> None:
         unfiled = [(finished.op, finished.taken) for finished in self._held]
         unfiled += [(taken[0].op, taken) for taken in self._open.values() if taken]
-        self._held, self._open = [], {}
+        self._held, self._held_bytes, self._open = [], 0, {}
         self.tally.lost([op for op, _ in unfiled], sum(len(taken) for _, taken in unfiled))
         super()._lose()
 

@@ -52,7 +52,6 @@ from opdump.recorder.step_parts import (
     steps_of,
 )
 from opdump.recorder.tally import Tally
-from opdump.recorder.tensor_files import TensorFiles
 from opdump.recorder.writers import StepWriter, SupportsGraphFiles, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, Extremes
@@ -94,22 +93,12 @@ class Recorder:
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
         self.writer: Final = writer
         self._writer = writer = guarded(writer, self._failed)
-        self._rings_elements = bool(plan.ring) and plan.saves_tensors
-        """Whether elements are kept in memory with their step."""
-        copies = plan.layout_facts.copies_elements
-        self._files = TensorFiles(writer, self.bounds, copies=copies, keeps=self._rings_elements)
         self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
         self._filing = StepFiling(
-            plan,
-            writer,
-            self.tally,
-            self._checks,
-            self.bounds,
-            self._step_filed,
-            lambda: self.is_over,
-            self._files.write_kept,
+            plan, writer, self.tally, self._checks, self.bounds, self._step_filed, lambda: self.is_over
         )
+        self._files = self._filing.files
         self._most_ops, self._most_held = most_operators(plan), most_held(plan)
         self.fire: Final = self._filing.fire
         """The last steps are to be filed, where the plan keeps them in memory (`ring`), and the one that runs when it has ended."""
@@ -128,9 +117,6 @@ class Recorder:
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self._entries: list[TensorSnapshot] = []
-        self._held_bytes = 0
-        self._ring_bytes = 0
-        """Bytes of elements that the running step holds for a ring."""
         self._filed_ops = 0
         self._lock = threading.RLock()
         self._place: Callable[[], int] | None = None
@@ -159,7 +145,6 @@ class Recorder:
             for told in self.when_placed:
                 told(rank)
             if not self.is_deferring:
-                self._held_bytes = 0
                 self._files.write_ready()
 
     def checked(self) -> Checked | None:
@@ -255,7 +240,6 @@ class Recorder:
 
     def _forget_records(self) -> None:
         self._parts, self._ops_in_parts, self._ops, self._entries = [], 0, [], []
-        self._ring_bytes = 0
 
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
@@ -280,7 +264,6 @@ class Recorder:
         with self._lock:
             if self.is_deferring:
                 self.is_deferring = False
-                self._held_bytes = 0
                 self._files.write_ready()
 
     @told_where_it_stops
@@ -291,7 +274,7 @@ class Recorder:
             self.release()
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
-        parts, count, held = self._all_parts(), self._ops_in_parts + len(self._ops), self._ring_bytes
+        parts, count = self._all_parts(), self._ops_in_parts + len(self._ops)
         singles = merged(parts)
         found = {id(op): change(op) for op in singles.ops}
         for entry in singles.tensors:
@@ -303,7 +286,7 @@ class Recorder:
             else changed_run(part, change)
             for part in parts
         ]
-        self._ops_in_parts, self._ring_bytes = count, held
+        self._ops_in_parts = count
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
@@ -478,45 +461,19 @@ class Recorder:
                 taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
                 taken.belongs(op, io, slot, argument, source)
                 entries.append(taken)
-                if taken.elements is None:
-                    continue
-                if self._rings_elements:
-                    self._hold(op.step, taken)
-                else:
+                if taken.elements is not None:
                     if keeps_back:
                         taken.elements.own()
                     self._files.add(taken)
-                    self._held_bytes += taken.held_bytes
             self._write_taken()
         except BaseException:
             self._files.own_waiting()  # Ctrl-C, which the program may catch: what is filed later is what was there now
             raise
 
-    def _hold(self, step: int, taken: TensorSnapshot) -> None:
-        """Keeps the elements of the last tensor with the step; where they do not fit into memory, those of the whole step go."""
-        assert taken.elements is not None
-        size = self._ring_bytes + taken.kept_bytes
-        if not self.bounds.takes_elements:
-            taken.elements.filed(None)
-            return
-        if self._filing.make_room(step, size):
-            taken.elements.own()
-            self._ring_bytes = size
-            return
-        for entry in merged(self._all_parts()).tensors:
-            if entry.elements is not None:
-                entry.elements.filed(None)
-        self._ring_bytes = 0
-        self.bounds.ring_has_no_room(step)
-
     def _write_taken(self) -> None:
         """Files what was taken, unless it is to wait."""
-        if self._rings_elements:
-            if self.reader.must_finish:
-                self.reader.finish_step()
-            return
         if self._files.are_waiting:
-            if self._keeps_back and self._held_bytes > self._most_held:
+            if self._keeps_back and self._files.waiting_bytes > self._most_held:
                 self.place()
                 self.release()
             if self.reader.must_finish:

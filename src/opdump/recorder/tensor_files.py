@@ -18,17 +18,16 @@ from opdump.records import OpRecord
 class TensorFiles:
     """Tensors, constants and arguments of operators that wait for the writer; of other layouts nothing is written."""
 
-    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False, keeps: bool = False) -> None:
-        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to. `keeps`: nothing is written until
-        `write_kept` says so.
-        """
+    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
+        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to."""
         self._bounds = bounds
         self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
         self._copies = copies
-        self._keeps = keeps
         self._for_constants = writer if isinstance(writer, SupportsConstants) else None
         self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
         self._tensors: list[TensorSnapshot] = []
+        self.waiting_bytes = 0
+        """Bytes of those that wait for the writer."""
         self._constants: list[tuple[int, TensorSnapshot]] = []
         self._with_arguments: set[tuple[int, int, str]] = set()
 
@@ -41,15 +40,15 @@ class TensorFiles:
         return self._for_constants is not None
 
     def add(self, taken: TensorSnapshot) -> None:
+        """A tensor with elements."""
         self._tensors.append(taken)
+        self.waiting_bytes += taken.held_bytes
 
     def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
         """A constant, which is written now unless it is on its way from a device."""
         if taken.elements is not None and not taken.skip:
             self._constants.append((data_id, taken))
-            if self._keeps:
-                taken.elements.own()
-            elif not taken.elements.are_pending:
+            if not taken.elements.are_pending:
                 self._write_constants()
 
     def write_arguments(self, op: OpRecord) -> None:
@@ -73,27 +72,23 @@ class TensorFiles:
                 later.append(entry)
             else:
                 self._write(entry)
-        self._tensors = later
-
-    def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
-        """Writes constants that waited, and the elements of tensors that somebody else has kept."""
-        self._write_constants()
-        for entry in tensors:
-            self._write(entry)
+        self._tensors, self.waiting_bytes = later, sum(entry.held_bytes for entry in later)
 
     def write_all(self) -> None:
-        if self._keeps:
-            return
         self._write_constants()
         for entry in self._tensors:
             self._write(entry)
-        self._tensors = []
+        self.forget_tensors()
+
+    def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
+        """Writes elements that were kept with their step: here none are (`RingElements`)."""
 
     def forget_tensors(self) -> None:
-        self._tensors = []
+        self._tensors, self.waiting_bytes = [], 0
 
     def forget(self) -> None:
-        self._tensors, self._constants = [], []
+        self.forget_tensors()
+        self._constants = []
 
     def end_step(self) -> None:
         """The arguments of operators are filed again from now on."""
@@ -112,6 +107,4 @@ class TensorFiles:
         elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
 
     def _has_room(self, entry: TensorSnapshot) -> bool:
-        if entry.elements is None:
-            return True
-        return self._bounds.has_room(entry.op.step, entry.elements.nbytes, are_kept=self._keeps)
+        return entry.elements is None or self._bounds.has_room(entry.op.step, entry.elements.nbytes)
