@@ -43,9 +43,9 @@ def train(steps: int = 40, width: int = 64) -> list[torch.Tensor]:
 
 def test_what_runs_behind_the_last_step_belongs_to_it_however_much_was_filed_before(tmp_path: Path) -> None:
     """A step holds 60 kB, and 40 kB may wait until it is known which step they belong to."""
-    rooms: list[int | None] = [None, 80_000]
-    for number, room in enumerate(rooms):
-        with opdump.capture(path=tmp_path / str(number), saved_data="tensor", max_memory=room) as dump:
+    bounds: list[dict[str, Any]] = [{}, {"max_memory": 80_000}]
+    for number, bound in enumerate(bounds):
+        with opdump.capture(path=tmp_path / str(number), saved_data="tensor", **bound) as dump:
             train(4)
         assert dump.report is not None
         assert dump.report.steps == (0, 1, 2, 3)
