@@ -18,14 +18,17 @@
 #include <utility>
 #include <vector>
 
+#include "addressed.h"
 #include "append_file.h"
+#include "batch_summarizer.h"
 #include "compare.h"
-#include "digest_batch.h"
+#include "digests.h"
+#include "follower.h"
 #include "pool.h"
-#include "prototype.h"
 #include "reorder.h"
 #include "seen.h"
 #include "summarise.h"
+#include "summary_table.h"
 #include "xxh3.h"
 
 namespace nb = nanobind;
@@ -33,455 +36,16 @@ using namespace nb::literals;
 
 namespace {
 
-using opdump::DType;
-using opdump::interned;
-using opdump::Prototype;
+using opdump::BatchSummarizer;
+using opdump::count_of;
+using opdump::Digests;
+using opdump::dtype_of;
+using opdump::kReleaseBytes;
+using opdump::require_elements;
 using opdump::Summary;
-
-// Giving up the GIL and getting it back costs more than so many bytes take to read.
-constexpr int64_t kReleaseBytes = 256 * 1024;
-
-// The bytes of so many adjacent elements, whatever their size, are a number that an integer holds.
-constexpr int64_t kMostAdjacent = INT64_MAX / 16;
-
-DType dtype_of(int64_t code) {
-  if (code < 0 || code >= opdump::kDTypes) {
-    throw nb::value_error(("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " +
-                           std::to_string(opdump::kDTypes - 1))
-                              .c_str());
-  }
-  return static_cast<DType>(code);
-}
-
-void require_elements(uintptr_t pointer, int64_t count) {
-  if (count < 0) throw nb::value_error(("a tensor cannot hold " + std::to_string(count) + " elements").c_str());
-  if (pointer == 0 && count > 0) {
-    throw nb::value_error(("the pointer is null, yet " + std::to_string(count) + " elements are to be read").c_str());
-  }
-}
-
-void require_adjacent(uintptr_t pointer, int64_t count) {
-  require_elements(pointer, count);
-  if (count > kMostAdjacent) throw nb::value_error("the elements reach beyond any memory");
-}
-
-Summary summary_of(uintptr_t pointer, int code, int64_t count) {
-  const DType dtype = dtype_of(code);
-  require_adjacent(pointer, count);
-  const void* elements = reinterpret_cast<const void*>(pointer);
-  if (count * opdump::kItemSize[code] < kReleaseBytes) return opdump::summarise(elements, dtype, count);
-  const nb::gil_scoped_release released;
-  return opdump::summarise(elements, dtype, count);
-}
-
-// The product of the sizes. Neither the bytes of all elements nor the distance of two may be more than an integer
-// holds.
-int64_t count_of(size_t dimensions, const int64_t* sizes, const int64_t* steps, int64_t item) {
-  for (size_t d = 0; d < dimensions; ++d) {
-    if (sizes[d] == 0) return 0;
-  }
-  int64_t bytes = item, extent = item;
-  for (size_t d = 0; d < dimensions; ++d) {
-    int64_t reach;
-    if (__builtin_mul_overflow(bytes, sizes[d], &bytes) || __builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) ||
-        __builtin_mul_overflow(reach, item, &reach) || reach == INT64_MIN ||
-        __builtin_add_overflow(extent, reach < 0 ? -reach : reach, &extent)) {
-      throw nb::value_error("the elements reach beyond any memory");
-    }
-  }
-  return bytes / item;
-}
-
-int64_t integer(nb::handle item) { return nb::cast<int64_t>(item); }
-
-Summary summary_of_strided(const void* elements, DType dtype, int rank, const int64_t* sizes, const int64_t* steps,
-                           int64_t count) {
-  if (count * opdump::kItemSize[static_cast<int>(dtype)] < kReleaseBytes) {
-    return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
-  }
-  const nb::gil_scoped_release released;
-  return opdump::summarise_strided(elements, dtype, rank, sizes, steps);
-}
-
-Summary summary_of_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
-  const DType dtype = dtype_of(code);
-  const size_t dimensions = shape.size();
-  if (strides.size() != dimensions) {
-    throw nb::value_error(("the shape has " + std::to_string(dimensions) + " dimensions and the strides " +
-                           std::to_string(strides.size()))
-                              .c_str());
-  }
-  if (dimensions > opdump::kMaxDimensions) {
-    throw nb::value_error(("a tensor of " + std::to_string(dimensions) + " dimensions has more than the " +
-                           std::to_string(opdump::kMaxDimensions) + " that can be summarised")
-                              .c_str());
-  }
-  int64_t sizes[opdump::kMaxDimensions];
-  int64_t steps[opdump::kMaxDimensions];
-  for (size_t d = 0; d < dimensions; ++d) {
-    sizes[d] = integer(shape[d]);
-    steps[d] = integer(strides[d]);
-    require_elements(1, sizes[d]);
-  }
-  const int64_t count = count_of(dimensions, sizes, steps, opdump::kItemSize[code]);
-  require_elements(pointer, count);
-  return summary_of_strided(reinterpret_cast<const void*>(pointer), dtype, static_cast<int>(dimensions), sizes, steps,
-                            count);
-}
-
-using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
-class SummaryTable {
- public:
-  explicit SummaryTable(size_t capacity) { rows_.reserve(capacity); }
-
-  size_t add(uintptr_t pointer, int code, int64_t count) { return append(summary_of(pointer, code, count)); }
-  size_t add_strided(uintptr_t pointer, int code, const nb::tuple& shape, const nb::tuple& strides) {
-    return append(summary_of_strided(pointer, code, shape, strides));
-  }
-
-  // Nothing is appended where one of the tensors cannot be read.
-  size_t add_all(const Integers& pointers, const Integers& codes, const Integers& counts) {
-    const size_t count = pointers.shape(0);
-    if (codes.shape(0) != count || counts.shape(0) != count) {
-      throw nb::value_error("there must be as many codes and counts as pointers");
-    }
-    std::vector<opdump::Elements> tensors(count);
-    for (size_t i = 0; i < count; ++i) {
-      const auto pointer = static_cast<uintptr_t>(pointers.data()[i]);
-      const int64_t code = codes.data()[i];
-      tensors[i] = {reinterpret_cast<const void*>(pointer), dtype_of(code), counts.data()[i]};
-      require_adjacent(pointer, counts.data()[i]);
-    }
-    std::vector<Summary> found(count);
-    {
-      const nb::gil_scoped_release released;
-      opdump::summarise_all(tensors.data(), static_cast<int64_t>(count), found.data());
-    }
-    rows_.insert(rows_.end(), found.begin(), found.end());
-    return rows_.size() - count;
-  }
-
-  size_t size() const { return rows_.size(); }
-  void clear() { rows_.clear(); }
-
-  nb::object rows() const {
-    const size_t count = rows_.size();
-    std::unique_ptr<double[]> copy(new double[count * opdump::kFields + 1]);
-    if (count > 0) std::memcpy(copy.get(), rows_.data(), count * sizeof(Summary));
-    nb::capsule owner(copy.get(), [](void* data) noexcept { delete[] static_cast<double*>(data); });
-    double* data = copy.release();
-    const size_t shape[2] = {count, opdump::kFields};
-    return nb::cast(nb::ndarray<nb::numpy, double, nb::ndim<2>>(data, 2, shape, owner));
-  }
-
-  size_t append(const Summary& row) {
-    rows_.push_back(row);
-    return rows_.size() - 1;
-  }
-
- private:
-  std::vector<Summary> rows_;
-};
-
-// Whoever holds the mutex does not wait for the GIL, so others may wait for it with the GIL.
-class Digests {
- public:
-  Digests(const std::vector<std::string>& names, int64_t capacity, bool with_instructions)
-      : names_(names), batch_(names, capacity, with_instructions) {}
-
-  // `steps` in elements.
-  size_t add(const void* elements, int64_t item, int dimensions, const int64_t* sizes, const int64_t* steps,
-             int64_t count) {
-    int64_t strides[opdump::kMaxDimensions];
-    for (int d = 0; d < dimensions; ++d) strides[d] = steps[d] * item;
-    const auto take = [&] {
-      const std::lock_guard<std::mutex> hold(mutex_);
-      const size_t number = batch_.add({elements, item, dimensions, sizes, strides, count});
-      note();
-      return number;
-    };
-    if (count * item < kReleaseBytes && !full_.load(std::memory_order_relaxed)) return take();
-    const nb::gil_scoped_release released;
-    return take();
-  }
-
-  size_t add_pointer(uintptr_t pointer, int64_t bytes, int64_t item) {
-    require_adjacent(pointer, bytes);
-    if (item < 1 || bytes % item != 0) {
-      throw nb::value_error(
-          (std::to_string(bytes) + " bytes are no elements of " + std::to_string(item) + " bytes").c_str());
-    }
-    const int64_t count = bytes / item, one = 1;
-    return add(reinterpret_cast<const void*>(pointer), item, 1, &count, &one, count);
-  }
-
-  nb::dict digests(size_t number) {
-    std::vector<std::string> found;
-    {
-      const nb::gil_scoped_release released;
-      const std::lock_guard<std::mutex> hold(mutex_);
-      if (number >= batch_.size()) {
-        throw nb::index_error(
-            ("tensor " + std::to_string(number) + " of " + std::to_string(batch_.size()) + " tensors").c_str());
-      }
-      found = batch_.digests(number);
-      note();
-    }
-    nb::dict by_name;
-    for (size_t i = 0; i < found.size(); ++i) by_name[names_[i].c_str()] = found[i];
-    return by_name;
-  }
-
-  size_t size() const { return size_.load(std::memory_order_relaxed); }
-
-  void clear() {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    batch_.clear();
-    note();
-  }
-
- private:
-  void note() {
-    full_.store(batch_.is_full(), std::memory_order_relaxed);
-    size_.store(batch_.size(), std::memory_order_relaxed);
-  }
-
-  std::mutex mutex_;
-  std::vector<std::string> names_;
-  opdump::DigestBatch batch_;
-  // What is asked for without the mutex.
-  std::atomic<bool> full_{false};
-  std::atomic<size_t> size_{0};
-};
-
-// The table of functions behind `__dlpack_c_exchange_api__`, which dlpack.h describes; the members used here have
-// names.
-struct ExchangeApi {
-  uint32_t major;
-  uint32_t minor;
-  ExchangeApi* previous;
-  void* managed_tensors[3];
-  int (*describe)(void* tensor, nb::dlpack::dltensor* out);
-  void* current_work_stream;
-};
-
-const ExchangeApi* exchange_api_of(nb::handle type) {
-  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
-  auto* api = static_cast<ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (api == nullptr) nb::raise_python_error();
-  while (api != nullptr && api->major != 1) api = api->previous;
-  if (api == nullptr || api->describe == nullptr) {
-    throw nb::type_error("the tensors have no DLPack exchange API of major version 1 that describes one in place");
-  }
-  return api;
-}
-
-struct Kind {
-  int code = -1;
-  PyObject* name = nullptr;
-};
-
-// What elements DLPack means, among those that can be summarised; a code of -1 for others.
-Kind kind_of(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  static PyObject* const names[opdump::kDTypes] = {
-      interned("float16"), interned("bfloat16"), interned("float32"), interned("float64"), interned("int8"),
-      interned("int16"),   interned("int32"),    interned("int64"),   interned("uint8"),   interned("uint16"),
-      interned("uint32"),  interned("uint64"),   interned("bool")};
-  const auto code = static_cast<Code>(dtype.code);
-  const int width = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : dtype.bits == 64 ? 3 : -1;
-  if (width < 0 || dtype.lanes != 1) return {};
-  DType found;
-  if (code == Code::Float && width > 0) {
-    found = width == 1 ? DType::float16 : width == 2 ? DType::float32 : DType::float64;
-  } else if (code == Code::Bfloat && width == 1) {
-    found = DType::bfloat16;
-  } else if (code == Code::Int) {
-    found = static_cast<DType>(static_cast<int>(DType::int8) + width);
-  } else if (code == Code::UInt) {
-    found = static_cast<DType>(static_cast<int>(DType::uint8) + width);
-  } else if (code == Code::Bool && width == 0) {
-    found = DType::boolean;
-  } else {
-    return {};
-  }
-  return {static_cast<int>(found), names[static_cast<int>(found)]};
-}
-
-// Reads the tensors of an operator, all of a side in one call. What a tensor is comes from DLPack's exchange API, which
-// costs a tenth of seven attributes.
-class BatchSummarizer {
- public:
-  BatchSummarizer(nb::handle table, nb::handle prototype, const nb::tuple& classes, nb::handle digests, nb::handle seen,
-                  nb::handle place)
-      : table_object_(nb::borrow(table)),
-        table_(nb::cast<SummaryTable*>(table)),
-        digests_object_(nb::borrow(digests)),
-        digests_(digests.is_none() ? nullptr : nb::cast<Digests*>(digests)),
-        seen_object_(nb::borrow(seen)),
-        seen_(seen.is_none() ? nullptr : nb::cast<opdump::Seen*>(seen)),
-        place_(nb::borrow(place)),
-        prototype_(prototype),
-        classes_(classes),
-        api_(exchange_api_of(classes[0])) {
-    prototype_.find(kNames, offsets_);
-  }
-
-  void take_all(nb::handle op, nb::handle io, nb::handle lives, nb::list entries, nb::handle other) {
-    for (nb::handle live : lives) {
-      if (!PyTuple_Check(live.ptr()) || PyTuple_GET_SIZE(live.ptr()) != 5) {
-        throw nb::type_error("a live tensor is a tuple of slot, argument, tensor, source and skip");
-      }
-      PyObject* const* part = &PyTuple_GET_ITEM(live.ptr(), 0);
-      const bool skipped = PyUnicode_GET_LENGTH(part[4]) > 0;
-      nb::object taken;
-      if (!skipped && is_plain(part[2])) taken = take_plain(part[2]);
-      if (!taken) {
-        taken = other(nb::handle(part[2]), nb::handle(part[4]));
-        if (!prototype_.is_alike(taken)) throw nb::type_error("`other` returned an object unlike the prototype");
-      }
-      set(taken, kOp, op.ptr());
-      set(taken, kIo, io.ptr());
-      set(taken, kSlot, part[0]);
-      set(taken, kArgument, part[1]);
-      set(taken, kSource, part[3]);
-      entries.append(taken);
-    }
-  }
-
- private:
-  enum Place { kDtype, kShape, kSize, kRow, kTable, kDigest, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
-  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table", "digest",
-                                                  "op",    "io",    "slot",      "argument", "source"};
-
-  // The properties of a subclass may be overridden, and it may have no memory of its own.
-  bool is_plain(PyObject* tensor) const {
-    for (nb::handle type : classes_) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == type.ptr()) return true;
-    }
-    return false;
-  }
-
-  // Null where it must be looked at otherwise.
-  nb::object take_plain(PyObject* tensor) const {
-    nb::dlpack::dltensor facts;
-    if (api_->describe(tensor, &facts) != 0) {
-      // No memory, or none that has a shape (RuntimeError), or nothing that DLPack has a word for (BufferError).
-      if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
-        nb::raise_python_error();
-      }
-      PyErr_Clear();
-      return nb::object();
-    }
-    const Kind kind = kind_of(facts.dtype);
-    if (facts.device.device_type != nb::device::cpu::value || facts.data == nullptr || kind.code < 0 ||
-        facts.ndim > opdump::kMaxDimensions) {
-      return nb::object();
-    }
-    static PyObject* const is_neg = interned("is_neg");
-    const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor, is_neg));
-    if (!negated) nb::raise_python_error();
-    if (negated.ptr() != Py_False) return nb::object();
-    int64_t count = 1;
-    const nb::object shape = nb::steal(PyTuple_New(facts.ndim));
-    if (!shape) nb::raise_python_error();
-    for (int d = 0; d < facts.ndim; ++d) {
-      if (__builtin_mul_overflow(count, facts.shape[d], &count)) return nb::object();
-      PyObject* size = PyLong_FromLongLong(facts.shape[d]);
-      if (size == nullptr) nb::raise_python_error();
-      PyTuple_SET_ITEM(shape.ptr(), d, size);
-    }
-    if (count == 0) return nb::object();
-    const View view{static_cast<const char*>(facts.data) + facts.byte_offset,
-                    kind.code,
-                    facts.ndim,
-                    facts.shape,
-                    facts.strides,
-                    count,
-                    count * opdump::kItemSize[kind.code]};
-    const bool is_known = seen_ != nullptr && view.bytes >= seen_->least_bytes();
-    const Read read = is_known ? read_once(tensor, view) : read_now(view);
-    nb::object taken = prototype_.copy();
-    if (digests_ != nullptr) set(taken, kDigest, nb::int_(read.digest).ptr());
-    set(taken, kDtype, kind.name);
-    set(taken, kShape, shape.ptr());
-    set(taken, kSize, nb::int_(view.bytes).ptr());
-    set(taken, kRow, nb::int_(read.row).ptr());
-    set(taken, kTable, table_object_.ptr());
-    return taken;
-  }
-
-  struct View {
-    const void* elements;
-    int code;
-    int rank;
-    const int64_t* shape;
-    const int64_t* strides;
-    int64_t count;
-    int64_t bytes;
-  };
-  // The row of the summary, and the number of the digest where one is taken.
-  struct Read {
-    size_t row;
-    size_t digest;
-  };
-
-  Read read_now(const View& view) const {
-    const size_t row = table_->append(summary_of_strided(view.elements, static_cast<DType>(view.code), view.rank,
-                                                         view.shape, view.strides, view.count));
-    if (digests_ == nullptr) return {row, 0};
-    return {row, digests_->add(view.elements, opdump::kItemSize[view.code], view.rank, view.shape, view.strides,
-                               view.count)};
-  }
-
-  // What was read of the same view, where nothing has written into its storage since.
-  Read read_once(PyObject* tensor, const View& view) const {
-    const nb::object place = place_(nb::handle(tensor));
-    int64_t extent = 1;
-    for (int d = 0; d < view.rank; ++d) {
-      if (view.strides[d] < 0) return read_now(view);
-      extent += (view.shape[d] - 1) * view.strides[d];
-    }
-    const int64_t bytes = extent * opdump::kItemSize[view.code];
-    if (place.is_none() || bytes < static_cast<int64_t>(sizeof(uint64_t))) return read_now(view);
-    const auto [storage, version] = nb::cast<std::pair<uint64_t, int64_t>>(place);
-    opdump::Sighting now;
-    now.geometry = {view.elements, view.code, {view.shape, view.shape + view.rank}};
-    now.geometry.dimensions.insert(now.geometry.dimensions.end(), view.strides, view.strides + view.rank);
-    now.version = version;
-    now.fingerprint = opdump::fingerprint_of(view.elements, bytes);
-    const opdump::Sighting* before = seen_->find(storage, now);
-    if (before != nullptr) return {before->row, before->digest};
-    const uint64_t epoch = seen_->epoch();  // another thread may write while this one reads without the GIL
-    const Read read = read_now(view);
-    now.row = read.row;
-    now.digest = read.digest;
-    seen_->add(storage, std::move(now), epoch);
-    return read;
-  }
-
-  void set(const nb::object& taken, Place place, PyObject* value) const {
-    PyObject*& slot = Prototype::slot(taken.ptr(), offsets_[place]);
-    PyObject* before = slot;
-    Py_INCREF(value);
-    slot = value;
-    Py_XDECREF(before);
-  }
-
-  nb::object table_object_;
-  SummaryTable* table_;
-  nb::object digests_object_;
-  Digests* digests_;
-  nb::object seen_object_;
-  opdump::Seen* seen_;
-  nb::object place_;
-  Prototype prototype_;
-  nb::tuple classes_;
-  const ExchangeApi* api_;
-  Py_ssize_t offsets_[kPlaces];
-};
+using opdump::summary_of;
+using opdump::summary_of_strided;
+using opdump::SummaryTable;
 
 using Rows = nb::ndarray<double, nb::shape<-1, opdump::kFields>, nb::c_contig, nb::device::cpu>;
 
@@ -747,6 +311,31 @@ NB_MODULE(_native, m) {
       .def(nb::init<nb::handle, nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle>(), "table"_a,
            "prototype"_a, "classes"_a, "digests"_a = nb::none(), "seen"_a = nb::none(), "place"_a = nb::none())
       .def("take_all", &BatchSummarizer::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
+  nb::class_<opdump::Follower>(m, "Follower")
+      .def(nb::init<nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle>(), "table"_a, "classes"_a,
+           "seen"_a.none(), "place"_a.none(), "host"_a)
+      .def("start", &opdump::Follower::start, "position"_a, "nodes"_a, "order"_a, "timestamp"_a)
+      .def("resume", &opdump::Follower::resume, "place"_a, "nodes"_a, "order"_a, "timestamp"_a)
+      .def("suspend", &opdump::Follower::suspend)
+      .def("take", &opdump::Follower::take)
+      .def("follow", &opdump::Follower::follow, "func"_a, "types"_a, "args"_a, "kwargs"_a.none())
+      .def("follow_value", &opdump::Follower::follow_value, "name"_a, "graph_id"_a, "tensor"_a)
+      .def("forget", &opdump::Follower::forget)
+      .def("look", &opdump::Follower::look, "kind"_a, "func"_a, "schema"_a, "args"_a, "kwargs"_a.none(), "order"_a)
+      .def("learn", &opdump::Follower::learn, "args"_a, "kwargs"_a.none(), "result"_a.none(), "link"_a.none(), "sources"_a)
+      .def("learn_value", &opdump::Follower::learn_value, "name"_a, "graph_id"_a, "tensor"_a, "order"_a)
+      .def("learn_other", &opdump::Follower::learn_other)
+      .def("refuse", &opdump::Follower::refuse)
+      .def("call_number", &opdump::Follower::call_number, "call"_a)
+      .def_prop_ro("calls", &opdump::Follower::calls)
+      .def_prop_ro("place", &opdump::Follower::place)
+      .def("__len__", &opdump::Follower::size)
+      .def_prop_ro("is_following", &opdump::Follower::is_following)
+      .def_prop_ro("is_busy", &opdump::Follower::is_busy)
+      .def_prop_ro("is_in_operator", &opdump::Follower::is_in_operator)
+      .def_prop_ro("missed_place", &opdump::Follower::missed_place)
+      .def_prop_ro("difference", &opdump::Follower::difference)
+      .def_prop_ro("missed", &opdump::Follower::missed);
   nb::class_<Appender>(m, "AppendFile")
       .def(nb::init<int, int, int64_t>(), "descriptor"_a, "threads"_a = 2, "capacity"_a = int64_t{1} << 30)
       .def("append", &Appender::append, "header"_a, "elements"_a, "byte_count"_a)

@@ -1,88 +1,9 @@
 #include "frames.h"
 
-#include <cstring>
-#include <unordered_map>
-#include <utility>
+#include "call_stack.h"
 
 namespace opdump {
 namespace {
-
-enum class Answer : signed char { no, yes, ends };
-
-// What a function of Python says of code objects, asked once for each. Keeps them alive, so that no other gets their
-// identity.
-class Question {
- public:
-  explicit Question(PyObject* ask) : ask_(ask) { Py_INCREF(ask_); }
-  ~Question() {
-    for (const auto& each : known_) Py_DECREF(each.first);
-    Py_DECREF(ask_);
-  }
-  Question(const Question&) = delete;
-  Question& operator=(const Question&) = delete;
-
-  // False with an exception set where the function raises.
-  bool answer(PyObject* code, Answer* answer) {
-    const auto found = known_.find(code);
-    if (found != known_.end()) {
-      *answer = found->second;
-      return true;
-    }
-    PyObject* said = PyObject_CallFunctionObjArgs(ask_, code, nullptr);
-    if (said == nullptr) return false;
-    *answer = said == Py_None ? Answer::ends : PyObject_IsTrue(said) ? Answer::yes : Answer::no;
-    Py_DECREF(said);
-    if (known_.emplace(code, *answer).second) Py_INCREF(code);
-    return true;
-  }
-
- private:
-  PyObject* ask_;
-  std::unordered_map<PyObject*, Answer> known_;
-};
-
-// A frame with its code; both are held.
-class Place {
- public:
-  explicit Place(PyFrameObject* frame) { set(frame); }  // takes the reference over
-  ~Place() { set(nullptr); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-
-  explicit operator bool() const { return frame_ != nullptr; }
-  PyFrameObject* frame() const { return frame_; }
-  PyObject* code() const { return reinterpret_cast<PyObject*>(code_); }
-  void up() { set(PyFrame_GetBack(frame_)); }
-  PyObject* give() {  // None where there is none
-    if (frame_ == nullptr) Py_RETURN_NONE;
-    Py_INCREF(frame_);
-    return reinterpret_cast<PyObject*>(frame_);
-  }
-
-  // Bytes from the first instruction; -1 with an exception set where that is not known.
-  long instruction(bool* failed) const {
-#if PY_VERSION_HEX >= 0x030B0000
-    *failed = false;
-    return PyFrame_GetLasti(frame_);
-#else
-    PyObject* number = PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame_), "f_lasti");
-    const long found = number == nullptr ? -1 : PyLong_AsLong(number);
-    Py_XDECREF(number);
-    *failed = number == nullptr || (found == -1 && PyErr_Occurred() != nullptr);
-    return found;
-#endif
-  }
-
- private:
-  void set(PyFrameObject* frame) {
-    Py_XDECREF(code_);
-    Py_XDECREF(frame_);
-    frame_ = frame;
-    code_ = frame == nullptr ? nullptr : PyFrame_GetCode(frame);
-  }
-  PyFrameObject* frame_ = nullptr;
-  PyCodeObject* code_ = nullptr;
-};
 
 struct Frames {
   PyObject_HEAD Question* ours;

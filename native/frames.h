@@ -2,9 +2,6 @@
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#if PY_VERSION_HEX < 0x030B0000
-#include <frameobject.h>
-#endif
 
 namespace opdump {
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.kernels import SUMMARY_FIELDS, Summary
-from opdump.records import IO, FiledTensor, OpRecord, SkipReason, StatisticValue, TensorRecord
+from opdump.records import IO, FiledTensor, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import Extremes, SummaryStatistics
 
 NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
@@ -47,6 +47,7 @@ class TensorFacts(NamedTuple):
     shape: tuple[int, ...]
     data_size: int
     skip: SkipReason = ""
+    memory: Memory | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +157,7 @@ class BlockRun:
     ) -> TensorRecord:
         """The record of what is in a slot."""
         _, io, slot, argument, source, tensor = self.pattern.sequence.slots[place]
-        dtype, shape, data_size, skip = self.pattern.facts[tensor]
+        dtype, shape, data_size, skip, memory = self.pattern.facts[tensor]
         return TensorRecord(
             op=op,
             io=io,
@@ -168,6 +169,7 @@ class BlockRun:
             data_size=data_size,
             skip=skip,
             statistics={} if summary is None else SummaryStatistics(summary, extremes=extremes),
+            memory=memory,
         )
 
 

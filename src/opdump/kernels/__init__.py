@@ -29,6 +29,7 @@ from opdump.kernels.summary_differences import SummaryDifferences, compare_summa
 
 __all__ = [
     "DTYPE_CODES",
+    "NATIVE_FOLLOWER",
     "SUMMARY_FIELDS",
     "AppendFile",
     "BatchSummarizer",
@@ -103,6 +104,7 @@ if _REASON:
     DigestBatch = digest_batch.DigestBatch
     SeenTensors = seen.SeenTensors
     AppendFile = append_file.AppendFile
+    NATIVE_FOLLOWER: Any = None
     xxh3_low_pointer = append_file.xxh3_low_pointer
     summarise_pointer = reference.summarise_pointer
     summarise_strided_pointer = reference.summarise_strided_pointer
@@ -119,6 +121,7 @@ else:
     DigestBatch = _native.DigestBatch  # type: ignore[misc,assignment]  # the twin is one too
     SeenTensors = _native.SeenTensors  # type: ignore[misc,assignment]  # the twin is one too
     AppendFile = _native.AppendFile  # type: ignore[misc,assignment]  # the twin is one too
+    NATIVE_FOLLOWER = _native.Follower
     xxh3_low_pointer = _native.xxh3_low_pointer
     summarise_pointer = _native.summarise_pointer
     summarise_strided_pointer = _native.summarise_strided_pointer

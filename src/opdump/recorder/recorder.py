@@ -37,6 +37,7 @@ from opdump.recorder.snapshots import (
     LiveTensor,
     Reader,
     SupportsBlocks,
+    SupportsRows,
     SupportsSides,
     TensorSnapshot,
     settle,
@@ -124,6 +125,8 @@ class Recorder:
         """Called with the number that the process turned out to have."""
         self.when_filed: Callable[[], object] = lambda: None
         """Called when a step, or a part of one, was handed to the writer and counted."""
+        self.gather: Callable[[], None] = lambda: None
+        """Called where all that was recorded is looked at: an adapter may hold a run that goes on, and adds it (`add_run`)."""
 
     def wants(self, step: int) -> bool:
         """Whether what runs in a step is recorded: the plan asks for it, the bounds let it, and the dump goes on."""
@@ -222,10 +225,25 @@ class Recorder:
                 self.end_step(step, is_part=True)
             facts, rows = self._blocks_of.take_block(tensors)
             pattern = sequence.pattern(facts)
-            run = BlockRun(pattern, step, timestamps, rows[pattern.tensor_places])
-            parts, count = [*self._all_parts(), run], self._ops_in_parts + len(self._ops) + len(timestamps)
+            self.add_run(BlockRun(pattern, step, timestamps, rows[pattern.tensor_places]))
+
+    def add_run(self, run: BlockRun) -> None:
+        """Appends operators that ran one after the other; the reader has their summaries."""
+        with self._lock:
+            parts, count = [*self._gathered(), run], self._ops_in_parts + len(self._ops) + len(run.timestamps)
             self._forget_records()
             self._parts, self._ops_in_parts = parts, count
+
+    def add_single(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> None:
+        """Appends an operator, and what was read of it."""
+        with self._lock:
+            self._ops.append(op)
+            self._entries += taken
+
+    @property
+    def taken(self) -> Sequence[TensorSnapshot]:
+        """The tensors that were taken one by one since the last run, or since the step began."""
+        return self._entries
 
     @told_where_it_stops
     def read_ahead(self, tensors: Any) -> None:
@@ -236,6 +254,10 @@ class Recorder:
 
     def _all_parts(self) -> list[TakenPart]:
         """All that is recorded and not filed."""
+        self.gather()
+        return self._gathered()
+
+    def _gathered(self) -> list[TakenPart]:
         return [*self._parts, Singles(self._ops, self._entries)] if self._ops or self._entries else self._parts
 
     def _forget_records(self) -> None:
@@ -291,6 +313,7 @@ class Recorder:
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
         with self._lock:
+            self.gather()
             self.is_deferring = False
             self._forget_records()
             self._files.forget_tensors()
@@ -356,8 +379,8 @@ class Recorder:
         settle(self.reader, singles.tensors, self._statistics)
         summaries: npt.NDArray[np.float64] | None = None
         extremes: Mapping[int, Extremes] = {}
-        if runs and self._blocks_of is not None:
-            summaries, extremes = self._blocks_of.block_summaries(), self._blocks_of.block_extremes()
+        if runs and isinstance(self.reader, SupportsRows):
+            summaries, extremes = self.reader.block_summaries(), self.reader.block_extremes()
         steps = steps_of(parts)
         if counted:
             steps.add(step)

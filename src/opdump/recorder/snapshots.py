@@ -272,7 +272,18 @@ class SupportsSides(Protocol):
 
 
 @runtime_checkable
-class SupportsBlocks(Protocol):
+class SupportsRows(Protocol):
+    """A reader whose summaries can be had as an array."""
+
+    def block_summaries(self) -> npt.NDArray[np.float64]:
+        """The summaries of the step so far, (n, 11); the last row is NO_SUMMARY."""
+
+    def block_extremes(self) -> Mapping[int, Extremes]:
+        """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
+
+
+@runtime_checkable
+class SupportsBlocks(SupportsRows, Protocol):
     """A reader that can take what many operators read and wrote in one call."""
 
     @property
@@ -287,12 +298,6 @@ class SupportsBlocks(Protocol):
 
     def take_ahead(self, tensors: Any) -> None:
         """Reads tensors that `take_block` is given later, when their memory is gone."""
-
-    def block_summaries(self) -> npt.NDArray[np.float64]:
-        """The summaries of the step so far, (n, 11); the last row is NO_SUMMARY."""
-
-    def block_extremes(self) -> Mapping[int, Extremes]:
-        """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
 
 
 class Live(NamedTuple):

@@ -197,6 +197,7 @@ class _Capture(TrainingListener):
         self._mode.closed = True
         with unseen():
             self._close()
+        self._mode.close()
         self.depth.close()
 
     @beside_the_program

@@ -11,7 +11,7 @@ import torch
 from opdump.adapters.torch.schemas import OperatorSchema
 from opdump.adapters.torch.sites import Site
 
-_COMPARABLE = frozenset(
+COMPARABLE = frozenset(
     {
         type(None),
         bool,
@@ -27,7 +27,7 @@ _COMPARABLE = frozenset(
         torch.memory_format,
     }
 )
-
+"""Classes of arguments of which two can be compared; of lists and tuples where all in them can."""
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
@@ -88,6 +88,6 @@ def arguments_of(
 
 def _are_comparable(values: Iterable[Any]) -> bool:
     return all(
-        value.__class__ in _COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
+        value.__class__ in COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
         for value in values
     )

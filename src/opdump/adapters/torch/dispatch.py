@@ -22,6 +22,7 @@ from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.failed_operators import FailedOperators
 from opdump.adapters.torch.failures import records_failures
+from opdump.adapters.torch.following import follower_of
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.naming import Link, Naming
@@ -34,6 +35,7 @@ from opdump.adapters.torch.private_names import (
     sequence_number,
 )
 from opdump.adapters.torch.provenance import Provenance
+from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import (
     Found,
     OperatorSchema,
@@ -53,7 +55,7 @@ from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_th
 from opdump.records import OpRecord, SkipReason
 
 
-class _Running:
+class Running:
     """An operator from just before it runs until just after."""
 
     __slots__ = ("inputs", "link", "op", "site")
@@ -67,6 +69,8 @@ class _Running:
 
 class CaptureMode(RecordingMode):
     """Records every operator of the threads that it is pushed in."""
+
+    running = Running
 
     def __init__(
         self,
@@ -89,14 +93,14 @@ class CaptureMode(RecordingMode):
         self.recording = False
         self._plan = plan
         self._recorder = recorder
-        self._observer = observer
+        self.observer = observer
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
         self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
-        self.models = models
-        self._storages = Storages() if storages is None else storages
-        self._provenance = Provenance(self._storages)
+        self.models, self.marks = models, marks
+        self.storages = Storages() if storages is None else storages
+        self.provenance = Provenance(self.storages)
         self._foreign: dict[type, bool] = {}
-        self._unwritten: set[str] = set()
+        self.unwritten: set[str] = set()
         """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
         if plan.mode.watches:
@@ -111,16 +115,51 @@ class CaptureMode(RecordingMode):
         self.graphs = DeviceGraphs(recorder, self.naming, self._accelerators)
         self._in_graph = self.graphs.watch
         if plan.mode.failures_only:
-            self.failures = FailedOperators(recorder, self.naming, self._provenance, self.graphs)
-        self.values = ProgramValues(plan, recorder, observer, self.naming, self._provenance, self.graphs)
+            self.failures = FailedOperators(recorder, self.naming, self.provenance, self.graphs)
+        self.values = ProgramValues(plan, recorder, observer, self.naming, self.provenance, self.graphs)
         self.collectives = Collectives(recorder, self.graphs.is_recording)
         self.launched = threading.local()
         """`count`: operators with a kernel that this thread has run."""
+        self.follow: Callable[..., Any] | None = None
+        """Asked first of each operator, where the step is followed."""
+        self.following = follower_of(self)
+        self._missed = None if self.following is None else self.following.missed
+        self.values.following = self.following
+
+    @property
+    def recorder(self) -> Recorder:
+        return self._recorder
+
+    @property
+    def records_summaries_alone(self) -> bool:
+        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries."""
+        plan, recorder = self._plan, self._recorder
+        reader = recorder.reader
+        return (
+            type(recorder) is Recorder
+            and isinstance(reader, TensorReader)
+            and reader.takes_summaries_alone
+            and reader.storages is self.storages
+            and self._reads_all
+            and not (self._judges or self._calls_only or self.failures or self.watches or self.models or self.marks)
+            and self._in_graph is None
+            and plan.inputs
+            and plan.outputs
+            and plan.devices is None
+            and plan.selection == "all"
+            and plan.checks is None
+            and not plan.save_kernel_args
+        )
 
     @records_failures
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        follow = self.follow
+        if follow is not None and self.recording:
+            result = follow(func, types, args, kwargs)
+            if result is not self._missed:
+                return result
         kwargs = kwargs or {}
         if dispatch_depth():
             # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
@@ -146,7 +185,7 @@ class CaptureMode(RecordingMode):
         if types and self._any_foreign(types):
             # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
             return NotImplemented
-        schema = self._schema(func) if known is None else known[0]
+        schema = self.schema(func) if known is None else known[0]
         if schema.asynchronous:
             self.collectives.ran()
         # The operator too: called from Python, it would be a call that function modes see, and it is none of the program's.
@@ -157,12 +196,12 @@ class CaptureMode(RecordingMode):
             if schema.kind:
                 result = func(*args, **kwargs)
                 if not self._calls_only:
-                    self._skipped(schema, args, kwargs, result)
+                    self.skipped(schema, args, kwargs, result, func)
                 return result
             if self._calls_only:
                 self._launches()
                 return func(*args, **kwargs)
-            running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs))
+            running = self._begin(schema, args, kwargs, tensors_among(schema.tensors, args, kwargs), func)
             if running is None:
                 return func(*args, **kwargs)
             if running.link is not None:
@@ -170,19 +209,19 @@ class CaptureMode(RecordingMode):
             try:
                 result = func(*args, **kwargs)
             except BaseException as error:
-                self._fails(running, schema, error)
+                self.fails(running, schema, error)
                 raise
-            self._end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
+            self.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
             return result
 
     def run_operator(self, func: Any, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Records one operator that runs outside the mode, with autograd (`composites.ExactOperators`)."""
-        schema = self._schema(func)
+        schema = self.schema(func)
         if schema.kind:
             result = call()
             if not self._calls_only and self.failures is None:
                 with unseen():
-                    self._skipped(schema, args, kwargs, result)
+                    self.skipped(schema, args, kwargs, result)
             return result
         return self._run_outside(
             schema,
@@ -216,9 +255,9 @@ class CaptureMode(RecordingMode):
         )
 
     @beside_the_program
-    def _fails(self, running: _Running, schema: OperatorSchema, error: BaseException) -> None:
+    def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
-            self._storages.written_anywhere()  # a part of it, perhaps
+            self.storages.written_anywhere()  # a part of it, perhaps
             if schema.kernel == WAIT:
                 self._has_waited(running, schema, has_failed=True)
             if isinstance(error, Exception):
@@ -257,13 +296,13 @@ class CaptureMode(RecordingMode):
         try:
             result = call()
         except BaseException as error:
-            self._fails(running, schema, error)
+            self.fails(running, schema, error)
             raise
         # Above autograd the nodes are made inside the call, and there may be several.
         if running.link is not None:
             self.naming.links.made(first, running.link)
         with unseen():
-            self._end(running, schema, (), {}, lambda: outputs(result), result)
+            self.end(running, schema, (), {}, lambda: outputs(result), result)
         return result
 
     @contextmanager
@@ -275,29 +314,48 @@ class CaptureMode(RecordingMode):
         finally:
             take_off(self)
 
-    def _schema(self, func: Any) -> OperatorSchema:
+    def schema(self, func: Any) -> OperatorSchema:
         # By identity: OpOverload hashes itself in Python.
         known = self._schemas.get(id(func))
         if known is None:
             known = self._schemas[id(func)] = (schema_of(func), func)
         return known[0]
 
+    def close(self) -> None:
+        """It is wanted no more."""
+        self.closed = True
+        if self.following is not None:
+            self.following.close()
+            self.following = self.values.following = None
+
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
+        if self.following is not None:
+            self.following.end_step()
         self.naming.sites.next_step()
-        self._provenance.clear()
+        self.provenance.clear()
         self.naming.links.next_step()
         self.naming.restart_order()
+        if self.following is not None:
+            self.following.next_step()
 
     @beside_the_program
     def _begin(
-        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: Iterable[Found]
-    ) -> _Running:
+        self,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Iterable[Found],
+        func: Any = None,
+    ) -> Running:
+        following = self.following
+        if following is not None:
+            following.pause()
         if self.collectives.pending:
             self.collectives.file_arrived()  # before this operator may write there
         op, site, link = self.naming.identify(schema, args, kwargs)
         assert op is not None, "only operators without a kernel go without a record"
-        running = _Running(op, site, link)
+        running = Running(op, site, link)
         if not running.op.skip and self._plan.devices is not None:
             inputs = list(inputs)
             if any(not self._is_wanted_device(tensor.device) for _, _, tensor in inputs):
@@ -309,14 +367,19 @@ class CaptureMode(RecordingMode):
             return self._recorder.constant(op, Live(slot, argument, tensor))
 
         named = constant if selected and self._names_constants and schema.kernel != WAIT else None
-        running.inputs = self._provenance.lives(inputs, self._unwritten, named)
+        running.inputs = self.provenance.lives(inputs, self.unwritten, named)
+        learns = following is not None and following.state == "learning"
+        if learns and following is not None:
+            following.begins()
         if not selected:
             self._recorder.skip_op(op)
         elif schema.kernel != WAIT:
             self._read_inputs(running, schema)
+        if learns and following is not None:
+            following.looks(func, schema, args, kwargs, running)
         return running
 
-    def _read_inputs(self, running: _Running, schema: OperatorSchema, reason: SkipReason = "") -> None:
+    def _read_inputs(self, running: Running, schema: OperatorSchema, reason: SkipReason = "") -> None:
         if not self._reads_all:
             return
         op, lives = running.op, running.inputs
@@ -328,7 +391,7 @@ class CaptureMode(RecordingMode):
         changes = schema.changes if self._judges and schema.kernel.startswith("aten::") else None
         self._recorder.before_op(op, lives, changes)
 
-    def _has_waited(self, running: _Running, schema: OperatorSchema, *, has_failed: bool = False) -> None:
+    def _has_waited(self, running: Running, schema: OperatorSchema, *, has_failed: bool = False) -> None:
         """The program's wait for a functional collective is over: the result is filed, and what was waited for is read."""
         for _, _, tensor, *_ in running.inputs:
             if self.collectives.pending:
@@ -336,7 +399,7 @@ class CaptureMode(RecordingMode):
         if not running.op.skip:
             self._read_inputs(running, schema, "failed" if has_failed else "")
 
-    def _wait_for_the_host(self, running: _Running, outputs: Sequence[Found]) -> None:
+    def _wait_for_the_host(self, running: Running, outputs: Sequence[Found]) -> None:
         """Waits for a copy from a device that the program does not wait for here: the host's memory is read in place."""
         of = self._accelerators.of
         if running.op.skip or all(of(tensor) is not None for _, _, tensor in outputs):
@@ -347,9 +410,9 @@ class CaptureMode(RecordingMode):
                 accelerator.wait(accelerator.current_stream(tensor.device))
 
     @beside_the_program
-    def _end(
+    def end(
         self,
-        running: _Running,
+        running: Running,
         schema: OperatorSchema,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -364,23 +427,25 @@ class CaptureMode(RecordingMode):
         if schema.kernel == WAIT:
             self._has_waited(running, schema)
         for slot, _, tensor in outputs:
-            self._provenance.note(tensor, site.source(slot))
+            self.provenance.note(tensor, site.source(slot))
         if schema.counted:
-            with self._storages.counted(tensors_among(schema.counted, args, kwargs)):
+            with self.storages.counted(tensors_among(schema.counted, args, kwargs)):
                 self._record_outputs(op, schema, outputs, result)
         else:
             self._record_outputs(op, schema, outputs, result)
         if not site.described:
             self._describe(running, schema, outputs)
+        if self.following is not None:
+            self.following.learns(site, args, kwargs, result)
 
     def _forget_written(self, schema: OperatorSchema, inputs: Sequence[LiveTensor]) -> None:
         """What the operator has written into is read anew."""
         if schema.asynchronous:
-            self._storages.written_unseen()
+            self.storages.written_unseen()
         elif not schema.declares_writes:
-            self._storages.written_anywhere()
+            self.storages.written_anywhere()
         elif schema.changes:
-            self._storages.written(live[2] for live in inputs if live[1].partition("[")[0] in schema.changes)
+            self.storages.written(live[2] for live in inputs if live[1].partition("[")[0] in schema.changes)
 
     def _record_outputs(self, op: OpRecord, schema: OperatorSchema, outputs: list[Found], result: Any) -> None:
         if not op.skip:
@@ -399,11 +464,23 @@ class CaptureMode(RecordingMode):
             self.watches.ran(op, outputs, collective=schema.asynchronous)
 
     @beside_the_program
-    def _skipped(self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def skipped(
+        self,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        func: Any = None,
+    ) -> None:
         """Lists an operator that launches no kernel, the first time that it runs; counts it from then on."""
+        following = self.following
+        if following is not None:
+            following.pause()
         if self._is_known_in_gradient(schema):
             self.naming.next_order()
             self._recorder.count_op(schema.kind)
+            if following is not None:
+                following.learns_listed(func, schema, args, kwargs, result, None)
             return
         op, site, link = self.naming.identify(schema, args, kwargs)
         if link is not None:
@@ -412,17 +489,29 @@ class CaptureMode(RecordingMode):
             self._recorder.count_op(schema.kind)
         else:
             self._recorder.skip_op(op)
-        if op is None and schema.kind != "allocation":
-            return
+        if op is not None or schema.kind == "allocation":
+            self._note_skipped(schema, args, kwargs, result, Running(op, site, link) if op is not None else None, site)
+        if following is not None:
+            following.learns_listed(func, schema, args, kwargs, result, site, link, is_listed_anew=op is not None)
+
+    def _note_skipped(
+        self,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        running: Running | None,
+        site: Site,
+    ) -> None:
+        """What is in the memory of an allocation; `running` is what is listed."""
         outputs = tensors_returned(schema, args, kwargs, result)
         if schema.kind == "allocation":
             for slot, _, tensor in outputs:
-                self._unwritten.add(site.source(slot))
-                self._provenance.note(tensor, site.source(slot))
-        if op is not None:
-            running = _Running(op, site, link)
+                self.unwritten.add(site.source(slot))
+                self.provenance.note(tensor, site.source(slot))
+        if running is not None:
             for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
-                running.inputs.append((slot, argument, tensor, self._provenance.source(tensor), ""))
+                running.inputs.append((slot, argument, tensor, self.provenance.source(tensor), ""))
             self._describe(running, schema, outputs)
 
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
@@ -431,7 +520,7 @@ class CaptureMode(RecordingMode):
         if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
             return False
         node: torch.autograd.graph.Node | None = autograd_node()
-        if node is None or self._observer.current().recomputing:
+        if node is None or self.observer.current().recomputing:
             return False
         link = self.naming.links.find(node, task)
         if link is None:
@@ -441,7 +530,7 @@ class CaptureMode(RecordingMode):
     def _is_wanted_device(self, device: torch.device) -> bool:
         return self._plan.wants_device(device.type, device.index or 0)
 
-    def _describe(self, running: _Running, schema: OperatorSchema, outputs: list[Found]) -> None:
+    def _describe(self, running: Running, schema: OperatorSchema, outputs: list[Found]) -> None:
         """Adds the operator to its graph, the first time that it runs."""
         op = running.op
         running.site.described = True

@@ -59,7 +59,7 @@ class ForwardLinks(Generic[Link]):
 
     def begins(self, link: Link) -> None:
         """To be called by each operator that autograd may have made nodes for, when it is dispatched."""
-        nodes = self._mine()
+        nodes = self.mine()
         sequence = sequence_number()
         last = nodes.last
         if sequence != last:
@@ -73,7 +73,7 @@ class ForwardLinks(Generic[Link]):
 
     def made(self, first: int, link: Link) -> None:
         """All nodes of this thread from number `first` on belong to an operator that ran above autograd."""
-        nodes = self._mine()
+        nodes = self.mine()
         nodes.last = sequence_number()
         nodes.link = link
         for number in range(first, nodes.last):
@@ -85,7 +85,7 @@ class ForwardLinks(Generic[Link]):
         `task` is the number of the running backward.
         """
         sequence = number_of(node)
-        mine = self._mine()
+        mine = self.mine()
         copies = type(node).__name__ == "CopySlices"
         if len(self._threads) == 1:
             # One thread made all nodes, so a number stands for a node.
@@ -114,7 +114,13 @@ class ForwardLinks(Generic[Link]):
             nodes.last, nodes.link = -1, None
             nodes.found_for, nodes.found = None, None
 
-    def _mine(self) -> _Nodes[Link]:
+    @property
+    def has_several_threads(self) -> bool:
+        """Whether several threads made nodes: then a number does not stand for one."""
+        return len(self._threads) > 1
+
+    def mine(self) -> _Nodes[Link]:
+        """The nodes of the calling thread."""
         try:
             nodes: _Nodes[Link] = self._local.nodes
         except AttributeError:

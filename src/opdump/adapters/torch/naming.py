@@ -79,7 +79,9 @@ class Naming:
         self._models = models
         self._passed: dict[tuple[int, str], Link] = {}
         self._adjusts = models is not None or plan.mode.failures_only
-        self._stacks = StackReader()
+        self.stacks = StackReader()
+        self.named: tuple[int, str, str, int, str, object] = (0, "", "", 0, "", None)
+        """What the sites were asked for last."""
         self._order = 0
         self._timestamp = 0
         self._lock = threading.Lock()
@@ -116,15 +118,16 @@ class Naming:
             scope, graph_id, stack, forward_op = link.gradient_scope, link.graph_id, link.stack, link.op_name
             where = forward_op
         if stack:
-            stack = self._stacks.inside_engine(frame, stack)
+            stack = self.stacks.inside_engine(frame, stack)
         else:  # nor did anybody read it when the forward operator passed by
-            stack, where = self._stacks.read(frame, position.running)
+            stack, where = self.stacks.read(frame, position.running)
         # The gradient of an operator is chosen with it, by the marks of now.
         spot = None if link is None else link.spot
         if spot is None and self._marks is not None:
             spot = self._marks.spot(position.enclosing, frame)
         with self._lock:
-            site = self.sites.next(graph_id, scope, schema.op_type, call, phase, where)
+            named = self.named = graph_id, scope, schema.op_type, call, phase, where
+            site = self.sites.next(*named)
             occurrence = site.next_occurrence(self.sites.step)
             timestamp = time_ns() // 1000
             if timestamp <= self._timestamp:
@@ -173,13 +176,22 @@ class Naming:
             return False
         return self.is_selected(site, op_type)
 
+    @property
+    def counters(self) -> tuple[int, int]:
+        """How many operators were named in this step, and the last time stamp."""
+        return self._order, self._timestamp
+
+    @counters.setter
+    def counters(self, value: tuple[int, int]) -> None:
+        self._order, self._timestamp = value
+
     def scope(self) -> str:
         return self._observer.current().scope
 
     def here(self) -> OpRecord:
         """A record of the place of the program, of no operator."""
         position = self._observer.current()
-        stack, _ = self._stacks.read(calling_frame(1), position.running)
+        stack, _ = self.stacks.read(calling_frame(1), position.running)
         return OpRecord(
             op_type="",
             op_name="",
@@ -197,7 +209,7 @@ class Naming:
         observer = self._observer
         position = observer.current()
         self._release(position, graph_task())
-        stack, where = self._stacks.read(calling_frame(1), position.running)
+        stack, where = self.stacks.read(calling_frame(1), position.running)
         with self._lock:
             if op_name:
                 site = self.sites.value(~position.graph_id, op_name)

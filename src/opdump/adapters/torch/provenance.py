@@ -31,8 +31,8 @@ class Provenance:
 
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
-        self._sources: dict[int, str] = {}
-        self._parts: dict[int, dict[_Place, str]] = {}
+        self.sources: dict[int, str] = {}
+        self.parts: dict[int, dict[_Place, str]] = {}
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
         """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
@@ -40,17 +40,17 @@ class Provenance:
         if storage is None:
             return
         key = identity_of(storage)
-        if key not in self._sources:
+        if key not in self.sources:
             self._storages.hold(key, storage)
         elif tensor.numel() * tensor.element_size() < storage.nbytes() and self._note_part(key, tensor, source):
             return
-        self._sources[key] = source
-        self._parts.pop(key, None)
+        self.sources[key] = source
+        self.parts.pop(key, None)
 
     def source(self, tensor: torch.Tensor) -> str:
         """The source in the memory of `tensor`; empty where no writer was seen. Of several writers, the last."""
         storage = storage_of(tensor)
-        return "" if storage is None else self._source(identity_of(storage), tensor)
+        return "" if storage is None else self.source_by_key(identity_of(storage), tensor)
 
     def lives(
         self,
@@ -63,14 +63,14 @@ class Provenance:
         Those that an operator of `unwritten` made are not to be read. `constant` names what nobody was seen to write.
         """
         lives: list[LiveTensor] = []
-        sources, parts = self._sources, self._parts
+        sources, parts = self.sources, self.parts
         for slot, argument, tensor in tensors:
             # `source`, without two calls for each of the thousand tensors of a step.
             storage = None if tensor.layout is not _STRIDED else dense_storage(tensor)
             if storage is None:
                 source = ""
             elif parts:
-                source = self._source(identity_of(storage), tensor)
+                source = self.source_by_key(identity_of(storage), tensor)
             else:
                 source = sources.get(identity_of(storage), "")
             if not source and constant is not None and not _UNTOLD:
@@ -80,22 +80,23 @@ class Provenance:
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
         return lives
 
-    def _source(self, key: int, tensor: torch.Tensor) -> str:
-        parts = self._parts.get(key)
+    def source_by_key(self, key: int, tensor: torch.Tensor) -> str:
+        """The same where the identity of the storage is known."""
+        parts = self.parts.get(key)
         if parts is not None:
             place = _place(tensor)
             for other in reversed(parts):
                 if other == place or _meet(other, place):
                     return parts[other]
-        return self._sources.get(key, "")
+        return self.sources.get(key, "")
 
     def clear(self) -> None:
-        self._sources.clear()
-        self._parts.clear()
+        self.sources.clear()
+        self.parts.clear()
         self._storages.clear()
 
     def _note_part(self, key: int, tensor: torch.Tensor, source: str) -> bool:
-        parts = self._parts.setdefault(key, {})
+        parts = self.parts.setdefault(key, {})
         place = _place(tensor)
         parts.pop(place, None)  # the latest comes last
         parts[place] = source

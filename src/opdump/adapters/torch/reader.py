@@ -7,8 +7,10 @@ not dense (sparse, quantised, conjugated, on a device) is made dense first, belo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -21,7 +23,8 @@ from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
 from opdump.records import IO, OpRecord, SkipReason
-from opdump.statistics import ElementStatistics, device_extremes
+from opdump.statistics import ElementStatistics, Extremes, device_extremes
+from opdump.step_columns import NO_SUMMARY
 
 _NOWHERE = frozenset({"no storage", "unsupported layout"})
 """Why a tensor was skipped that has no memory, or none with strides."""
@@ -67,6 +70,9 @@ class TensorReader:
         self._accelerators = self._device.accelerators
         self.storages = Storages() if storages is None else storages
         """Where the tensors of the running step lie."""
+        self._seen_and_place: tuple[
+            SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None
+        ] = None, None
         self._taker: BatchSummarizer | None = None
         """Where summaries and digests are all that is asked for."""
         alone = self._element_statistics.digests_alone
@@ -78,13 +84,32 @@ class TensorReader:
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
             prototype = TensorSnapshot("", (), 0)
             if not rereads:
-                seen = self.storages.seen = SeenTensors(
-                    WORTH_KNOWING if self._digests is None else WORTH_KNOWING_DIGEST
-                )
-                place = self.storages.read_once
-            else:
-                seen, place = None, None
-            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self._digests, seen, place)
+                least = WORTH_KNOWING if self._digests is None else WORTH_KNOWING_DIGEST
+                self.storages.seen = SeenTensors(least)
+                self._seen_and_place = self.storages.seen, self.storages.read_once
+            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self._digests, *self._seen_and_place)
+
+    @property
+    def takes_summaries_alone(self) -> bool:
+        """Whether nothing but a summary is taken of a tensor."""
+        return self._taker is not None and self._digests is None
+
+    @property
+    def table(self) -> SummaryTable:
+        """The summaries of the step, by rows."""
+        return self._table
+
+    @property
+    def seen_and_place(self) -> tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None]:
+        """What is known of tensors that were read before, as a `BatchSummarizer` takes it."""
+        return self._seen_and_place
+
+    def block_summaries(self) -> npt.NDArray[np.float64]:
+        rows = self._table.rows()
+        return np.concatenate([rows, [NO_SUMMARY]]) if len(rows) else np.array([NO_SUMMARY])
+
+    def block_extremes(self) -> Mapping[int, Extremes]:
+        return {}
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         if self._taker is not None:

@@ -39,6 +39,7 @@ class StackReader:
             codes[id(code)] = code
             return None if runs_programs(code.co_filename) else is_users(code)
 
+        self.is_ours, self.is_mine = is_ours, is_mine
         self._walk_of = Frames(is_ours, is_mine)
         self._codes = codes
         """By their identity, which is part of keys; alive as long as the reader."""
@@ -77,10 +78,14 @@ class StackReader:
         callers: tuple[Frame, ...] = ()
         found, end = self._walk_of.walk(frame, 0 if call is None else call.frame)
         if end is not None and call is not None:
-            if call.callers is None:
-                call.callers = self._walk(end.f_back, call.outer)
-            callers = call.callers
+            callers = self.callers_of(call, end)
         return self._interned(found, callers)
+
+    def callers_of(self, call: Running, frame: FrameType) -> tuple[Frame, ...]:
+        """The lines of the program that lead to a running call, whose frame is given."""
+        if call.callers is None:
+            call.callers = self._walk(frame.f_back, call.outer)
+        return call.callers
 
     def _interned(self, frames: list[int], callers: tuple[Frame, ...]) -> tuple[Frame, ...]:
         # Every stack stays interned, so its identity stands for it.

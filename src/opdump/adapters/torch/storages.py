@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, Final
 
 import torch
@@ -40,10 +39,9 @@ class Storages:
     """The storages of the running step; emptied at its end."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Any] = {}
-        self._first: dict[int, tuple[int, int]] = {}
-        """Number, and the version at which it was first seen, by identity."""
-        self._numbers = count()
+        self.held: dict[int, Any] = {}
+        self.first: dict[int, tuple[int, int]] = {}
+        """The number of each storage, and the version at which it was first seen, by identity."""
         self._known: dict[tuple[int, int, tuple[int, ...], int], Memory] = {}
         """One object for each: whoever looks for what repeats compares identities first."""
         self._soon: set[int] = set()
@@ -54,8 +52,8 @@ class Storages:
 
     def hold(self, key: int, storage: torch.UntypedStorage) -> None:
         """Until the step ends, no other storage gets the identity `key` of this one."""
-        if key not in self._held:
-            self._held[key] = hold_weakly(storage)
+        if key not in self.held:
+            self.held[key] = hold_weakly(storage)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory | None:
         """Where the elements of a tensor lie now; None for one without a storage (sparse, wrapped)."""
@@ -81,10 +79,10 @@ class Storages:
         except RuntimeError:  # made in inference mode, where nothing is counted
             version = 0
         key = identity_of(storage)
-        seen = self._first.get(key)
+        seen = self.first.get(key)
         if seen is None:
             self.hold(key, storage)
-            seen = self._first.setdefault(key, (next(self._numbers), version))
+            seen = self.first.setdefault(key, (len(self.first), version))
         place = (seen[0], offset, strides, version - seen[1])
         memory = self._known.get(place)
         if memory is None:
@@ -145,14 +143,13 @@ class Storages:
 
     def clear(self) -> None:
         """Forgets everything and lets the storages go."""
-        self._first.clear()
+        self.first.clear()
         self.seen.clear()
         self._is_written_unseen = False
-        self._numbers = count()
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-        while self._held:
-            _, weak = self._held.popitem()
+        while self.held:
+            _, weak = self.held.popitem()
             release_memory(weak)
 
 

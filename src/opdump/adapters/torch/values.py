@@ -8,6 +8,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.following import Following
 from opdump.adapters.torch.memory import dtype_name, shape_of
 from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.private_names import shard_of
@@ -42,6 +43,7 @@ class ProgramValues:
         self._graphs = graphs
         self._are_saved = plan.saves_values and plan.outputs and plan.selection != "marked"
         self._parameter_names: dict[int, str] = {}
+        self.following: Following | None = None
 
     def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
         """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
@@ -83,7 +85,11 @@ class ProgramValues:
         """Records a value that is no operator's: a parameter after its update, an input of the root module."""
         if not self._are_saved or is_lazy(tensor) or self._graphs.is_recording():
             return
-        naming = self._naming
+        naming, following = self._naming, self.following
+        if following is not None:
+            if following.value(name, graph_id, shard_of(tensor)):
+                return
+            following.pause()
         site = naming.sites.value(graph_id, name)
         if not (site.selected or naming.is_selected(site, PARAMETER)):
             return
@@ -104,4 +110,7 @@ class ProgramValues:
             "optimizer",
         )
         self._recorder.before_op(op, ())
-        self._recorder.after_op(op, ((0, "", shard_of(tensor), "", ""),))
+        tensor = shard_of(tensor)
+        self._recorder.after_op(op, ((0, "", tensor, "", ""),))
+        if following is not None:
+            following.learns_value(site, op, tensor)

@@ -1,0 +1,202 @@
+// Follows a step of a program that runs what the step before ran.
+//
+// A step is learned first: what each operator was, where in the program it ran, what it was given, and what its tensors
+// were. In a step that follows, each operator is looked at in the same way and compared with the one that stands next.
+// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors. Where something differs,
+// `follow` says so, and whoever called it records the operator by other means. src/opdump/adapters/torch/following.py
+// is the other half.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "call_stack.h"
+#include "plain_tensors.h"
+
+namespace opdump {
+
+// How an operator is recorded; the numbers are those of `following.Kind`.
+enum class EventKind : int {
+  kKernel,      // with its tensors
+  kListed,      // without a kernel: named and counted
+  kQuick,       // the same in a gradient that ran it before: counted
+  kAllocation,  // the same, and its outputs are noted
+  kValue,       // what no operator made
+  kOther,       // not to be followed
+};
+
+class Follower {
+ public:
+  // `host` has the functions and tables that are asked for in the constructor, by these names.
+  Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, nb::handle host);
+  ~Follower();
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  // A step begins, in the thread that calls. Learned events are kept.
+  void start(nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp);
+  // The same in the middle of a step, where the event at `place` comes next.
+  void resume(size_t place, nb::handle nodes, int64_t order, int64_t timestamp);
+  // Nothing is followed until `resume` or `start`: (order, timestamp). The nodes get what was noted for them.
+  nb::tuple suspend();
+  // What was followed since the last time: (first event, behind the last event, step, time stamps, rows, counted).
+  nb::tuple take();
+
+  // The result of the operator, or `missed`, and nothing was done.
+  nb::object follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs);
+  bool follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor);
+
+  void forget();
+  // Looks at an operator that is about to run, and whose inputs have been read; false where it cannot be followed.
+  bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order);
+  // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
+  // tensors, as (slot, dtype, shape, bytes, storage, offset, strides, version, source, skip) of inputs and outputs; None
+  // where it cannot be followed.
+  nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
+  nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
+  void learn_other();
+  // The event that was learned last is not to be followed after all.
+  void refuse();
+
+  // The calls of networks, optimizers and gradients of this step, by their numbers.
+  int call_number(int64_t call);
+  const std::vector<int64_t>& calls() const { return calls_; }
+
+  size_t place() const { return cursor_; }
+  size_t size() const { return events_.size(); }
+  bool is_following() const { return following_; }
+  bool is_busy() const { return busy_; }
+  bool is_in_operator() const { return in_operator_; }
+  bool missed_place() const { return missed_place_; }
+  // What was different when an operator was missed the last time.
+  const char* difference() const { return difference_; }
+  nb::object missed() const { return missed_; }
+
+ private:
+  struct Argument {
+    int64_t index;
+    nb::object name;
+    bool is_written = false;
+  };
+  // What is known of an operator by its schema.
+  struct Function {
+    nb::object func;
+    nb::object kind;
+    std::vector<Argument> tensors, others, written, counted;
+    int64_t non_blocking = -1;
+    bool asynchronous = false;
+    bool declares_writes = false;
+    bool writes = false;
+  };
+  // A tensor among the arguments or results.
+  struct Found {
+    int64_t slot;
+    size_t argument;
+    PyObject* tensor;
+  };
+  // What is known of a tensor but its numbers.
+  struct Slot {
+    int64_t slot = 0;
+    size_t argument = 0;
+    int code = 0;
+    std::vector<int64_t> dimensions;  // sizes, then strides
+    int64_t storage = 0;
+    int64_t offset = 0;
+    int64_t version = 0;
+    nb::object source;
+    bool is_unwritten = false;
+    bool is_empty = false;
+    bool is_constant = false;  // of what was learned
+
+    bool is_same(const Slot& other) const;
+  };
+  // Where in the program an operator runs.
+  struct Site {
+    std::vector<std::pair<PyObject*, long>> frames;
+    nb::object callers;
+    PyObject* code = nullptr;
+    long instruction = 0;
+    nb::object scope, graph_id, phase;
+    int call = 0;
+    bool in_backward = false;
+    nb::object found;            // the operator whose gradient runs
+    nb::object parameter_scope;  // where none was found
+
+    bool is_same(const Site& other) const;
+  };
+  struct Event {
+    EventKind kind = EventKind::kOther;
+    const Function* function = nullptr;
+    int64_t order = 0;
+    Site site;
+    std::vector<nb::object> arguments;
+    std::vector<Slot> inputs, outputs;
+    nb::object link;
+    std::vector<nb::object> sources;  // of the outputs, as the operators that read them are told
+    nb::object name, graph_id;        // of a value
+  };
+
+  const Function* function_of(nb::handle func, nb::handle schema);
+  static std::vector<Argument> arguments_of(nb::handle places);
+  bool look_at_site(Site& site, EventKind kind);
+  bool walk(PyFrameObject* frame, PyObject* running, Site& site);
+  bool below(PyFrameObject* frame, Site& site);
+  bool is_tensor(PyObject* value, bool* is_foreign) const;
+  bool gather(const std::vector<Argument>& places, PyObject* args, PyObject* kwargs, std::vector<Found>& found,
+              std::vector<PyObject*>* numbers) const;
+  bool look_at_arguments(const Function& function, PyObject* args, PyObject* kwargs);
+  bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
+                  std::vector<Found>& found) const;
+  bool observe(PyObject* tensor, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
+  nb::object source_of(const nb::object& key, PyObject* tensor);
+  void note(PyObject* tensor, const nb::object& source);
+  void note(PyObject* tensor, const nb::object& storage, const nb::object& key, int64_t bytes,
+            const nb::object& source);
+  void hold(const nb::object& key, const nb::object& storage);
+  void begins(const nb::object& link);
+  bool begin(const Event& known, PyObject* args, PyObject* kwargs);
+  bool end(const Event& known, PyObject* args, PyObject* kwargs, PyObject* result);
+  void forget_written(const Function& function);
+  void read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots);
+  void counts(const nb::object& kind);
+  void stamp();
+  void spent(int64_t began);
+  nb::object facts_of(const Slot& slot) const;
+  bool is_comparable(PyObject* value) const;
+  void broke(nb::python_error& error);
+  bool differs(const char* what);
+
+  PlainTensors tensors_;
+  nb::object host_, missed_;
+  // Of the host.
+  nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
+      recorder_, tensor_class_, release_, cut_off_, failed_, broke_;
+  nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
+  Question ours_, mine_;
+  nb::object position_, nodes_, recent_, earlier_;
+  Py_ssize_t scope_slot_ = 0, graph_slot_ = 0, phase_slot_ = 0, call_slot_ = 0, recomputing_slot_ = 0,
+             running_slot_ = 0, root_slot_ = 0, spent_slot_ = 0;
+
+  std::map<PyObject*, std::unique_ptr<Function>> functions_;
+  std::vector<Event> events_;
+  Event now_;  // what is looked at
+  std::vector<PyObject*> arguments_;
+  std::vector<Found> found_;
+  std::vector<View> views_;
+  std::vector<int64_t> calls_;
+
+  unsigned long owner_ = 0;
+  bool following_ = false, busy_ = false, in_operator_ = false, missed_place_ = false;
+  const char* difference_ = "";
+  size_t cursor_ = 0, first_event_ = 0;
+  int64_t order_ = 0, timestamp_ = 0, last_node_ = -1;
+  nb::object last_link_, step_;
+  std::vector<int64_t> timestamps_, rows_;
+  nb::dict counted_;
+};
+
+}  // namespace opdump

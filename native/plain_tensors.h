@@ -1,0 +1,204 @@
+// Tensors of a framework that lie in the memory of the host, read in place: what they are comes from DLPack's exchange
+// API.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+
+#include <utility>
+
+#include "addressed.h"
+#include "digests.h"
+#include "prototype.h"
+#include "seen.h"
+#include "summary_table.h"
+
+namespace opdump {
+
+// The table of functions behind `__dlpack_c_exchange_api__`, which dlpack.h describes; the members used here have
+// names.
+struct ExchangeApi {
+  uint32_t major;
+  uint32_t minor;
+  ExchangeApi* previous;
+  void* managed_tensors[3];
+  int (*describe)(void* tensor, nb::dlpack::dltensor* out);
+  void* current_work_stream;
+};
+
+inline const ExchangeApi* exchange_api_of(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
+  auto* api = static_cast<ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (api == nullptr) nb::raise_python_error();
+  while (api != nullptr && api->major != 1) api = api->previous;
+  if (api == nullptr || api->describe == nullptr) {
+    throw nb::type_error("the tensors have no DLPack exchange API of major version 1 that describes one in place");
+  }
+  return api;
+}
+
+struct Kind {
+  int code = -1;
+  PyObject* name = nullptr;
+};
+
+// What elements DLPack means, among those that can be summarised; a code of -1 for others.
+inline Kind kind_of(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  static PyObject* const names[kDTypes] = {
+      interned("float16"), interned("bfloat16"), interned("float32"), interned("float64"), interned("int8"),
+      interned("int16"),   interned("int32"),    interned("int64"),   interned("uint8"),   interned("uint16"),
+      interned("uint32"),  interned("uint64"),   interned("bool")};
+  const auto code = static_cast<Code>(dtype.code);
+  const int width = dtype.bits == 8 ? 0 : dtype.bits == 16 ? 1 : dtype.bits == 32 ? 2 : dtype.bits == 64 ? 3 : -1;
+  if (width < 0 || dtype.lanes != 1) return {};
+  DType found;
+  if (code == Code::Float && width > 0) {
+    found = width == 1 ? DType::float16 : width == 2 ? DType::float32 : DType::float64;
+  } else if (code == Code::Bfloat && width == 1) {
+    found = DType::bfloat16;
+  } else if (code == Code::Int) {
+    found = static_cast<DType>(static_cast<int>(DType::int8) + width);
+  } else if (code == Code::UInt) {
+    found = static_cast<DType>(static_cast<int>(DType::uint8) + width);
+  } else if (code == Code::Bool && width == 0) {
+    found = DType::boolean;
+  } else {
+    return {};
+  }
+  return {static_cast<int>(found), names[static_cast<int>(found)]};
+}
+
+// A tensor's memory, as it lies; the sizes and strides are the tensor's own.
+struct View {
+  const void* elements = nullptr;
+  int code = 0;
+  int rank = 0;
+  const int64_t* shape = nullptr;
+  const int64_t* strides = nullptr;
+  int64_t count = 0;
+  int64_t bytes = 0;
+};
+
+// The row of a summary, and the number of the digest where one is taken.
+struct Read {
+  size_t row;
+  size_t digest;
+};
+
+// Reads plain tensors: of one of some classes, on the host, of a type that can be summarised. With `seen` a large one
+// that was read before, and that nothing has written since, is not read again.
+class PlainTensors {
+ public:
+  PlainTensors(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place)
+      : table_object_(nb::borrow(table)),
+        table_(nb::cast<SummaryTable*>(table)),
+        digests_object_(nb::borrow(digests)),
+        digests_(digests.is_none() ? nullptr : nb::cast<Digests*>(digests)),
+        seen_object_(nb::borrow(seen)),
+        seen_(seen.is_none() ? nullptr : nb::cast<Seen*>(seen)),
+        place_(nb::borrow(place)),
+        classes_(classes),
+        api_(exchange_api_of(classes[0])) {}
+
+  PyObject* table() const { return table_object_.ptr(); }
+  bool takes_digests() const { return digests_ != nullptr; }
+  Seen* seen() const { return seen_; }
+
+  // The properties of a subclass may be overridden, and it may have no memory of its own.
+  bool is_plain(PyObject* tensor) const {
+    return is_plain_class(reinterpret_cast<PyObject*>(Py_TYPE(tensor)));
+  }
+  bool is_plain_class(PyObject* type) const {
+    for (nb::handle each : classes_) {
+      if (each.ptr() == type) return true;
+    }
+    return false;
+  }
+
+  // False where the tensor must be looked at otherwise, unless it is merely empty.
+  bool describe(PyObject* tensor, View* view, PyObject** dtype) const {
+    nb::dlpack::dltensor facts;
+    if (api_->describe(tensor, &facts) != 0) {
+      // No memory, or none that has a shape (RuntimeError), or nothing that DLPack has a word for (BufferError).
+      if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        nb::raise_python_error();
+      }
+      PyErr_Clear();
+      return false;
+    }
+    const Kind kind = kind_of(facts.dtype);
+    if (facts.device.device_type != nb::device::cpu::value || kind.code < 0 || facts.ndim > kMaxDimensions) {
+      return false;
+    }
+    static PyObject* const is_neg = interned("is_neg");
+    const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor, is_neg));
+    if (!negated) nb::raise_python_error();
+    if (negated.ptr() != Py_False) return false;
+    int64_t count = 1;
+    for (int d = 0; d < facts.ndim; ++d) {
+      if (__builtin_mul_overflow(count, facts.shape[d], &count)) return false;
+    }
+    if (count > 0 && facts.data == nullptr) return false;
+    *view = {static_cast<const char*>(facts.data) + facts.byte_offset,
+             kind.code,
+             facts.ndim,
+             facts.shape,
+             facts.strides,
+             count,
+             count * kItemSize[kind.code]};
+    *dtype = kind.name;
+    return true;
+  }
+
+  Read read(PyObject* tensor, const View& view) const {
+    return seen_ != nullptr && view.bytes >= seen_->least_bytes() ? read_once(tensor, view) : read_now(view);
+  }
+
+ private:
+  Read read_now(const View& view) const {
+    const size_t row = table_->append(summary_of_strided(view.elements, static_cast<DType>(view.code), view.rank,
+                                                         view.shape, view.strides, view.count));
+    if (digests_ == nullptr) return {row, 0};
+    return {row, digests_->add(view.elements, kItemSize[view.code], view.rank, view.shape, view.strides, view.count)};
+  }
+
+  // What was read of the same view, where nothing has written into its storage since.
+  Read read_once(PyObject* tensor, const View& view) const {
+    const nb::object place = place_(nb::handle(tensor));
+    int64_t extent = 1;
+    for (int d = 0; d < view.rank; ++d) {
+      if (view.strides[d] < 0) return read_now(view);
+      extent += (view.shape[d] - 1) * view.strides[d];
+    }
+    const int64_t bytes = extent * kItemSize[view.code];
+    if (place.is_none() || bytes < static_cast<int64_t>(sizeof(uint64_t))) return read_now(view);
+    const auto [storage, version] = nb::cast<std::pair<uint64_t, int64_t>>(place);
+    Sighting now;
+    now.geometry = {view.elements, view.code, {view.shape, view.shape + view.rank}};
+    now.geometry.dimensions.insert(now.geometry.dimensions.end(), view.strides, view.strides + view.rank);
+    now.version = version;
+    now.fingerprint = fingerprint_of(view.elements, bytes);
+    const Sighting* before = seen_->find(storage, now);
+    if (before != nullptr) return {before->row, before->digest};
+    const uint64_t epoch = seen_->epoch();  // another thread may write while this one reads without the GIL
+    const Read read = read_now(view);
+    now.row = read.row;
+    now.digest = read.digest;
+    seen_->add(storage, std::move(now), epoch);
+    return read;
+  }
+
+  nb::object table_object_;
+  SummaryTable* table_;
+  nb::object digests_object_;
+  Digests* digests_;
+  nb::object seen_object_;
+  Seen* seen_;
+  nb::object place_;
+  nb::tuple classes_;
+  const ExchangeApi* api_;
+};
+
+}  // namespace opdump

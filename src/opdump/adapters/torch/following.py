@@ -1,0 +1,481 @@
+"""Follows a step that runs what a step before ran: nothing is made of what is the same.
+
+A training runs the same operators at the same places on the same kind of tensors in each step. So one step is learned while it is recorded,
+operator by operator: where in the program it ran, its arguments, which tensors it read and wrote, and where these lay. In the steps
+behind it the compiled `Follower` looks at each operator in the same way, and compares. As long as all is equal a time stamp and the summaries are
+all that is kept, in columns (`BlockRun`). What differs is recorded by `CaptureMode` as ever, one operator or the rest of the step:
+
+    learning     CaptureMode records, and what it recorded is learned
+    following    the follower looks on; CaptureMode is not asked
+    paused       CaptureMode records one operator; where it is the one that was expected, following goes on
+    off          CaptureMode records until the step ends
+
+Nothing is predicted: an operator is recorded as the one before where it was seen to be the same. What the follower sees of tensors is
+compared, when it learns, with what the reader saw.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import torch
+
+from opdump.adapters.torch.arguments import COMPARABLE
+from opdump.adapters.torch.private_names import (
+    RUN_BACKWARD,
+    autograd_node,
+    dispatch_depth,
+    graph_task,
+    hold_weakly,
+    sequence_number,
+)
+from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
+from opdump.adapters.torch.sites import Site
+from opdump.adapters.torch.storages import PLAIN_CLASSES
+from opdump.adapters.torch.unseen import unseen
+from opdump.kernels import DTYPE_CODES, NATIVE_FOLLOWER
+from opdump.recorder import LiveTensor, TensorSnapshot
+from opdump.records import OpRecord, SkipReason
+from opdump.step_columns import BlockPattern, BlockRun, BlockTensor, OperatorSequence, TensorFacts
+
+if TYPE_CHECKING:
+    from opdump.adapters.torch.dispatch import CaptureMode
+
+_MOST_PATTERNS: Final = 64
+"""Parts of a step that are kept: more are forgotten and made again."""
+_MOST_WAITED: Final = 64
+"""Steps between two that are learned, where none repeats another."""
+State = Literal["learning", "following", "paused", "off"]
+Named = tuple[int, str, str, object, str, object]
+"""What `Sites.next` was asked for."""
+
+
+class Kind(IntEnum):
+    """How an operator is recorded; numbers of native/follower.h."""
+
+    KERNEL = 0
+    LISTED = 1
+    QUICK = 2
+    ALLOCATION = 3
+    VALUE = 4
+    OTHER = 5
+
+
+@dataclass(slots=True, eq=False)
+class _Event:
+    """An operator, or a value, of the step that was learned."""
+
+    kind: Kind
+    order: int
+    site: Site | None
+    named: Named | None = None
+    schema: OperatorSchema | None = None
+    link: Any = None
+    op: OpRecord | None = None
+    tensors: Sequence[TensorSnapshot] = ()
+    """Inputs and outputs, as they were taken; their numbers mean nothing."""
+    inputs: int = 0
+
+
+class Following:
+    """Learns and follows the steps of one thread, the one that ends them."""
+
+    def __init__(self, mode: CaptureMode) -> None:
+        self._mode = mode
+        self.recorder = mode.recorder
+        self.observer = mode.observer
+        self._naming = mode.naming
+        self._sites = mode.naming.sites
+        self._reader: Any = mode.recorder.reader
+        self.state: State = "off"
+        self._owner = threading.get_ident()
+        self._events: list[_Event] = []
+        self._lesson: _Event | None = None
+        """The operator that runs, and is learned."""
+        self._taken = 0
+        """How many tensors had been taken when it began."""
+        self._is_spoilt = False
+        """What is learned is no whole step."""
+        self._patterns: dict[tuple[int, int], BlockPattern] = {}
+        self._synced = 0
+        """Events up to here are counted in the sites."""
+        self._pauses = 0
+        self._failures = 0
+        self._wait = 0
+        self._is_known = False
+        """Whether the next step is to be followed."""
+        self._taken_over: Any = None
+        """The operator that is running, where somebody had to record it while it did."""
+        self._in_flight: tuple[int, list[int], int] | None = None
+        # What the follower asks.
+        self.dispatch_depth, self.graph_task, self.autograd_node = dispatch_depth, graph_task, autograd_node
+        self.sequence_number, self.is_grad_enabled, self.unseen = sequence_number, torch.is_grad_enabled, unseen
+        self.hold_weakly, self.engine, self.comparable = hold_weakly, RUN_BACKWARD, COMPARABLE
+        self.is_ours, self.is_mine = mode.naming.stacks.is_ours, mode.naming.stacks.is_mine
+        self.callers_of = mode.naming.stacks.callers_of
+        provenance, storages = mode.provenance, mode.storages
+        self.note, self.source_of = provenance.note, provenance.source_by_key
+        self.sources, self.parts = provenance.sources, provenance.parts
+        self.first, self.held, self.unwritten = storages.first, storages.held, mode.unwritten
+        self.parameter_scopes = mode.naming.parameter_scopes
+        self.release, self.clock = mode.recorder.release, mode.recorder.clock
+        assert NATIVE_FOLLOWER is not None, "`follower_of` asks first"
+        self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
+        self.follow: Callable[..., Any] = self._follower.follow
+        self.missed: Final = self._follower.missed
+        mode.recorder.gather = self.gather
+
+    # Steps
+
+    def end_step(self) -> None:
+        """A step has ended, and been filed."""
+        if threading.get_ident() != self._owner:
+            self._leave()
+            self._owner = threading.get_ident()
+            self._events.clear()
+        self._is_known = self._look_back()
+        if self._follower.is_following:
+            self._naming.counters = self._follower.suspend()
+
+    def next_step(self) -> None:
+        """The next one begins."""
+        is_known = self._is_known
+        self._synced = self._pauses = 0
+        self._lesson = self._taken_over = self._in_flight = None
+        self._is_spoilt = False
+        links = self._naming.links
+        nodes = links.mine()
+        if links.has_several_threads or not (is_known or self._wait == 0):
+            self._wait = max(0, self._wait - 1)
+            self._set("off")
+            return
+        if not is_known:
+            self._forget()
+        self._follower.start(self.observer.current(), nodes, *self._naming.counters)
+        if is_known:
+            self._set("following")
+        else:
+            self._follower.suspend()
+            self._set("learning")
+
+    def _look_back(self) -> bool:
+        """Whether the next step is to be followed as this one was, or learned."""
+        before = self.state
+        if before == "learning":
+            useful = sum(event.kind is not Kind.OTHER for event in self._events)
+            if self._is_spoilt or self._lesson is not None or useful * 2 <= len(self._events):
+                self._fail()
+                return False
+            return True
+        if before == "off" or not self._events:
+            return False
+        if before == "following" and self._follower.place == len(self._events):
+            self._failures = 0
+            return not self._follower.missed_place and self._pauses * 8 <= len(self._events)
+        self._fail()
+        return False
+
+    def _fail(self) -> None:
+        """The step was none that could be learned, or another than was learned: waits longer each time."""
+        self._failures += 1
+        self._wait = min(_MOST_WAITED, 2 ** max(0, self._failures - 3) - 1)
+
+    def _forget(self) -> None:
+        self._events.clear()
+        self._patterns.clear()
+        self._follower.forget()
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        self._mode.follow = self.follow if state == "following" else None
+
+    def close(self) -> None:
+        """Lets go of everything: the follower holds this object."""
+        self._suspend()
+        self._set("off")
+        self._forget()
+        del self._follower, self.follow
+
+    # Where CaptureMode records
+
+    def pause(self) -> None:
+        """CaptureMode is about to record something itself."""
+        if self.state == "following":
+            if threading.get_ident() != self._owner:
+                while self._follower.is_busy:
+                    time.sleep(0)
+                self._leave()
+            elif self._follower.is_in_operator:
+                self._leave()
+            else:
+                self._suspend()
+                self.gather()
+                self._pauses += 1
+                self._set("paused")
+        elif self.state in ("learning", "paused") and threading.get_ident() != self._owner:
+            self._leave()
+
+    def passed(self, site: Site | None) -> None:
+        """CaptureMode has recorded an operator, or counted one where there is no site: where it is the expected one, following goes on."""
+        if self.state != "paused":
+            return
+        place = self._follower.place
+        order, timestamp = self._naming.counters
+        if place < len(self._events):
+            event = self._events[place]
+            if event.site is site and event.order == order - 1 and (site is not None or event.kind is Kind.QUICK):
+                self._synced = place + 1
+                self._follower.resume(place + 1, self._naming.links.mine(), order, timestamp)
+                self._set("following")
+                return
+        self._leave()
+
+    def gather(self) -> None:
+        """Hands over to the recorder what was followed since the last time."""
+        if self.state != "following" and self.state != "paused":
+            return
+        first, last, step, timestamps, rows, counted = self._follower.take()
+        for kind, count in counted.items():
+            self.recorder.count_op(kind, count)
+        if not timestamps:
+            return
+        pattern = self._pattern(first, last)
+        numbers = np.frombuffer(rows, np.int64)
+        ops, slots = len(pattern.sequence.ops), len(pattern.sequence.slots)
+        if len(timestamps) > ops:
+            self._in_flight = timestamps[ops], numbers[slots:].tolist(), step
+        if ops:
+            self.recorder.add_run(BlockRun(pattern, step, timestamps[:ops], numbers[:slots]))
+
+    def _leave(self) -> None:
+        """From now on, until the step ends, CaptureMode records."""
+        if self.state == "following" and self._follower.is_in_operator:
+            self._taken_over = self._take_over()
+        else:
+            self._suspend()
+            self.gather()
+        self._is_spoilt = True
+        self._set("off" if self.state != "learning" else "learning")
+
+    def _suspend(self) -> None:
+        """Brings everybody who counts operators up to the follower."""
+        if not self._follower.is_following:
+            return
+        place = self._follower.place
+        calls = self._follower.calls
+        self._naming.counters = self._follower.suspend()
+        for number in range(self._synced, place):
+            self._count(self._events[number], calls)
+        self._synced = place
+
+    def _count(self, event: _Event, calls: Sequence[int]) -> None:
+        if event.named is not None:
+            graph_id, scope, op_type, call, phase, where = event.named
+            site = self._sites.next(graph_id, scope, op_type, calls[call], phase, where)  # type: ignore[call-overload]
+            assert site is event.site, "an operator was followed that is another one"
+        if event.site is not None:
+            event.site.next_occurrence(self._sites.step)
+
+    def _take_over(self) -> Any:
+        """The operator that runs was followed so far: CaptureMode records the rest of it."""
+        follower = self._follower
+        place, calls = follower.place, follower.calls
+        self._suspend()
+        event = self._events[place]
+        assert event.op is not None
+        assert event.schema is not None
+        self._count(event, calls)
+        self._synced = place + 1
+        self.gather()
+        assert self._in_flight is not None, "an operator that runs has a time stamp"
+        timestamp, rows, step = self._in_flight
+        self._in_flight = None
+        op = replace(event.op, timestamp=timestamp, step=step)
+        taken = []
+        for known, row in zip(event.tensors[: event.inputs], rows, strict=True):
+            entry = known.again(op, known.io, known.slot, known.argument, known.source)
+            entry.row, entry.table = row, None if row < 0 else self._reader.table
+            taken.append(entry)
+        self.recorder.add_single(op, taken)
+        return self._mode.running(op, event.site, event.link)
+
+    # What the follower calls
+
+    def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
+        """The running operator has returned something else than was expected."""
+        running, schema = self._running(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        self._mode.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
+
+    def failed(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, error: BaseException
+    ) -> None:
+        """The running operator has failed."""
+        running, schema = self._running(func, args, kwargs or {})
+        self._mode.fails(running, schema, error)
+
+    def skipped(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
+        """An operator without a kernel has run, and something else happened meanwhile."""
+        self._mode.skipped(self._mode.schema(func), args, kwargs or {}, result, func)
+
+    def broke(self, error: BaseException) -> None:
+        """The follower met an error of its own: CaptureMode records from now on."""
+        self._failures = _MOST_WAITED
+        if os.environ.get("OPDUMP_FOLLOW") == "strict":
+            raise error
+
+    def _running(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, OperatorSchema]:
+        schema = self._mode.schema(func)
+        running, self._taken_over = self._taken_over, None
+        if running is None:
+            running = self._take_over()
+            self._pauses += 1
+            self._set("paused")
+        inputs: Sequence[Found] = [*tensors_among(schema.tensors, args, kwargs)]
+        running.inputs = [(slot, argument, tensor, "", "") for slot, argument, tensor in inputs]
+        return running, schema
+
+    # Values
+
+    def value(self, name: str, graph_id: int, tensor: torch.Tensor) -> bool:
+        """Whether this is the value that comes next, as it was; then it is recorded."""
+        return self.state == "following" and bool(self._follower.follow_value(name, graph_id, tensor))
+
+    def learns_value(self, site: Site, op: OpRecord, tensor: torch.Tensor) -> None:
+        """CaptureMode has recorded a value."""
+        if self.state != "learning":
+            self.passed(site)
+            return
+        taken = self.recorder.taken[-1:]
+        event = _Event(Kind.VALUE, op.order, site, op=op, tensors=taken)
+        self._learned(event, self._follower.learn_value(op.op_name, op.graph_id, tensor, op.order))
+
+    # Operators that are learned
+
+    def begins(self) -> None:
+        """CaptureMode is about to read the inputs of an operator."""
+        self._taken = len(self.recorder.taken)
+
+    def looks(
+        self,
+        func: Any,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        running: Any,
+    ) -> None:
+        """It has read them, and the operator is about to run."""
+        op: OpRecord = running.op
+        event = _Event(Kind.KERNEL, op.order, running.site, self._numbered(), schema, running.link, op)
+        is_whole = func is not None and not op.skip and running.site.described
+        if not is_whole or not self._follower.look(Kind.KERNEL, func, schema, args, kwargs, op.order):
+            event.kind = Kind.OTHER
+        if self._lesson is not None:  # one within another
+            self._is_spoilt = True
+        self._lesson = event
+
+    def learns(self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """The operator has run, and its outputs were read."""
+        if self.state != "learning":
+            self.passed(site)
+            return
+        event, self._lesson = self._lesson, None
+        if event is None or event.site is not site:
+            self._is_spoilt = True
+            return
+        if event.kind is Kind.OTHER:
+            self._learned(event, None)
+            return
+        taken = self.recorder.taken[self._taken :]
+        event.tensors, event.inputs = taken, sum(entry.io == "input" for entry in taken)
+        sources = [site.source(entry.slot) for entry in taken[event.inputs :]]
+        self._learned(event, self._follower.learn(args, kwargs, result, event.link, sources))
+
+    def learns_listed(
+        self,
+        func: Any,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        site: Site | None,
+        link: Any = None,
+        *,
+        is_listed_anew: bool = False,
+    ) -> None:
+        """An operator without a kernel has run, and was counted; one that was counted alone has no site."""
+        if self.state != "learning":
+            self.passed(site)
+            return
+        order = self._naming.counters[0] - 1
+        kind = Kind.QUICK if site is None else Kind.ALLOCATION if schema.kind == "allocation" else Kind.LISTED
+        event = _Event(kind, order, site, None if site is None else self._numbered(), schema, link)
+        facts = None
+        if func is not None and not is_listed_anew and self._follower.look(kind, func, schema, args, kwargs, order):
+            found = tensors_returned(schema, args, kwargs, result) if kind is Kind.ALLOCATION else []
+            sources = [site.source(slot) for slot, _, _ in found] if site is not None else []
+            facts = self._follower.learn(args, kwargs, result, link, sources)
+        self._learned(event, facts)
+
+    def _numbered(self) -> Named:
+        """What the sites were asked for last, with the number of the call in this step."""
+        graph_id, scope, op_type, call, phase, where = self._naming.named
+        return graph_id, scope, op_type, self._follower.call_number(call), phase, where
+
+    def _learned(self, event: _Event, facts: Sequence[tuple[Any, ...]] | None) -> None:
+        """`facts`: what the follower saw; None where it is not to be followed."""
+        if facts is None:
+            event.kind = Kind.OTHER
+            self._follower.learn_other()
+        elif event.kind in (Kind.KERNEL, Kind.VALUE) and not self._are_alike(facts, event.tensors):
+            event.kind = Kind.OTHER
+            self._follower.refuse()
+        self._events.append(event)
+
+    def _are_alike(self, facts: Sequence[tuple[Any, ...]], taken: Sequence[TensorSnapshot]) -> bool:
+        """Whether the follower has seen of tensors what the reader has."""
+        if len(facts) != len(taken):
+            return False
+        for seen, entry in zip(facts, taken, strict=True):
+            memory = entry.memory
+            if memory is None or (entry.row >= 0) != (not entry.skip) or entry.table not in (None, self._reader.table):
+                return False
+            skip: SkipReason = "empty" if seen[8] else "allocation" if seen[9] else ""
+            expected = (entry.slot, DTYPE_CODES.get(entry.dtype), entry.shape, memory.storage, memory.offset,
+                        memory.strides, memory.version, entry.source)  # fmt: skip
+            if seen[:8] != expected or skip != entry.skip:
+                return False
+        return True
+
+    def _pattern(self, first: int, last: int) -> BlockPattern:
+        """The operators of these events, and their tensors: the same object each time."""
+        known = self._patterns.get((first, last))
+        if known is None:
+            ops: list[OpRecord] = []
+            slots: list[BlockTensor] = []
+            facts: list[TensorFacts] = []
+            for event in self._events[first:last]:
+                if event.op is None or event.kind is Kind.OTHER:
+                    continue
+                for each in event.tensors:
+                    slots.append((len(ops), each.io, each.slot, each.argument, each.source, len(facts)))
+                    facts.append(TensorFacts(each.dtype, each.shape, each.data_size, each.skip, each.memory))
+                ops.append(event.op)
+            if len(self._patterns) >= _MOST_PATTERNS:
+                self._patterns.clear()
+            known = self._patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
+        return known
+
+
+def follower_of(mode: CaptureMode) -> Following | None:
+    """What follows the steps of a capture; None where more is recorded of operators than what is the same and their summaries."""
+    if NATIVE_FOLLOWER is None or os.environ.get("OPDUMP_FOLLOW") == "0":
+        return None
+    return Following(mode) if mode.records_summaries_alone else None
