@@ -20,9 +20,9 @@ constexpr int64_t kMostAdjacent = INT64_MAX / 16;
 
 inline DType dtype_of(int64_t code) {
   if (code < 0 || code >= kDTypes) {
-    throw nb::value_error(("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " +
-                           std::to_string(kDTypes - 1))
-                              .c_str());
+    throw nb::value_error(
+        ("dtype code " + std::to_string(code) + " is not in DTYPE_CODES, which end at " + std::to_string(kDTypes - 1))
+            .c_str());
   }
   return static_cast<DType>(code);
 }
@@ -68,8 +68,8 @@ inline int64_t count_of(size_t dimensions, const int64_t* sizes, const int64_t* 
 
 inline int64_t integer(nb::handle item) { return nb::cast<int64_t>(item); }
 
-inline Summary summary_of_strided(const void* elements, DType dtype, int rank, const int64_t* sizes, const int64_t* steps,
-                           int64_t count) {
+inline Summary summary_of_strided(const void* elements, DType dtype, int rank, const int64_t* sizes,
+                                  const int64_t* steps, int64_t count) {
   if (count * kItemSize[static_cast<int>(dtype)] < kReleaseBytes) {
     return summarise_strided(elements, dtype, rank, sizes, steps);
   }

@@ -74,8 +74,7 @@ Py_ssize_t slot_of(PyObject* object, const char* name) {
   return reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
 }
 
-#define OPDUMP_NAME(text) \
-  static PyObject* const text = interned(#text)
+#define OPDUMP_NAME(text) static PyObject* const text = interned(#text)
 
 // Hides from the program's function modes what is asked of its tensors.
 class Unseen {
@@ -158,17 +157,19 @@ Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, 
 
 Follower::~Follower() = default;
 
-void Follower::start(nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp) {
+void Follower::start(int lesson, nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp) {
   if (position_.ptr() != position.ptr()) {
     const std::pair<Py_ssize_t*, const char*> slots[] = {
-        {&scope_slot_, "scope"}, {&graph_slot_, "graph_id"},          {&phase_slot_, "phase"},    {&call_slot_, "call_id"},
-        {&root_slot_, "root"},   {&recomputing_slot_, "recomputing"}, {&running_slot_, "running"}};
+        {&scope_slot_, "scope"},    {&graph_slot_, "graph_id"}, {&phase_slot_, "phase"},
+        {&call_slot_, "call_id"},   {&root_slot_, "root"},      {&recomputing_slot_, "recomputing"},
+        {&running_slot_, "running"}};
     for (const auto& [slot, name] : slots) *slot = slot_of(position.ptr(), name);
     position_ = nb::borrow(position);
   }
   owner_ = PyThread_get_thread_ident();
   calls_.clear();
   missed_place_ = false;
+  events_ = &lessons_[lesson];
   resume(0, nodes, order, timestamp);
 }
 
@@ -212,9 +213,9 @@ nb::tuple Follower::take() {
   return taken;
 }
 
-void Follower::forget() {
-  events_.clear();
-  functions_.clear();
+void Follower::forget(int lesson) {
+  if (events_ == &lessons_[lesson]) events_ = &none_;
+  lessons_.erase(lesson);
 }
 
 // Operators and their arguments
@@ -437,9 +438,8 @@ bool Follower::look_at_site(Site& site, EventKind kind) {
   OPDUMP_NAME(is_deferring);
   const nb::object deferring = owned(PyObject_GetAttr(recorder_.ptr(), is_deferring));
   site.phase = nb::borrow(slot(phase_slot_));
-  if (deferring.ptr() != Py_False &&
-      (site.in_backward || slot(root_slot_) != Py_None ||
-       PyUnicode_CompareWithASCIIString(site.phase.ptr(), "optimizer") == 0)) {
+  if (deferring.ptr() != Py_False && (site.in_backward || slot(root_slot_) != Py_None ||
+                                      PyUnicode_CompareWithASCIIString(site.phase.ptr(), "optimizer") == 0)) {
     called(release_);
   }
   site.graph_id = nb::borrow(slot(graph_slot_));
@@ -720,8 +720,8 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
     Slot& slot = now_.outputs[i];
     slot.slot = found_[i].slot;
     slot.argument = found_[i].argument;
-    const bool is_counted = std::any_of(counted.begin(), counted.end(),
-                                        [&](const Found& each) { return each.tensor == found_[i].tensor; });
+    const bool is_counted =
+        std::any_of(counted.begin(), counted.end(), [&](const Found& each) { return each.tensor == found_[i].tensor; });
     if (!observe(found_[i].tensor, is_counted, false, nullptr, slot, views_[i])) return false;
     if (!slot.is_same(known.outputs[i])) return false;
   }
@@ -730,9 +730,9 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
 }
 
 nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs) {
-  if (!following_ || busy_ || in_operator_ || cursor_ >= events_.size()) return missed_;
+  if (!following_ || busy_ || in_operator_ || cursor_ >= events_->size()) return missed_;
   const size_t place = cursor_;
-  const Event& known = events_[place];
+  const Event& known = (*events_)[place];
   difference_ = "operator";
   if (known.function == nullptr || known.function->func.ptr() != func.ptr()) return missed_;
   difference_ = "thread";
@@ -809,10 +809,10 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
 }
 
 bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor) {
-  if (!following_ || busy_ || in_operator_ || cursor_ >= events_.size() || PyThread_get_thread_ident() != owner_) {
+  if (!following_ || busy_ || in_operator_ || cursor_ >= events_->size() || PyThread_get_thread_ident() != owner_) {
     return false;
   }
-  const Event& known = events_[cursor_];
+  const Event& known = (*events_)[cursor_];
   if (known.kind != EventKind::kValue || order_ != known.order || !are_equal(name.ptr(), known.name.ptr()) ||
       !are_equal(graph_id.ptr(), known.graph_id.ptr())) {
     return false;
@@ -886,8 +886,8 @@ nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result
   nb::list facts;
   if (now_.kind == EventKind::kKernel || now_.kind == EventKind::kAllocation) {
     std::vector<Found> counted;
-    if (!outputs_of(*now_.function, args.ptr(), named, result.ptr(), found_) ||
-        found_.size() != now_.sources.size() || !gather(now_.function->counted, args.ptr(), named, counted, nullptr)) {
+    if (!outputs_of(*now_.function, args.ptr(), named, result.ptr(), found_) || found_.size() != now_.sources.size() ||
+        !gather(now_.function->counted, args.ptr(), named, counted, nullptr)) {
       return nb::none();
     }
     for (const Slot& slot : now_.inputs) facts.append(facts_of(slot));
@@ -897,14 +897,14 @@ nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result
       View view;
       slot.slot = each.slot;
       slot.argument = each.argument;
-      const bool is_counted = std::any_of(counted.begin(), counted.end(),
-                                          [&](const Found& other) { return other.tensor == each.tensor; });
+      const bool is_counted =
+          std::any_of(counted.begin(), counted.end(), [&](const Found& other) { return other.tensor == each.tensor; });
       if (!observe(each.tensor, is_counted, false, nullptr, slot, view)) return nb::none();
       facts.append(facts_of(slot));
       now_.outputs.push_back(std::move(slot));
     }
   }
-  events_.push_back(std::move(now_));
+  events_->push_back(std::move(now_));
   now_ = Event();
   return facts;
 }
@@ -922,16 +922,14 @@ nb::object Follower::learn_value(nb::handle name, nb::handle graph_id, nb::handl
   nb::list facts;
   facts.append(facts_of(slot));
   now_.outputs.push_back(std::move(slot));
-  events_.push_back(std::move(now_));
+  events_->push_back(std::move(now_));
   now_ = Event();
   return facts;
 }
 
-void Follower::learn_other() { events_.emplace_back(); }
+void Follower::learn_other() { events_->emplace_back(); }
 
-void Follower::refuse() {
-  events_.back() = Event();
-}
+void Follower::refuse() { events_->back() = Event(); }
 
 nb::object Follower::facts_of(const Slot& slot) const {
   const size_t rank = slot.dimensions.size() / 2;

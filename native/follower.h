@@ -37,8 +37,8 @@ class Follower {
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // A step begins, in the thread that calls. Learned events are kept.
-  void start(nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp);
+  // A step begins, in the thread that calls: it is compared with the lesson of that number, or learned as that.
+  void start(int lesson, nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp);
   // The same in the middle of a step, where the event at `place` comes next.
   void resume(size_t place, nb::handle nodes, int64_t order, int64_t timestamp);
   // Nothing is followed until `resume` or `start`: (order, timestamp). The nodes get what was noted for them.
@@ -50,12 +50,12 @@ class Follower {
   nb::object follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs);
   bool follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor);
 
-  void forget();
+  void forget(int lesson);
   // Looks at an operator that is about to run, and whose inputs have been read; false where it cannot be followed.
   bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order);
   // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
-  // tensors, as (slot, dtype, shape, bytes, storage, offset, strides, version, source, skip) of inputs and outputs; None
-  // where it cannot be followed.
+  // tensors, as (slot, dtype, shape, bytes, storage, offset, strides, version, source, skip) of inputs and outputs;
+  // None where it cannot be followed.
   nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
   nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
   void learn_other();
@@ -67,7 +67,7 @@ class Follower {
   const std::vector<int64_t>& calls() const { return calls_; }
 
   size_t place() const { return cursor_; }
-  size_t size() const { return events_.size(); }
+  size_t size() const { return events_->size(); }
   bool is_following() const { return following_; }
   bool is_busy() const { return busy_; }
   bool is_in_operator() const { return in_operator_; }
@@ -182,7 +182,9 @@ class Follower {
              running_slot_ = 0, root_slot_ = 0, spent_slot_ = 0;
 
   std::map<PyObject*, std::unique_ptr<Function>> functions_;
-  std::vector<Event> events_;
+  std::map<int, std::vector<Event>> lessons_;
+  std::vector<Event> none_;
+  std::vector<Event>* events_ = &none_;
   Event now_;  // what is looked at
   std::vector<PyObject*> arguments_;
   std::vector<Found> found_;

@@ -107,9 +107,7 @@ class PlainTensors {
   Seen* seen() const { return seen_; }
 
   // The properties of a subclass may be overridden, and it may have no memory of its own.
-  bool is_plain(PyObject* tensor) const {
-    return is_plain_class(reinterpret_cast<PyObject*>(Py_TYPE(tensor)));
-  }
+  bool is_plain(PyObject* tensor) const { return is_plain_class(reinterpret_cast<PyObject*>(Py_TYPE(tensor))); }
   bool is_plain_class(PyObject* type) const {
     for (nb::handle each : classes_) {
       if (each.ptr() == type) return true;

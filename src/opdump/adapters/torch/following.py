@@ -20,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from opdump.adapters.torch.arguments import COMPARABLE
+from opdump.adapters.torch.lessons import Lessons, Outcome
 from opdump.adapters.torch.private_names import (
     RUN_BACKWARD,
     autograd_node,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 _MOST_PATTERNS: Final = 64
 """Parts of a step that are kept: more are forgotten and made again."""
-_MOST_WAITED: Final = 64
-"""Steps between two that are learned, where none repeats another."""
 State = Literal["learning", "following", "paused", "off"]
 Named = tuple[int, str, str, object, str, object]
 """What `Sites.next` was asked for."""
@@ -84,6 +83,15 @@ class _Event:
     inputs: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class _Lesson:
+    """A step that was learned."""
+
+    number: int
+    events: list[_Event] = field(default_factory=list)
+    patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
+
+
 class Following:
     """Learns and follows the steps of one thread, the one that ends them."""
 
@@ -96,21 +104,21 @@ class Following:
         self._reader: Any = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
-        self._events: list[_Event] = []
-        self._lesson: _Event | None = None
+        self._lessons: Lessons[_Lesson] = Lessons(_Lesson)
+        self._lesson = _Lesson(-1)
+        """What is learned or followed."""
+        self._was_followed = False
+        self._event: _Event | None = None
         """The operator that runs, and is learned."""
         self._taken = 0
         """How many tensors had been taken when it began."""
         self._is_spoilt = False
         """What is learned is no whole step."""
-        self._patterns: dict[tuple[int, int], BlockPattern] = {}
         self._synced = 0
         """Events up to here are counted in the sites."""
         self._pauses = 0
-        self._failures = 0
-        self._wait = 0
-        self._is_known = False
-        """Whether the next step is to be followed."""
+        self.followed_events = 0
+        """How many operators of this step were followed."""
         self._taken_over: Any = None
         """The operator that is running, where somebody had to record it while it did."""
         self._in_flight: tuple[int, list[int], int] | None = None
@@ -139,68 +147,51 @@ class Following:
         if threading.get_ident() != self._owner:
             self._leave()
             self._owner = threading.get_ident()
-            self._events.clear()
-        self._is_known = self._look_back()
+        self.followed_events += max(0, self._follower.place - self._synced) if self.state == "following" else 0
+        self._lessons.ended(self._outcome())
         if self._follower.is_following:
             self._naming.counters = self._follower.suspend()
 
+    def _outcome(self) -> Outcome:
+        """What became of the step."""
+        events, place = self._lesson.events, self._follower.place
+        if self.state == "learning":
+            useful = sum(event.kind is not Kind.OTHER for event in events)
+            return "stale" if self._is_spoilt or self._event is not None or useful * 2 <= len(events) else "learned"
+        if self.state != "following" or place < len(events):
+            return "other" if self._was_followed else "off"
+        return "stale" if self._follower.missed_place or self._pauses * 8 > len(events) else "same"
+
     def next_step(self) -> None:
         """The next one begins."""
-        is_known = self._is_known
-        self._synced = self._pauses = 0
-        self._lesson = self._taken_over = self._in_flight = None
+        self._synced = self._pauses = self.followed_events = 0
+        self._event = self._taken_over = self._in_flight = None
         self._is_spoilt = False
         links = self._naming.links
         nodes = links.mine()
-        if links.has_several_threads or not (is_known or self._wait == 0):
-            self._wait = max(0, self._wait - 1)
+        chosen = None if links.has_several_threads else self._lessons.choose()
+        for number in self._lessons.dropped():
+            self._follower.forget(number)
+        if chosen is None:
             self._set("off")
             return
-        if not is_known:
-            self._forget()
-        self._follower.start(self.observer.current(), nodes, *self._naming.counters)
-        if is_known:
+        self._lesson = chosen
+        self._follower.start(chosen.number, self.observer.current(), nodes, *self._naming.counters)
+        if chosen.events:
             self._set("following")
         else:
             self._follower.suspend()
             self._set("learning")
 
-    def _look_back(self) -> bool:
-        """Whether the next step is to be followed as this one was, or learned."""
-        before = self.state
-        if before == "learning":
-            useful = sum(event.kind is not Kind.OTHER for event in self._events)
-            if self._is_spoilt or self._lesson is not None or useful * 2 <= len(self._events):
-                self._fail()
-                return False
-            return True
-        if before == "off" or not self._events:
-            return False
-        if before == "following" and self._follower.place == len(self._events):
-            self._failures = 0
-            return not self._follower.missed_place and self._pauses * 8 <= len(self._events)
-        self._fail()
-        return False
-
-    def _fail(self) -> None:
-        """The step was none that could be learned, or another than was learned: waits longer each time."""
-        self._failures += 1
-        self._wait = min(_MOST_WAITED, 2 ** max(0, self._failures - 3) - 1)
-
-    def _forget(self) -> None:
-        self._events.clear()
-        self._patterns.clear()
-        self._follower.forget()
-
     def _set(self, state: State) -> None:
         self.state = state
+        self._was_followed = state in ("following", "paused") or (state == "off" and self._was_followed)
         self._mode.follow = self.follow if state == "following" else None
 
     def close(self) -> None:
         """Lets go of everything: the follower holds this object."""
         self._suspend()
         self._set("off")
-        self._forget()
         del self._follower, self.follow
 
     # Where CaptureMode records
@@ -228,8 +219,8 @@ class Following:
             return
         place = self._follower.place
         order, timestamp = self._naming.counters
-        if place < len(self._events):
-            event = self._events[place]
+        if place < len(self._lesson.events):
+            event = self._lesson.events[place]
             if event.site is site and event.order == order - 1 and (site is not None or event.kind is Kind.QUICK):
                 self._synced = place + 1
                 self._follower.resume(place + 1, self._naming.links.mine(), order, timestamp)
@@ -270,9 +261,10 @@ class Following:
             return
         place = self._follower.place
         calls = self._follower.calls
+        self.followed_events += place - self._synced
         self._naming.counters = self._follower.suspend()
         for number in range(self._synced, place):
-            self._count(self._events[number], calls)
+            self._count(self._lesson.events[number], calls)
         self._synced = place
 
     def _count(self, event: _Event, calls: Sequence[int]) -> None:
@@ -288,7 +280,7 @@ class Following:
         follower = self._follower
         place, calls = follower.place, follower.calls
         self._suspend()
-        event = self._events[place]
+        event = self._lesson.events[place]
         assert event.op is not None
         assert event.schema is not None
         self._count(event, calls)
@@ -300,8 +292,9 @@ class Following:
         op = replace(event.op, timestamp=timestamp, step=step)
         taken = []
         for known, row in zip(event.tensors[: event.inputs], rows, strict=True):
-            entry = known.again(op, known.io, known.slot, known.argument, known.source)
-            entry.row, entry.table = row, None if row < 0 else self._reader.table
+            entry = TensorSnapshot(known.dtype, known.shape, known.data_size, known.skip)
+            entry.belongs(op, known.io, known.slot, known.argument, known.source)
+            entry.row, entry.table, entry.memory = row, None if row < 0 else self._reader.table, known.memory
             taken.append(entry)
         self.recorder.add_single(op, taken)
         return self._mode.running(op, event.site, event.link)
@@ -314,9 +307,7 @@ class Following:
         kwargs = kwargs or {}
         self._mode.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
 
-    def failed(
-        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, error: BaseException
-    ) -> None:
+    def failed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, error: BaseException) -> None:
         """The running operator has failed."""
         running, schema = self._running(func, args, kwargs or {})
         self._mode.fails(running, schema, error)
@@ -327,7 +318,7 @@ class Following:
 
     def broke(self, error: BaseException) -> None:
         """The follower met an error of its own: CaptureMode records from now on."""
-        self._failures = _MOST_WAITED
+        self._lessons.give_up()
         if os.environ.get("OPDUMP_FOLLOW") == "strict":
             raise error
 
@@ -377,16 +368,16 @@ class Following:
         is_whole = func is not None and not op.skip and running.site.described
         if not is_whole or not self._follower.look(Kind.KERNEL, func, schema, args, kwargs, op.order):
             event.kind = Kind.OTHER
-        if self._lesson is not None:  # one within another
+        if self._event is not None:  # one within another
             self._is_spoilt = True
-        self._lesson = event
+        self._event = event
 
     def learns(self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """The operator has run, and its outputs were read."""
         if self.state != "learning":
             self.passed(site)
             return
-        event, self._lesson = self._lesson, None
+        event, self._event = self._event, None
         if event is None or event.site is not site:
             self._is_spoilt = True
             return
@@ -437,7 +428,7 @@ class Following:
         elif event.kind in (Kind.KERNEL, Kind.VALUE) and not self._are_alike(facts, event.tensors):
             event.kind = Kind.OTHER
             self._follower.refuse()
-        self._events.append(event)
+        self._lesson.events.append(event)
 
     def _are_alike(self, facts: Sequence[tuple[Any, ...]], taken: Sequence[TensorSnapshot]) -> bool:
         """Whether the follower has seen of tensors what the reader has."""
@@ -456,21 +447,21 @@ class Following:
 
     def _pattern(self, first: int, last: int) -> BlockPattern:
         """The operators of these events, and their tensors: the same object each time."""
-        known = self._patterns.get((first, last))
+        known = self._lesson.patterns.get((first, last))
         if known is None:
             ops: list[OpRecord] = []
             slots: list[BlockTensor] = []
             facts: list[TensorFacts] = []
-            for event in self._events[first:last]:
+            for event in self._lesson.events[first:last]:
                 if event.op is None or event.kind is Kind.OTHER:
                     continue
                 for each in event.tensors:
                     slots.append((len(ops), each.io, each.slot, each.argument, each.source, len(facts)))
                     facts.append(TensorFacts(each.dtype, each.shape, each.data_size, each.skip, each.memory))
                 ops.append(event.op)
-            if len(self._patterns) >= _MOST_PATTERNS:
-                self._patterns.clear()
-            known = self._patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
+            if len(self._lesson.patterns) >= _MOST_PATTERNS:
+                self._lesson.patterns.clear()
+            known = self._lesson.patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
         return known
 
 

@@ -70,9 +70,10 @@ class TensorReader:
         self._accelerators = self._device.accelerators
         self.storages = Storages() if storages is None else storages
         """Where the tensors of the running step lie."""
-        self._seen_and_place: tuple[
-            SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None
-        ] = None, None
+        self._seen_and_place: tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None] = (
+            None,
+            None,
+        )
         self._taker: BatchSummarizer | None = None
         """Where summaries and digests are all that is asked for."""
         alone = self._element_statistics.digests_alone
@@ -188,6 +189,8 @@ class TensorReader:
 
     def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
         """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
+        if not entries:
+            return []
         table, device, make = self._table, self._device, Summary._make
         if self._device_extremes:
             for taken in entries:

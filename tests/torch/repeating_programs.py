@@ -1,0 +1,397 @@
+"""Programs whose steps repeat, or nearly: what `opdump.adapters.torch.following` follows, and what it must not take for the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+STEPS = 9
+
+
+def _net(*extra: nn.Module) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *extra, nn.Linear(8, 4))
+
+
+def _train(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    size: Callable[[int], int] = lambda step: 5,
+    before: Callable[[int, nn.Module], object] = lambda step, net: None,
+    loss_of: Callable[[torch.Tensor, int], torch.Tensor] = lambda out, step: out.square().mean(),
+    after: Callable[[int], object] = lambda step: None,
+) -> list[torch.Tensor]:
+    losses = []
+    for step in range(STEPS):
+        before(step, net)
+        optimizer.zero_grad()
+        loss = loss_of(net(torch.randn(size(step), 6)), step)
+        loss.backward()
+        optimizer.step()
+        after(step)
+        losses.append(loss.detach())
+    return losses
+
+
+def plain() -> Any:
+    net = _net()
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)), list(net.parameters())
+
+
+def adam() -> Any:
+    net = _net(nn.BatchNorm1d(8), nn.Dropout(0.3))
+    return _train(net, torch.optim.Adam(net.parameters(), 0.01)), net.state_dict()
+
+
+def foreach_adamw() -> Any:
+    net = _net(nn.LayerNorm(8))
+    return _train(net, torch.optim.AdamW(net.parameters(), 0.01, foreach=True)), net.state_dict()
+
+
+def scheduled() -> Any:
+    net = _net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return _train(net, optimizer, after=lambda step: scheduler.step())
+
+
+def changing_batches() -> Any:
+    net = _net()
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), size=lambda step: 5 if step % 4 else 3)
+
+
+def growing_batches() -> Any:
+    net = _net()
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), size=lambda step: 2 + step)
+
+
+def branches() -> Any:
+    """Another path through the program in some steps, at its begin, middle and end."""
+    net = _net()
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        loss = out.square().mean()
+        if step in (4, 6):
+            loss = loss + out.abs().sum() * 0.01
+        return loss
+
+    def before(step: int, net: nn.Module) -> None:
+        if step == 7:
+            torch.ones(3).cumsum(0)
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before, loss_of=loss_of)
+
+
+def arguments_that_look_alike() -> Any:
+    """1, 1.0 and True are equal, and are not the same argument; nor is a NaN another number."""
+    scales = [1.0, 1.0, 1.0, 1.0, 1, True, 2.0, float("nan"), float("nan")]
+    net = _net()
+    return _train(
+        net,
+        torch.optim.SGD(net.parameters(), 0.0),
+        loss_of=lambda out, step: (out * 1).sum() + 0 * torch.ones(2).mul(scales[step]).nan_to_num().sum(),
+    )
+
+
+def outputs_of_any_size() -> Any:
+    net = _net()
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=lambda out, step: out[out > 0.1].sum())
+
+
+def failures() -> Any:
+    """Operators that fail in some steps, and are caught."""
+    net = _net()
+    failed = []
+
+    def before(step: int, net: nn.Module) -> None:
+        try:
+            torch.ones(2, 3).mm(torch.ones(3 if step != 5 else 4, 2))
+        except RuntimeError as error:
+            failed.append(str(error))
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before), failed
+
+
+def two_optimizers() -> Any:
+    torch.manual_seed(3)
+    maker, judge = nn.Linear(3, 6), _net()
+    of_maker, of_judge = torch.optim.Adam(maker.parameters(), 0.01), torch.optim.SGD(judge.parameters(), 0.01)
+    losses = []
+    for _ in range(STEPS):
+        made = maker(torch.randn(4, 3))
+        of_judge.zero_grad()
+        loss = judge(made.detach()).mean() - judge(torch.randn(4, 6)).mean()
+        loss.backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        other = -judge(made).mean()
+        other.backward()
+        of_maker.step()
+        losses += [loss.detach(), other.detach()]
+    return losses
+
+
+def accumulation() -> Any:
+    net = _net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=False)
+        for _ in range(3):
+            loss = net(torch.randn(4, 6)).square().mean()
+            loss.backward()
+            losses.append(loss.detach())
+        optimizer.step()
+    return losses
+
+
+def train_and_evaluate() -> Any:
+    net = _net(nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for step in range(STEPS):
+        net.train()
+        optimizer.zero_grad()
+        loss = net(torch.randn(4, 6)).square().mean()
+        loss.backward()
+        optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            losses += [loss.detach(), net(torch.randn(2, 6)).sum()]
+        if step % 3 == 2:
+            with torch.inference_mode():
+                losses.append(net(torch.randn(2, 6)).sum().clone())
+    return losses
+
+
+def inference() -> Any:
+    net = _net().eval()
+    with torch.no_grad():
+        return [net(torch.randn(4, 6)) for _ in range(STEPS)]
+
+
+def checkpoints() -> Any:
+    net = _net()
+    inner = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    optimizer = torch.optim.SGD([*net.parameters(), *inner.parameters()], 0.1)
+    return _train(net, optimizer, loss_of=lambda out, step: checkpoint(inner, out, use_reentrant=False).square().mean())
+
+
+def double_backward() -> Any:
+    net = _net()
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        x = torch.randn(3, 6, requires_grad=True)
+        (gradient,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        return out.square().mean() + gradient.square().sum()
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
+
+
+def hooks() -> Any:
+    net = _net()
+    seen = []
+    net[0].register_forward_hook(lambda module, args, out: out * 1.5)
+    net[2].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    net[2].register_full_backward_hook(lambda module, given, out: seen.append(out[0].sum().detach()))
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1)), seen
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + x * 0
+
+
+def own_function() -> Any:
+    net = _net()
+    return _train(
+        net,
+        torch.optim.SGD(net.parameters(), 0.1),
+        loss_of=lambda out, step: _Twice.apply(out).square().mean(),  # type: ignore[no-untyped-call]
+    )
+
+
+def views() -> Any:
+    """Writes into parts of memory, through views, and into what numpy has."""
+    net = _net()
+    table = torch.zeros(4, 8)
+    shared = torch.zeros(3)
+    array = shared.numpy()
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        gates = out * 2
+        a, b = gates[:, :2], gates[:, 2:]
+        a.mul_(2)
+        b.add_(1)
+        table[step % 4].add_(1)
+        table.t()[0].mul_(2)
+        array[0] = step
+        return gates.square().mean() + table.sum() * 0 + shared.sum() * 0
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of), table
+
+
+def another_thread() -> Any:
+    """Operators of other threads between those of the one that trains, in some steps."""
+    net = _net()
+
+    def before(step: int, net: nn.Module) -> None:
+        if step in (5, 6):
+            thread = threading.Thread(target=lambda: torch.ones(3).mul(2).sum())
+            thread.start()
+            thread.join()
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before)
+
+
+def swapped_memory() -> Any:
+    """Parameters, buffers and gradients whose memory changes between steps."""
+    net = _net(nn.BatchNorm1d(8))
+
+    def before(step: int, net: nn.Module) -> None:
+        weight = net[0].weight
+        if step == 4:
+            weight.data = weight.data.clone()
+        if step == 5:
+            weight.data = torch.cat([weight.data, weight.data])[:8]
+        if step == 6:
+            net[0].weight = nn.Parameter(weight.detach() * 0.5)
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before), net.state_dict()
+
+
+def many_kinds() -> Any:
+    """Integers, bools, complex numbers, narrow types, empty tensors, scalars, lists, indices."""
+    net = _net()
+    embedding = nn.Embedding(5, 6, sparse=True)
+    optimizer = torch.optim.SGD([*net.parameters(), *embedding.parameters()], 0.1)
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        index = torch.arange(4) % 5
+        mask = index > 1
+        half = out.to(torch.bfloat16).float()
+        wave = torch.fft.rfft(out.detach()).abs()
+        nothing = torch.zeros(0, 3).sum()
+        pair = torch.stack([out, half]).unbind(0)
+        chosen = net(embedding(index)).masked_fill(mask[:, None], 0.0)
+        return pair[0].mean() + pair[1].mean() + wave.mean() * 0 + nothing + chosen.square().mean()
+
+    return _train(net, optimizer, loss_of=loss_of), embedding.weight
+
+
+def attention() -> Any:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    optimizer = torch.optim.AdamW(layer.parameters(), 1e-3)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(layer(torch.randn(2, 5, 8)).mean(1), torch.tensor([1, 2]))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def closures() -> Any:
+    net = _net()
+    optimizer = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=3)
+    data = torch.randn(5, 6)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = net(data).square().mean()
+        loss.backward()
+        return loss
+
+    return [optimizer.step(closure).detach() for _ in range(STEPS)]
+
+
+def mixed_precision() -> Any:
+    net = _net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = net(torch.randn(4, 6)).float().square().mean()
+        scaler.scale(loss * (float("inf") if step == 5 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+    return losses
+
+
+def function_mode() -> Any:
+    net = _net()
+    with torch.device("cpu"):
+        return _train(net, torch.optim.SGD(net.parameters(), 0.1))
+
+
+def transforms() -> Any:
+    net = _net()
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        rows = torch.vmap(lambda row: (row * row).sum())(out)
+        return rows.mean() + torch.func.grad(lambda x: (x**3).sum())(out.detach()).mean() * 0
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
+
+
+def large_tensors() -> Any:
+    """Tensors that are not read again while nothing writes into them, and are where something does."""
+    net = nn.Linear(512, 512)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        out = net(torch.randn(256, 512)).relu().clone()
+        out[0, 0] = step
+        loss = (out * out).mean() + out.mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    function.__name__: function
+    for function in (
+        *(
+            plain,
+            adam,
+            foreach_adamw,
+            scheduled,
+            changing_batches,
+            growing_batches,
+            branches,
+            arguments_that_look_alike,
+        ),
+        *(outputs_of_any_size, failures, two_optimizers, accumulation, train_and_evaluate, inference, checkpoints),
+        *(double_backward, hooks, own_function, views, another_thread, swapped_memory, many_kinds, attention, closures),
+        *(mixed_precision, function_mode, transforms, large_tensors),
+    )
+}
+FOLLOWED = frozenset(
+    {
+        *("plain", "adam", "foreach_adamw", "scheduled", "two_optimizers", "accumulation", "inference", "attention"),
+        *("hooks", "large_tensors", "function_mode", "failures", "branches", "changing_batches", "mixed_precision"),
+    }
+)
+"""Those most of whose later steps are followed."""

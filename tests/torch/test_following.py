@@ -1,0 +1,87 @@
+"""Steps that are followed are filed as those that are recorded operator by operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import opdump
+from opdump.adapters.torch.following import Following
+from opdump.kernels import NATIVE_FOLLOWER
+from opdump.records import OpRecord, TensorRecord
+from tests.torch.answers import answer_of, differences
+from tests.torch.repeating_programs import FOLLOWED, PROGRAMS
+
+pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compiled kernels nothing is followed")
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How many operators were followed, by the kind, and how many were recorded otherwise while a step was followed."""
+    found: Counter[str] = Counter()
+    end_step = Following.end_step
+
+    def counting(self: Following) -> None:
+        found[self.state] += 1
+        end_step(self)
+        found["events"] += self.followed_events
+
+    monkeypatch.setattr(Following, "end_step", counting)
+    yield found
+
+
+def records_of(path: Path) -> list[tuple[Any, ...]]:
+    """All that a dump says, but for time stamps."""
+    dump = opdump.open(path)
+    found: list[tuple[Any, ...]] = [_facts(op, "timestamp") for op in dump.ops()]
+    for tensor in dump.tensors(include_skipped=True):
+        op = tensor.op
+        found.append(
+            (op.step, op.order, op.op_name, *_facts(tensor, "op", "statistics"), repr(dict(tensor.statistics)))
+        )
+    return found
+
+
+def _facts(record: OpRecord | TensorRecord, *without: str) -> tuple[Any, ...]:
+    return tuple(repr(getattr(record, each.name)) for each in fields(record) if each.name not in without)
+
+
+def captured(
+    program: Any, path: Path, monkeypatch: pytest.MonkeyPatch, follow: str, **options: Any
+) -> dict[str, bytes]:
+    monkeypatch.setenv("OPDUMP_FOLLOW", follow)
+    torch.manual_seed(11)
+    with opdump.capture(path=path, iteration="all", saved_data="statistic", **options) as dump:
+        answer = answer_of(program)
+    assert dump.report is not None
+    (path / "report").write_text(
+        repr((dump.report.captured, dump.report.executed, dump.report.skipped, dump.report.steps))
+    )
+    return answer
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_followed_step_is_filed_as_a_recorded_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    program = PROGRAMS[name]
+    torch.manual_seed(11)
+    plain = answer_of(program)
+    recorded = captured(program, tmp_path / "recorded", monkeypatch, "0")
+    assert not followed
+    answer = captured(program, tmp_path / "followed", monkeypatch, "strict")
+    assert not differences(plain, recorded)
+    assert not differences(plain, answer)
+    one, other = records_of(tmp_path / "recorded"), records_of(tmp_path / "followed")
+    assert len(one) == len(other)
+    for expected, found in zip(one, other, strict=True):
+        assert found == expected
+    assert (tmp_path / "recorded/report").read_text() == (tmp_path / "followed/report").read_text()
+    if name in FOLLOWED:
+        assert followed["events"] > len(one) / 30, followed
