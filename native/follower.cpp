@@ -4,6 +4,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -74,6 +76,32 @@ Py_ssize_t slot_of(PyObject* object, const char* name) {
   return reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
 }
 
+// Calls of Python that the thread has left below its recursion limit.
+int calls_left() {
+  const PyThreadState* thread = PyThreadState_Get();
+#if PY_VERSION_HEX >= 0x030C0000
+  return thread->py_recursion_remaining;
+#elif PY_VERSION_HEX >= 0x030B0000
+  return thread->recursion_remaining;
+#else
+  return Py_GetRecursionLimit() - thread->recursion_depth;
+#endif
+}
+
+// With fewer left an operator is recorded by those who raise the limit.
+constexpr int kCallsLeft = 64;
+
+class Busy {
+ public:
+  explicit Busy(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Busy() { flag_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 #define OPDUMP_NAME(text) static PyObject* const text = interned(#text)
 
 // Hides from the program's function modes what is asked of its tensors.
@@ -142,6 +170,8 @@ Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, 
                                                        {&cut_off_, "cut_off"},
                                                        {&failed_, "failed"},
                                                        {&broke_, "broke"},
+                                                       {&skipped_, "skipped"},
+                                                       {&collectives_, "collectives"},
                                                        {&sources_, "sources"},
                                                        {&parts_, "parts"},
                                                        {&first_, "first"},
@@ -169,7 +199,12 @@ void Follower::start(int lesson, nb::handle position, nb::handle nodes, int64_t 
   owner_ = PyThread_get_thread_ident();
   calls_.clear();
   missed_place_ = false;
-  events_ = &lessons_[lesson];
+  std::shared_ptr<std::vector<Event>>& events = lessons_[lesson];
+  if (events == nullptr) events = std::make_shared<std::vector<Event>>();
+  events_ = events;
+  timestamps_.clear();
+  rows_.clear();
+  counted_ = nb::dict();
   resume(0, nodes, order, timestamp);
 }
 
@@ -197,6 +232,7 @@ nb::tuple Follower::suspend() {
     following_ = false;
   }
   in_operator_ = false;
+  ++generation_;
   return nb::make_tuple(order_, timestamp_);
 }
 
@@ -213,9 +249,12 @@ nb::tuple Follower::take() {
   return taken;
 }
 
-void Follower::forget(int lesson) {
-  if (events_ == &lessons_[lesson]) events_ = &none_;
-  lessons_.erase(lesson);
+void Follower::forget(int lesson) { lessons_.erase(lesson); }
+
+void Follower::close() {
+  suspend();
+  lessons_.clear();
+  for (nb::object* each : {&host_, &cut_off_, &failed_, &skipped_, &broke_, &release_}) *each = nb::object();
 }
 
 // Operators and their arguments
@@ -435,13 +474,7 @@ bool Follower::look_at_site(Site& site, EventKind kind) {
   const int64_t task = number(called(task_));
   site.in_backward = task >= 0;
   if (slot(recomputing_slot_) != Py_False) return false;
-  OPDUMP_NAME(is_deferring);
-  const nb::object deferring = owned(PyObject_GetAttr(recorder_.ptr(), is_deferring));
   site.phase = nb::borrow(slot(phase_slot_));
-  if (deferring.ptr() != Py_False && (site.in_backward || slot(root_slot_) != Py_None ||
-                                      PyUnicode_CompareWithASCIIString(site.phase.ptr(), "optimizer") == 0)) {
-    called(release_);
-  }
   site.graph_id = nb::borrow(slot(graph_slot_));
   if (site.in_backward) {
     if (called(grad_enabled_).ptr() != Py_False) return false;
@@ -550,10 +583,8 @@ bool Follower::observe(PyObject* tensor, bool is_counted, bool is_input, const S
   if (is_input) {
     source = source_of(key, tensor);
     const bool is_named = source && PyUnicode_GET_LENGTH(source.ptr()) > 0;
-    if (!is_named && known != nullptr && known->is_constant) {
-      source = known->source;
-      note(tensor, source);
-    }
+    slot.is_constant = !is_named && known != nullptr && known->is_constant;
+    if (slot.is_constant) source = known->source;
   }
   int64_t version = 0;
   PyObject* counted = PyObject_GetAttr(tensor, _version);
@@ -592,9 +623,11 @@ bool Follower::observe(PyObject* tensor, bool is_counted, bool is_input, const S
 }
 
 void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots) {
+  new_rows_.clear();
   for (size_t i = 0; i < found.size(); ++i) {
     const bool has_numbers = !slots[i].is_empty && !slots[i].is_unwritten;
-    rows_.push_back(has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i]).row) : -1);
+    const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i]).row) : -1;
+    new_rows_.push_back(row);
   }
 }
 
@@ -650,18 +683,25 @@ void Follower::spent(int64_t began) {
   Py_DECREF(now);
 }
 
+void Follower::note_step() {
+  if (!timestamps_.empty()) return;
+  OPDUMP_NAME(step);
+  step_ = owned(PyObject_GetAttr(observer_.ptr(), step));
+}
+
 void Follower::counts(const nb::object& kind) {
   PyObject* before = item(counted_, kind.ptr());
   set_item(counted_, kind.ptr(), nb::int_(before == nullptr ? 1 : number(nb::borrow(before)) + 1).ptr());
 }
 
-void Follower::stamp() {
-  timestamp_ = std::max(timestamp_ + 1, nanoseconds(CLOCK_REALTIME) / 1000);
-  if (!step_) {
-    OPDUMP_NAME(step);
-    step_ = owned(PyObject_GetAttr(observer_.ptr(), step));
+// From here to its end nothing lets another thread run.
+void Follower::commit(bool is_stamped) {
+  if (is_stamped) {
+    timestamp_ = std::max(timestamp_ + 1, nanoseconds(CLOCK_REALTIME) / 1000);
+    timestamps_.push_back(timestamp_);
+    ++order_;
   }
-  timestamps_.push_back(timestamp_);
+  rows_.insert(rows_.end(), new_rows_.begin(), new_rows_.end());
 }
 
 bool Follower::differs(const char* what) {
@@ -671,7 +711,10 @@ bool Follower::differs(const char* what) {
 
 // Whether the operator is the known one, up to its inputs; then it is noted as running.
 bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
+  const uint64_t generation = generation_;
   if (number(called(depth_)) != 0) return differs("modes");
+  OPDUMP_NAME(pending);
+  if (PyObject_Size(owned(PyObject_GetAttr(collectives_.ptr(), pending)).ptr()) != 0) return differs("collectives");
   if (order_ != known.order) return differs("order");
   if (!look_at_site(now_.site, known.kind) || !now_.site.is_same(known.site)) {
     missed_place_ = true;
@@ -693,16 +736,20 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
     slot.argument = found_[i].argument;
     if (!observe(found_[i].tensor, false, true, &known.inputs[i], slot, views_[i])) return differs("inputs");
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
+    if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
-  stamp();
-  ++order_;
   read(found_, views_, now_.inputs);
+  note_step();
+  if (generation != generation_) return differs("thread");
   begins(known.link);
+  commit(true);
+  in_operator_ = true;
   return true;
 }
 
 // Whether the outputs are the known ones; then they are read.
 bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObject* result) {
+  const uint64_t generation = generation_;
   const Function& function = *known.function;
   found_.clear();
   if (!gather(function.tensors, args, kwargs, found_, nullptr)) return false;
@@ -726,84 +773,92 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
     if (!slot.is_same(known.outputs[i])) return false;
   }
   read(found_, views_, now_.outputs);
+  if (generation != generation_) return false;
+  commit(false);
+  in_operator_ = false;
+  ++cursor_;
   return true;
+}
+
+// As Naming._release: nobody holds a lock here that the recorder might wait for.
+void Follower::release_deferred() {
+  OPDUMP_NAME(is_deferring);
+  if (owned(PyObject_GetAttr(recorder_.ptr(), is_deferring)).ptr() == Py_False) return;
+  PyObject* const position = position_.ptr();
+  const bool is_network = Prototype::slot(position, root_slot_) != Py_None;
+  const bool updates = PyUnicode_CompareWithASCIIString(Prototype::slot(position, phase_slot_), "optimizer") == 0;
+  if (is_network || updates || number(called(task_)) >= 0) called(release_);
 }
 
 nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs) {
   if (!following_ || busy_ || in_operator_ || cursor_ >= events_->size()) return missed_;
+  const std::shared_ptr<std::vector<Event>> events = events_;  // another thread may end the step meanwhile
   const size_t place = cursor_;
-  const Event& known = (*events_)[place];
+  const Event& known = (*events)[place];
   difference_ = "operator";
   if (known.function == nullptr || known.function->func.ptr() != func.ptr()) return missed_;
   difference_ = "thread";
   if (PyThread_get_thread_ident() != owner_) return missed_;
+  difference_ = "recursion limit";
+  if (calls_left() < kCallsLeft) return missed_;
   difference_ = "classes";
   for (nb::handle type : types) {
     if (!tensors_.is_plain_class(type.ptr())) return missed_;
   }
   PyObject* const named = kwargs.is_none() || PyDict_GET_SIZE(kwargs.ptr()) == 0 ? nullptr : kwargs.ptr();
   int64_t began = nanoseconds(CLOCK_MONOTONIC);
-  const Unseen unseen(unseen_);
-  busy_ = true;
+  release_deferred();
+  const uint64_t generation = generation_;
+  std::optional<Unseen> unseen(unseen_);
   bool is_known = false;
-  try {
-    is_known = begin(known, args.ptr(), named);
-  } catch (nb::python_error& error) {
-    broke(error);
+  {
+    const Busy busy(busy_);
+    try {
+      is_known = following_ && cursor_ == place && begin(known, args.ptr(), named);
+    } catch (nb::python_error& error) {
+      broke(error);
+    }
   }
-  busy_ = false;
   if (!is_known) return missed_;
   spent(began);
   const bool is_kernel = known.kind == EventKind::kKernel;
-  in_operator_ = is_kernel;
   nb::object result = nb::steal(PyObject_Call(func.ptr(), args.ptr(), named));
   if (!result) {
-    if (is_kernel) {
-      nb::python_error error;
-      failed_(func, args, kwargs, error.value());
-      throw error;
-    }
-    nb::raise_python_error();
+    if (!is_kernel) nb::raise_python_error();
+    nb::python_error error;
+    if (host_) failed_(func, args, kwargs, error.value());
+    throw error;
   }
+  if (!host_) return result;  // the capture has ended
   began = nanoseconds(CLOCK_MONOTONIC);
-  if (is_kernel && !in_operator_) {  // somebody has recorded it by other means meanwhile
-    cut_off_(func, args, kwargs, result);
-    return result;
-  }
-  if (!is_kernel && (!following_ || cursor_ != place)) {
-    nb::getattr(host_, "skipped")(func, args, kwargs, result);
-    return result;
-  }
-  busy_ = true;
   bool is_same = false;
-  try {
-    switch (known.kind) {
-      case EventKind::kKernel: is_same = end(known, args.ptr(), named, result.ptr()); break;
-      case EventKind::kAllocation: {
-        is_same = outputs_of(*known.function, args.ptr(), named, result.ptr(), found_) &&
-                  found_.size() == known.sources.size();
-        for (size_t i = 0; is_same && i < found_.size(); ++i) note(found_[i].tensor, known.sources[i]);
-        [[fallthrough]];
+  if (generation == generation_) {  // else somebody has recorded it by other means meanwhile
+    const Busy busy(busy_);
+    try {
+      if (is_kernel) {
+        is_same = end(known, args.ptr(), named, result.ptr());
+      } else if (known.kind != EventKind::kAllocation ||
+                 (outputs_of(*known.function, args.ptr(), named, result.ptr(), found_) &&
+                  found_.size() == known.sources.size())) {
+        for (size_t i = 0; i < known.sources.size(); ++i) note(found_[i].tensor, known.sources[i]);
+        if (generation == generation_) {
+          begins(known.link);
+          counts(known.function->kind);
+          ++order_;
+          ++cursor_;
+          is_same = true;
+        }
       }
-      default:
-        if (known.kind != EventKind::kAllocation) is_same = true;
-        if (!is_same) break;
-        begins(known.link);
-        ++order_;
-        counts(known.function->kind);
+    } catch (nb::python_error& error) {
+      broke(error);
     }
-  } catch (nb::python_error& error) {
-    broke(error);
   }
-  busy_ = false;
   spent(began);
-  if (is_same) {
-    in_operator_ = false;
-    ++cursor_;
-  } else if (is_kernel) {
+  if (is_same || !host_) return result;
+  if (is_kernel) {
     cut_off_(func, args, kwargs, result);
   } else {
-    nb::getattr(host_, "skipped")(func, args, kwargs, result);
+    skipped_(func, args, kwargs, result);
   }
   return result;
 }
@@ -812,45 +867,45 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
   if (!following_ || busy_ || in_operator_ || cursor_ >= events_->size() || PyThread_get_thread_ident() != owner_) {
     return false;
   }
-  const Event& known = (*events_)[cursor_];
+  const std::shared_ptr<std::vector<Event>> events = events_;
+  const Event& known = (*events)[cursor_];
   if (known.kind != EventKind::kValue || order_ != known.order || !are_equal(name.ptr(), known.name.ptr()) ||
       !are_equal(graph_id.ptr(), known.graph_id.ptr())) {
     return false;
   }
-  busy_ = true;
-  bool is_same = false;
+  const uint64_t generation = generation_;
+  const Busy busy(busy_);
   try {
     views_.resize(1);
     now_.outputs.resize(1);
     Slot& slot = now_.outputs[0];
     slot.slot = 0;
     slot.argument = 0;
-    is_same = observe(tensor.ptr(), false, false, nullptr, slot, views_[0]) && slot.is_same(known.outputs[0]);
-    if (is_same) {
-      found_.assign(1, {0, 0, tensor.ptr()});
-      stamp();
-      ++order_;
-      read(found_, views_, now_.outputs);
-      ++cursor_;
-    }
+    if (!observe(tensor.ptr(), false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
+    found_.assign(1, {0, 0, tensor.ptr()});
+    read(found_, views_, now_.outputs);
+    note_step();
+    if (generation != generation_) return false;
+    commit(true);
+    ++cursor_;
+    return true;
   } catch (nb::python_error& error) {
     broke(error);
   }
-  busy_ = false;
-  return is_same;
+  return false;
 }
 
 void Follower::broke(nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) {  // Ctrl-C
-    busy_ = false;
     throw error;
   }
-  broke_(error.value());
+  if (host_) broke_(error.value());
 }
 
 // A step that is learned
 
-bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order) {
+bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
+                    const nb::set& constants) {
   const Unseen unseen(unseen_);
   now_ = Event();
   now_.kind = static_cast<EventKind>(kind);
@@ -870,9 +925,7 @@ bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle arg
     slot.slot = each.slot;
     slot.argument = each.argument;
     if (!observe(each.tensor, false, true, nullptr, slot, view)) return false;
-    const char* text = PyUnicode_AsUTF8(slot.source.ptr());
-    if (text == nullptr) nb::raise_python_error();
-    slot.is_constant = std::strncmp(text, "data-", 5) == 0;
+    slot.is_constant = constants.contains(nb::int_(each.slot));
     now_.inputs.push_back(std::move(slot));
   }
   return true;

@@ -51,8 +51,12 @@ class Follower {
   bool follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor);
 
   void forget(int lesson);
+  // The capture has ended: lets go of the host.
+  void close();
   // Looks at an operator that is about to run, and whose inputs have been read; false where it cannot be followed.
-  bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order);
+  // `constants`: the slots of those that it gave their names.
+  bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
+            const nb::set& constants);
   // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
   // tensors, as (slot, dtype, shape, bytes, storage, offset, strides, version, source, skip) of inputs and outputs;
   // None where it cannot be followed.
@@ -69,7 +73,6 @@ class Follower {
   size_t place() const { return cursor_; }
   size_t size() const { return events_->size(); }
   bool is_following() const { return following_; }
-  bool is_busy() const { return busy_; }
   bool is_in_operator() const { return in_operator_; }
   bool missed_place() const { return missed_place_; }
   // What was different when an operator was missed the last time.
@@ -110,7 +113,7 @@ class Follower {
     nb::object source;
     bool is_unwritten = false;
     bool is_empty = false;
-    bool is_constant = false;  // of what was learned
+    bool is_constant = false;  // named by this operator
 
     bool is_same(const Slot& other) const;
   };
@@ -163,7 +166,9 @@ class Follower {
   void forget_written(const Function& function);
   void read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots);
   void counts(const nb::object& kind);
-  void stamp();
+  void note_step();
+  void commit(bool is_stamped);
+  void release_deferred();
   void spent(int64_t began);
   nb::object facts_of(const Slot& slot) const;
   bool is_comparable(PyObject* value) const;
@@ -174,7 +179,7 @@ class Follower {
   nb::object host_, missed_;
   // Of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
-      recorder_, tensor_class_, release_, cut_off_, failed_, broke_;
+      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, collectives_;
   nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
   Question ours_, mine_;
   nb::object position_, nodes_, recent_, earlier_;
@@ -182,9 +187,8 @@ class Follower {
              running_slot_ = 0, root_slot_ = 0, spent_slot_ = 0;
 
   std::map<PyObject*, std::unique_ptr<Function>> functions_;
-  std::map<int, std::vector<Event>> lessons_;
-  std::vector<Event> none_;
-  std::vector<Event>* events_ = &none_;
+  std::map<int, std::shared_ptr<std::vector<Event>>> lessons_;
+  std::shared_ptr<std::vector<Event>> events_ = std::make_shared<std::vector<Event>>();
   Event now_;  // what is looked at
   std::vector<PyObject*> arguments_;
   std::vector<Found> found_;
@@ -197,7 +201,8 @@ class Follower {
   size_t cursor_ = 0, first_event_ = 0;
   int64_t order_ = 0, timestamp_ = 0, last_node_ = -1;
   nb::object last_link_, step_;
-  std::vector<int64_t> timestamps_, rows_;
+  uint64_t generation_ = 0;  // grows with each `suspend`
+  std::vector<int64_t> timestamps_, rows_, new_rows_;
   nb::dict counted_;
 };
 

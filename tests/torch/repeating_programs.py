@@ -12,19 +12,20 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 9
+_CONSTANTS = [torch.full((4,), number) for number in (0.5, 1.5, 2.5)]
 
 
-def _net(*extra: nn.Module) -> nn.Module:
+def _net(*extra: nn.Module) -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *extra, nn.Linear(8, 4))
 
 
 def _train(
-    net: nn.Module,
+    net: nn.Sequential,
     optimizer: torch.optim.Optimizer,
     *,
     size: Callable[[int], int] = lambda step: 5,
-    before: Callable[[int, nn.Module], object] = lambda step, net: None,
+    before: Callable[[int, nn.Sequential], object] = lambda step, net: None,
     loss_of: Callable[[torch.Tensor, int], torch.Tensor] = lambda out, step: out.square().mean(),
     after: Callable[[int], object] = lambda step: None,
 ) -> list[torch.Tensor]:
@@ -82,7 +83,7 @@ def branches() -> Any:
             loss = loss + out.abs().sum() * 0.01
         return loss
 
-    def before(step: int, net: nn.Module) -> None:
+    def before(step: int, net: nn.Sequential) -> None:
         if step == 7:
             torch.ones(3).cumsum(0)
 
@@ -110,7 +111,7 @@ def failures() -> Any:
     net = _net()
     failed = []
 
-    def before(step: int, net: nn.Module) -> None:
+    def before(step: int, net: nn.Sequential) -> None:
         try:
             torch.ones(2, 3).mm(torch.ones(3 if step != 5 else 4, 2))
         except RuntimeError as error:
@@ -190,7 +191,8 @@ def double_backward() -> Any:
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
         x = torch.randn(3, 6, requires_grad=True)
         (gradient,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
-        return out.square().mean() + gradient.square().sum()
+        loss: torch.Tensor = out.square().mean() + gradient.square().sum()
+        return loss
 
     return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
 
@@ -199,8 +201,14 @@ def hooks() -> Any:
     net = _net()
     seen = []
     net[0].register_forward_hook(lambda module, args, out: out * 1.5)
-    net[2].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
-    net[2].register_full_backward_hook(lambda module, given, out: seen.append(out[0].sum().detach()))
+    last = net[2]
+    assert isinstance(last, nn.Linear)
+    last.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+
+    def note(module: nn.Module, given: Any, out: Any) -> None:
+        seen.append(out[0].sum().detach())
+
+    last.register_full_backward_hook(note)
     return _train(net, torch.optim.SGD(net.parameters(), 0.1)), seen
 
 
@@ -211,9 +219,10 @@ class _Twice(torch.autograd.Function):
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return gradient * 2 + x * 0
+        result: torch.Tensor = gradient * 2 + x * 0
+        return result
 
 
 def own_function() -> Any:
@@ -249,7 +258,7 @@ def another_thread() -> Any:
     """Operators of other threads between those of the one that trains, in some steps."""
     net = _net()
 
-    def before(step: int, net: nn.Module) -> None:
+    def before(step: int, net: nn.Sequential) -> None:
         if step in (5, 6):
             thread = threading.Thread(target=lambda: torch.ones(3).mul(2).sum())
             thread.start()
@@ -262,16 +271,29 @@ def swapped_memory() -> Any:
     """Parameters, buffers and gradients whose memory changes between steps."""
     net = _net(nn.BatchNorm1d(8))
 
-    def before(step: int, net: nn.Module) -> None:
-        weight = net[0].weight
+    def before(step: int, net: nn.Sequential) -> None:
+        first = net[0]
+        assert isinstance(first, nn.Linear)
+        weight = first.weight
         if step == 4:
             weight.data = weight.data.clone()
         if step == 5:
             weight.data = torch.cat([weight.data, weight.data])[:8]
         if step == 6:
-            net[0].weight = nn.Parameter(weight.detach() * 0.5)
+            first.weight = nn.Parameter(weight.detach() * 0.5)
 
     return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before), net.state_dict()
+
+
+def changing_constants() -> Any:
+    """Tensors of before the capture, of which another one is read in some steps, in the place of one or beside it."""
+    net = _net()
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        first, second = (_CONSTANTS[0], _CONSTANTS[1 if step in (5, 7) else 0])
+        return (out * first + second).square().mean() + (out + _CONSTANTS[2 if step > 6 else 1]).mean()
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
 
 
 def many_kinds() -> Any:
@@ -288,7 +310,8 @@ def many_kinds() -> Any:
         nothing = torch.zeros(0, 3).sum()
         pair = torch.stack([out, half]).unbind(0)
         chosen = net(embedding(index)).masked_fill(mask[:, None], 0.0)
-        return pair[0].mean() + pair[1].mean() + wave.mean() * 0 + nothing + chosen.square().mean()
+        loss: torch.Tensor = pair[0].mean() + pair[1].mean() + wave.mean() * 0 + nothing + chosen.square().mean()
+        return loss
 
     return _train(net, optimizer, loss_of=loss_of), embedding.weight
 
@@ -349,7 +372,8 @@ def transforms() -> Any:
 
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
         rows = torch.vmap(lambda row: (row * row).sum())(out)
-        return rows.mean() + torch.func.grad(lambda x: (x**3).sum())(out.detach()).mean() * 0
+        loss: torch.Tensor = rows.mean() + torch.func.grad(lambda x: (x**3).sum())(out.detach()).mean() * 0
+        return loss
 
     return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
 
@@ -384,7 +408,18 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
             arguments_that_look_alike,
         ),
         *(outputs_of_any_size, failures, two_optimizers, accumulation, train_and_evaluate, inference, checkpoints),
-        *(double_backward, hooks, own_function, views, another_thread, swapped_memory, many_kinds, attention, closures),
+        *(
+            double_backward,
+            hooks,
+            own_function,
+            views,
+            another_thread,
+            swapped_memory,
+            many_kinds,
+            changing_constants,
+            attention,
+            closures,
+        ),
         *(mixed_precision, function_mode, transforms, large_tensors),
     )
 }

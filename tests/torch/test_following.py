@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compile
 
 
 @pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+def followed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many operators were followed, by the kind, and how many were recorded otherwise while a step was followed."""
     found: Counter[str] = Counter()
     end_step = Following.end_step
@@ -33,13 +32,13 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         found["events"] += self.followed_events
 
     monkeypatch.setattr(Following, "end_step", counting)
-    yield found
+    return found
 
 
 def records_of(path: Path) -> list[tuple[Any, ...]]:
     """All that a dump says, but for time stamps."""
     dump = opdump.open(path)
-    found: list[tuple[Any, ...]] = [_facts(op, "timestamp") for op in dump.ops()]
+    found: list[tuple[Any, ...]] = [_facts(each.op, "timestamp") for each in dump.ops()]
     for tensor in dump.tensors(include_skipped=True):
         op = tensor.op
         found.append(
@@ -73,15 +72,14 @@ def test_a_followed_step_is_filed_as_a_recorded_one(
     program = PROGRAMS[name]
     torch.manual_seed(11)
     plain = answer_of(program)
-    recorded = captured(program, tmp_path / "recorded", monkeypatch, "0")
-    assert not followed
-    answer = captured(program, tmp_path / "followed", monkeypatch, "strict")
-    assert not differences(plain, recorded)
-    assert not differences(plain, answer)
-    one, other = records_of(tmp_path / "recorded"), records_of(tmp_path / "followed")
+    for follow in ("0", "strict"):  # from one line: it is in the records
+        answer = captured(program, tmp_path / follow, monkeypatch, follow)
+        assert not differences(plain, answer)
+        assert bool(followed) == (follow != "0")
+    one, other = records_of(tmp_path / "0"), records_of(tmp_path / "strict")
     assert len(one) == len(other)
     for expected, found in zip(one, other, strict=True):
         assert found == expected
-    assert (tmp_path / "recorded/report").read_text() == (tmp_path / "followed/report").read_text()
+    assert (tmp_path / "0/report").read_text() == (tmp_path / "strict/report").read_text()
     if name in FOLLOWED:
         assert followed["events"] > len(one) / 30, followed

@@ -193,6 +193,7 @@ class Recorder:
         """
         if self.is_over:
             return op
+        self.gather()
         with self._lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
                 self.end_step(op.step, is_part=True)
@@ -207,6 +208,7 @@ class Recorder:
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
         if outputs and self.plan.outputs and not self.is_over:
+            self.gather()
             with self._lock:
                 self._take(op, "output", outputs)
 
@@ -239,6 +241,16 @@ class Recorder:
         with self._lock:
             self._ops.append(op)
             self._entries += taken
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Who holds it records alone."""
+        return self._lock
+
+    def constant_at(self, op: OpRecord, slot: int) -> str:
+        """The name of the constant that was filed where this operator reads it; empty where none was."""
+        known = self._graphs.constant(op, slot)
+        return "" if known is None else f"data-{known}"
 
     @property
     def taken(self) -> Sequence[TensorSnapshot]:
@@ -324,6 +336,7 @@ class Recorder:
         """Counts and lists an operator that leaves no data (`op.skip` says why)."""
         if self.is_over:
             return
+        self.gather()
         if self._ops_in_parts + len(self._ops) >= self._most_ops:
             self.end_step(op.step, is_part=True)
         self._ops.append(op)

@@ -41,7 +41,7 @@ class CallDepth:
     def remove(self, calls: int) -> None:
         """So many less. Where more calls than that are running the limit stays until the next time."""
         with self._lock:
-            self._added -= calls
+            self._added = max(0, self._added - calls)  # `close` may have been here
             self._restore()
 
     def close(self) -> None:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -37,12 +37,13 @@ from opdump.adapters.torch.private_names import (
     hold_weakly,
     sequence_number,
 )
+from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.sites import Site
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
 from opdump.kernels import DTYPE_CODES, NATIVE_FOLLOWER
-from opdump.recorder import LiveTensor, TensorSnapshot
+from opdump.recorder import TensorSnapshot, beside_the_program
 from opdump.records import OpRecord, SkipReason
 from opdump.step_columns import BlockPattern, BlockRun, BlockTensor, OperatorSequence, TensorFacts
 
@@ -54,6 +55,23 @@ _MOST_PATTERNS: Final = 64
 State = Literal["learning", "following", "paused", "off"]
 Named = tuple[int, str, str, object, str, object]
 """What `Sites.next` was asked for."""
+
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def _alone(
+    method: Callable[Concatenate[Following, _Given], _Result],
+) -> Callable[Concatenate[Following, _Given], _Result]:
+    """A method that runs in one thread at a time. The recorder, which is called in there and calls back, has the lock."""
+
+    @wraps(method)
+    def call(following: Following, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        with following.recorder.lock:
+            return method(following, *args, **kwargs)
+
+    return call
 
 
 class Kind(IntEnum):
@@ -97,11 +115,12 @@ class Following:
 
     def __init__(self, mode: CaptureMode) -> None:
         self._mode = mode
-        self.recorder = mode.recorder
+        self.recorder = self._recorder = mode.recorder
         self.observer = mode.observer
         self._naming = mode.naming
         self._sites = mode.naming.sites
-        self._reader: Any = mode.recorder.reader
+        assert isinstance(mode.recorder.reader, TensorReader), "`follower_of` asks first"
+        self._reader = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
         self._lessons: Lessons[_Lesson] = Lessons(_Lesson)
@@ -122,6 +141,7 @@ class Following:
         self._taken_over: Any = None
         """The operator that is running, where somebody had to record it while it did."""
         self._in_flight: tuple[int, list[int], int] | None = None
+        """Its time stamp, the rows of its inputs, and its step."""
         # What the follower asks.
         self.dispatch_depth, self.graph_task, self.autograd_node = dispatch_depth, graph_task, autograd_node
         self.sequence_number, self.is_grad_enabled, self.unseen = sequence_number, torch.is_grad_enabled, unseen
@@ -133,7 +153,7 @@ class Following:
         self.sources, self.parts = provenance.sources, provenance.parts
         self.first, self.held, self.unwritten = storages.first, storages.held, mode.unwritten
         self.parameter_scopes = mode.naming.parameter_scopes
-        self.release, self.clock = mode.recorder.release, mode.recorder.clock
+        self.clock, self.collectives = mode.recorder.clock, mode.collectives
         assert NATIVE_FOLLOWER is not None, "`follower_of` asks first"
         self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
         self.follow: Callable[..., Any] = self._follower.follow
@@ -142,6 +162,7 @@ class Following:
 
     # Steps
 
+    @_alone
     def end_step(self) -> None:
         """A step has ended, and been filed."""
         if threading.get_ident() != self._owner:
@@ -162,10 +183,11 @@ class Following:
             return "other" if self._was_followed else "off"
         return "stale" if self._follower.missed_place or self._pauses * 8 > len(events) else "same"
 
+    @_alone
     def next_step(self) -> None:
         """The next one begins."""
         self._synced = self._pauses = self.followed_events = 0
-        self._event = self._taken_over = self._in_flight = None
+        self._event = self._in_flight = None
         self._is_spoilt = False
         links = self._naming.links
         nodes = links.mine()
@@ -188,35 +210,37 @@ class Following:
         self._was_followed = state in ("following", "paused") or (state == "off" and self._was_followed)
         self._mode.follow = self.follow if state == "following" else None
 
+    @_alone
     def close(self) -> None:
-        """Lets go of everything: the follower holds this object."""
-        self._suspend()
+        """The capture has ended: the follower lets go of this object. An operator may be running."""
         self._set("off")
-        del self._follower, self.follow
+        self.recorder.gather = lambda: None
+        self._follower.close()
 
     # Where CaptureMode records
 
     def pause(self) -> None:
         """CaptureMode is about to record something itself."""
-        if self.state == "following":
-            if threading.get_ident() != self._owner:
-                while self._follower.is_busy:
-                    time.sleep(0)
-                self._leave()
-            elif self._follower.is_in_operator:
-                self._leave()
-            else:
-                self._suspend()
-                self.gather()
-                self._pauses += 1
-                self._set("paused")
-        elif self.state in ("learning", "paused") and threading.get_ident() != self._owner:
+        if self.state != "off":
+            self._pause()
+
+    @_alone
+    def _pause(self) -> None:
+        if threading.get_ident() != self._owner or self._follower.is_in_operator:
             self._leave()
+        elif self.state == "following":
+            self._suspend()
+            self._hand_over()
+            self._pauses += 1
+            self._set("paused")
 
     def passed(self, site: Site | None) -> None:
         """CaptureMode has recorded an operator, or counted one where there is no site: where it is the expected one, following goes on."""
-        if self.state != "paused":
-            return
+        if self.state == "paused":
+            self._passed(site)
+
+    @_alone
+    def _passed(self, site: Site | None) -> None:
         place = self._follower.place
         order, timestamp = self._naming.counters
         if place < len(self._lesson.events):
@@ -229,9 +253,18 @@ class Following:
         self._leave()
 
     def gather(self) -> None:
-        """Hands over to the recorder what was followed since the last time."""
-        if self.state != "following" and self.state != "paused":
-            return
+        """Hands over to the recorder what was followed since the last time, an operator that is running with it."""
+        if self.state == "following":
+            self._gather()
+
+    @_alone
+    def _gather(self) -> None:
+        if self._follower.is_in_operator:
+            self._leave()
+        elif self.state == "following":
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         first, last, step, timestamps, rows, counted = self._follower.take()
         for kind, count in counted.items():
             self.recorder.count_op(kind, count)
@@ -247,13 +280,13 @@ class Following:
 
     def _leave(self) -> None:
         """From now on, until the step ends, CaptureMode records."""
-        if self.state == "following" and self._follower.is_in_operator:
-            self._taken_over = self._take_over()
-        else:
-            self._suspend()
-            self.gather()
-        self._is_spoilt = True
-        self._set("off" if self.state != "learning" else "learning")
+        if self.state == "following":
+            if self._follower.is_in_operator:
+                self._taken_over = self._take_over()
+            else:
+                self._suspend()
+                self._hand_over()
+        self._set("off")
 
     def _suspend(self) -> None:
         """Brings everybody who counts operators up to the follower."""
@@ -285,7 +318,7 @@ class Following:
         assert event.schema is not None
         self._count(event, calls)
         self._synced = place + 1
-        self.gather()
+        self._hand_over()
         assert self._in_flight is not None, "an operator that runs has a time stamp"
         timestamp, rows, step = self._in_flight
         self._in_flight = None
@@ -301,10 +334,14 @@ class Following:
 
     # What the follower calls
 
+    def release(self) -> None:
+        """What was kept back belongs to the step that runs."""
+        _released(self)
+
     def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """The running operator has returned something else than was expected."""
-        running, schema = self._running(func, args, kwargs or {})
         kwargs = kwargs or {}
+        running, schema = self._running(func, args, kwargs)
         self._mode.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
 
     def failed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, error: BaseException) -> None:
@@ -322,6 +359,7 @@ class Following:
         if os.environ.get("OPDUMP_FOLLOW") == "strict":
             raise error
 
+    @_alone
     def _running(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, OperatorSchema]:
         schema = self._mode.schema(func)
         running, self._taken_over = self._taken_over, None
@@ -366,7 +404,10 @@ class Following:
         op: OpRecord = running.op
         event = _Event(Kind.KERNEL, op.order, running.site, self._numbered(), schema, running.link, op)
         is_whole = func is not None and not op.skip and running.site.described
-        if not is_whole or not self._follower.look(Kind.KERNEL, func, schema, args, kwargs, op.order):
+        constants = {
+            slot for slot, _, _, source, _ in running.inputs if source and source == self.recorder.constant_at(op, slot)
+        }
+        if not is_whole or not self._follower.look(Kind.KERNEL, func, schema, args, kwargs, op.order, constants):
             event.kind = Kind.OTHER
         if self._event is not None:  # one within another
             self._is_spoilt = True
@@ -409,7 +450,11 @@ class Following:
         kind = Kind.QUICK if site is None else Kind.ALLOCATION if schema.kind == "allocation" else Kind.LISTED
         event = _Event(kind, order, site, None if site is None else self._numbered(), schema, link)
         facts = None
-        if func is not None and not is_listed_anew and self._follower.look(kind, func, schema, args, kwargs, order):
+        if (
+            func is not None
+            and not is_listed_anew
+            and self._follower.look(kind, func, schema, args, kwargs, order, set())
+        ):
             found = tensors_returned(schema, args, kwargs, result) if kind is Kind.ALLOCATION else []
             sources = [site.source(slot) for slot, _, _ in found] if site is not None else []
             facts = self._follower.learn(args, kwargs, result, link, sources)
@@ -463,6 +508,11 @@ class Following:
                 self._lesson.patterns.clear()
             known = self._lesson.patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
         return known
+
+
+@beside_the_program
+def _released(following: Following) -> None:
+    following.recorder.release()
 
 
 def follower_of(mode: CaptureMode) -> Following | None:

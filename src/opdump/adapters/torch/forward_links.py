@@ -108,7 +108,7 @@ class ForwardLinks(Generic[Link]):
         for ident, nodes in list(self._threads.items()):
             if nodes.recent:
                 nodes.earlier, nodes.recent = nodes.recent, {}
-            elif not nodes.earlier:
+            elif not nodes.earlier or ident != threading.get_ident():
                 self._threads.pop(ident, None)
                 nodes.listed = False
             nodes.last, nodes.link = -1, None
