@@ -4,7 +4,8 @@
 
 One process, one torch thread; ten minutes. Printed is the ratio to the plain step, in CPU seconds of the process (a disk is waited for by
 others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `empty mode` records nothing: a
-dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `tensors` and `packed` are
+dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `not followed` are statistics
+where steps that repeat are recorded in Python as all others (OPDUMP_FOLLOW=0). `tensors` and `packed` are
 tensors and statistics, with a file for each tensor and with one file for all (`layout="packed"`); the files are removed again.
 """
 
@@ -13,12 +14,13 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import random
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +42,13 @@ _KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
     "empty mode": None,
     "not dumped": {"saved_data": "statistic", "iteration": "1000"},
     "statistics": {"saved_data": "statistic", "statistic_category": _ALL},
+    "not followed": {"saved_data": "statistic", "statistic_category": _ALL},
     "+ md5": {"saved_data": "statistic", "statistic_category": (*_ALL, "md5")},
     "tensors": {"saved_data": "full", "statistic_category": _ALL},
     "packed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
 }
-_WARM_UP = 3
-"""The first steps name what they meet and fill caches."""
+_WARM_UP = 6
+"""The first steps name what they meet and fill caches, and are learned."""
 _SHORT: Final = 0.2
 """Seconds of plain steps that are timed at least, in a round."""
 
@@ -59,31 +62,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", choices=list(STEPS), action="append")
+    parser.add_argument("--kind", choices=list(_KINDS)[1:], action="append", help="besides plain; all without it")
     arguments = parser.parse_args()
+    kinds = ["plain", *(arguments.kind or list(_KINDS)[1:])]
     torch.set_num_threads(1)
     keep_freed_memory()
     logging.getLogger("opdump").setLevel(logging.ERROR)  # that nothing was captured is what is measured
     print(f"kernels: {active()}; torch {torch.__version__}; CPU seconds, ratios to plain with their 95 % intervals")
-    print(f"{'workload':13}{'plain':>10}" + "".join(f"{kind:>20}" for kind in list(_KINDS)[1:]))
+    print(f"{'workload':13}{'plain':>10}" + "".join(f"{kind:>20}" for kind in kinds[1:]))
     for name in arguments.only or STEPS:
-        seconds = _measured(STEPS[name](), arguments.rounds)
+        seconds = _measured(STEPS[name](), arguments.rounds, kinds)
         plain = statistics.median(seconds["plain"])
         cells = []
-        for kind in list(_KINDS)[1:]:
+        for kind in kinds[1:]:
             ratios = [value / base for value, base in zip(seconds[kind], seconds["plain"], strict=True)]
             low, high = interval(ratios)
             cells.append(f"{statistics.median(ratios):.2f} ({low:.2f}-{high:.2f})")
         print(f"{name:13}{plain * 1e3:7.2f} ms" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 
-def _measured(step: Step, rounds: int) -> dict[str, list[float]]:
+def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[float]]:
     """CPU seconds of a step by kind, one value a round."""
     for _ in range(_WARM_UP):
         step()
     timed = max(3, int(_SHORT / max(seconds_of(step, 3), 1e-9)))
-    seconds: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds + 1):
-        for kind in random.sample(list(_KINDS), len(_KINDS)):
+        for kind in random.sample(kinds, len(kinds)):
             gc.collect()
             with under(kind):
                 for _ in range(_WARM_UP):
@@ -103,6 +108,7 @@ def under(kind: str) -> Iterator[None]:
         return
     options = _KINDS[kind]
     root = Path(tempfile.mkdtemp(prefix="opdump-table-"))
+    os.environ["OPDUMP_FOLLOW"] = "0" if kind == "not followed" else ""
     try:
         with nullcontext() if options is None else opdump.capture(path=root, **{"iteration": "all", **options}):
             yield

@@ -321,7 +321,8 @@ NB_MODULE(_native, m) {
       .def("follow", &opdump::Follower::follow, "func"_a, "types"_a, "args"_a, "kwargs"_a.none())
       .def("follow_value", &opdump::Follower::follow_value, "name"_a, "graph_id"_a, "tensor"_a)
       .def("forget", &opdump::Follower::forget, "lesson"_a)
-      .def("look", &opdump::Follower::look, "kind"_a, "func"_a, "schema"_a, "args"_a, "kwargs"_a.none(), "order"_a, "constants"_a)
+      .def("look", &opdump::Follower::look, "kind"_a, "func"_a, "schema"_a, "args"_a, "kwargs"_a.none(), "order"_a,
+           "constants"_a)
       .def("close", &opdump::Follower::close)
       .def("learn", &opdump::Follower::learn, "args"_a, "kwargs"_a.none(), "result"_a.none(), "link"_a.none(),
            "sources"_a)

@@ -18,7 +18,7 @@ from opdump.records import OpRecord
 SOURCE = Path(opdump.__file__).parent
 OF_RECORDER = {"op", "io", "slot", "argument", "source", "statistics"}
 """Parts that `belongs` and the `settle` methods set, and nobody else."""
-MOVED = {"recorder/recorder.py": {"op"}, "recorder/operator_recorder.py": {"op"}}
+MOVED = {"recorder/step_parts.py": {"op"}, "recorder/operator_recorder.py": {"op"}}
 """But for this: a held operator may turn out to be of another step."""
 TWIN = "kernels/batch_summarizer.py"
 

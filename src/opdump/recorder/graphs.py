@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from opdump.graph import GraphBuilder
-from opdump.recorder.writers import StepWriter
+from collections.abc import Mapping
+
+from opdump.graph import Graph, GraphBuilder
+from opdump.recorder.writers import StepWriter, SupportsGraphFiles
 from opdump.records import OpRecord
 
 
@@ -23,9 +25,17 @@ class GrowingGraphs:
             builder = self._builders[graph_id] = GraphBuilder(graph_id, root_name)
         return builder
 
-    def constant(self, op: OpRecord, slot: int) -> int | None:
-        """The number of the constant that an operator reads there; None for a new one."""
-        return self._constants.get((op.graph_id, op.op_name, slot))
+    def file(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """Files a graph that the runtime has described itself, in these files where the layout has some."""
+        if isinstance(self._writer, SupportsGraphFiles):
+            self._writer.write_graph_files(graph, files)
+        else:
+            self._writer.write_graph(graph)
+
+    def constant_name(self, op: OpRecord, slot: int) -> str:
+        """The name of the constant that an operator reads there; empty for a new one."""
+        known = self._constants.get((op.graph_id, op.op_name, slot))
+        return "" if known is None else f"data-{known}"
 
     def add_constant(self, op: OpRecord, slot: int) -> int:
         number = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)

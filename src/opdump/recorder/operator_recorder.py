@@ -59,7 +59,7 @@ class OperatorRecorder(Recorder):
 
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
-        with self._lock:
+        with self.lock:
             self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])  # a block is of one graph
             self._sort()
             super().take_block(sequence, step, timestamps, tensors)
@@ -68,7 +68,7 @@ class OperatorRecorder(Recorder):
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
         if self.is_over:
             return op
-        with self._lock:
+        with self.lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
                 self.end_step(op.step, is_part=True)
             self._graphs_ran.add(op.graph_id)
@@ -80,7 +80,7 @@ class OperatorRecorder(Recorder):
         """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
         if self.is_over:
             return
-        with self._lock:
+        with self.lock:
             self._ran(op, self._open.pop(id(op), []), outputs)
 
     @told_where_it_stops
@@ -92,7 +92,7 @@ class OperatorRecorder(Recorder):
         """
         if self.is_over:
             return
-        with self._lock:
+        with self.lock:
             taken = self._open.pop(id(opened or op), [])
             for entry in taken:
                 entry.op = op
@@ -100,7 +100,7 @@ class OperatorRecorder(Recorder):
 
     def abandoned_op(self, op: OpRecord) -> None:
         """Forgets what was read of an operator that turned out to be none, or that somebody cut off."""
-        with self._lock:
+        with self.lock:
             self._open.pop(id(op), None)
             self._forget_rows()
 
@@ -113,7 +113,7 @@ class OperatorRecorder(Recorder):
 
     @told_where_it_stops
     def place(self) -> None:
-        with self._lock:
+        with self.lock:
             waited = self._place is not None
             super().place()
             if waited and not self.is_deferring:
@@ -121,7 +121,7 @@ class OperatorRecorder(Recorder):
 
     @told_where_it_stops
     def release(self) -> None:
-        with self._lock:
+        with self.lock:
             if self._held:
                 self.place()
             held, self._held, self._held_bytes = self._held, [], 0
@@ -130,7 +130,7 @@ class OperatorRecorder(Recorder):
             super().release()
 
     def discard(self) -> None:
-        with self._lock:
+        with self.lock:
             self._held, self._held_bytes = [], 0
             super().discard()
 
@@ -211,7 +211,7 @@ class OperatorRecorder(Recorder):
 
     def _forget_rows(self) -> None:
         # Rows of operators that run in other threads, or wait for the end of the step, are still needed.
-        if not self._open and not self._held and not self._parts and not self._entries:
+        if not self._open and not self._held and not self._parts and not self.taken:
             self.reader.clear()
 
     def _close(self, finished: Finished) -> None:
@@ -263,7 +263,7 @@ class OperatorRecorder(Recorder):
             self.tally.lost([op], len(taken))
             return
         self._ops.append(op)
-        self._entries += taken
+        self.taken += taken
         for entry, file in zip(taken, files, strict=True):
             if entry.elements is not None:
                 entry.elements.filed(file)

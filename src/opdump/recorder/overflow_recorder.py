@@ -61,7 +61,7 @@ class OverflowRecorder(OperatorRecorder):
         """Inputs of operators that run now, and that stay what they are."""
 
     def abandoned_op(self, op: OpRecord) -> None:
-        with self._lock:
+        with self.lock:
             self._later.pop(id(op), None)
             super().abandoned_op(op)
 

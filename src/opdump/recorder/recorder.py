@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
-from opdump.graph import Graph, GraphBuilder, GraphValue
+from opdump.graph import Graph, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
@@ -46,14 +46,14 @@ from opdump.recorder.step_parts import (
     EndedStep,
     TakenPart,
     all_ops,
-    changed_run,
+    changed,
     count_tensors,
     merged,
     records_of_step,
     steps_of,
 )
 from opdump.recorder.tally import Tally
-from opdump.recorder.writers import StepWriter, SupportsGraphFiles, SupportsHistory
+from opdump.recorder.writers import StepWriter, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics, Extremes
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
@@ -96,6 +96,8 @@ class Recorder:
         self._writer = writer = guarded(writer, self._failed)
         self.bounds.reader, self.bounds.writer = reader, writer
         self._graphs = GrowingGraphs(writer)
+        self.graph: Final = self._graphs.of
+        self.constant_at: Final = self._graphs.constant_name
         self._filing = StepFiling(
             plan, writer, self.tally, self._checks, self.bounds, self._step_filed, lambda: self.is_over
         )
@@ -117,9 +119,11 @@ class Recorder:
         self._ops_in_parts = 0
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
-        self._entries: list[TensorSnapshot] = []
+        self.taken: list[TensorSnapshot] = []
+        """The tensors that were taken one by one since the last run, or since the step began."""
         self._filed_ops = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Who holds it records alone."""
         self._place: Callable[[], int] | None = None
         self.when_placed: list[Callable[[int], object]] = []
         """Called with the number that the process turned out to have."""
@@ -139,7 +143,7 @@ class Recorder:
     @told_where_it_stops
     def place(self) -> None:
         """From now on files are written, into the directory of the rank that the process has by now."""
-        with self._lock:
+        with self.lock:
             place, self._place = self._place, None
             if place is None:
                 return
@@ -159,17 +163,10 @@ class Recorder:
         """What was found first in the steps that were filed."""
         return self._filing.verdict
 
-    def graph(self, graph_id: int, root_name: str = "") -> GraphBuilder:
-        return self._graphs.of(graph_id, root_name)
-
     def file_graph(self, graph: Graph, files: Mapping[str, bytes]) -> None:
         """Files a graph that the runtime has described itself, in `files` by their paths in MindSpore's synchronous layout."""
-        if self.is_over:
-            return
-        if isinstance(self._writer, SupportsGraphFiles):
-            self._writer.write_graph_files(graph, files)
-        else:
-            self._writer.write_graph(graph)
+        if not self.is_over:
+            self._graphs.file(graph, files)
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
         """These graphs executed something in a step, whether or not something of it is recorded."""
@@ -194,7 +191,7 @@ class Recorder:
         if self.is_over:
             return op
         self.gather()
-        with self._lock:
+        with self.lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
                 self.end_step(op.step, is_part=True)
             self._ops.append(op)
@@ -209,7 +206,7 @@ class Recorder:
         """Reads the outputs of an operator that has run."""
         if outputs and self.plan.outputs and not self.is_over:
             self.gather()
-            with self._lock:
+            with self.lock:
                 self._take(op, "output", outputs)
 
     @property
@@ -222,7 +219,7 @@ class Recorder:
         """Reads what operators read and wrote that have run one after the other; their slots name tensors by place among `tensors`."""
         if self.is_over or self._blocks_of is None:
             return
-        with self._lock:
+        with self.lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
                 self.end_step(step, is_part=True)
             facts, rows = self._blocks_of.take_block(tensors)
@@ -231,37 +228,22 @@ class Recorder:
 
     def add_run(self, run: BlockRun) -> None:
         """Appends operators that ran one after the other; the reader has their summaries."""
-        with self._lock:
+        with self.lock:
             parts, count = [*self._gathered(), run], self._ops_in_parts + len(self._ops) + len(run.timestamps)
             self._forget_records()
             self._parts, self._ops_in_parts = parts, count
 
     def add_single(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> None:
         """Appends an operator, and what was read of it."""
-        with self._lock:
+        with self.lock:
             self._ops.append(op)
-            self._entries += taken
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Who holds it records alone."""
-        return self._lock
-
-    def constant_at(self, op: OpRecord, slot: int) -> str:
-        """The name of the constant that was filed where this operator reads it; empty where none was."""
-        known = self._graphs.constant(op, slot)
-        return "" if known is None else f"data-{known}"
-
-    @property
-    def taken(self) -> Sequence[TensorSnapshot]:
-        """The tensors that were taken one by one since the last run, or since the step began."""
-        return self._entries
+            self.taken += taken
 
     @told_where_it_stops
     def read_ahead(self, tensors: Any) -> None:
         """Reads tensors that `take_block` is given later, when their memory is gone."""
         if self._blocks_of is not None and not self.is_over:
-            with self._lock:
+            with self.lock:
                 self._blocks_of.take_ahead(tensors)
 
     def _all_parts(self) -> list[TakenPart]:
@@ -270,10 +252,10 @@ class Recorder:
         return self._gathered()
 
     def _gathered(self) -> list[TakenPart]:
-        return [*self._parts, Singles(self._ops, self._entries)] if self._ops or self._entries else self._parts
+        return [*self._parts, Singles(self._ops, self.taken)] if self._ops or self.taken else self._parts
 
     def _forget_records(self) -> None:
-        self._parts, self._ops_in_parts, self._ops, self._entries = [], 0, [], []
+        self._parts, self._ops_in_parts, self._ops, self.taken = [], 0, [], []
 
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
@@ -285,17 +267,17 @@ class Recorder:
 
     def abandon(self) -> None:
         """In a forked process: a thread that is not there any more may have held the lock."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def defer(self) -> None:
         """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
-        with self._lock:
+        with self.lock:
             self.is_deferring = not self._all_parts() and not self._counted and not self.is_over
 
     @told_where_it_stops
     def release(self) -> None:
         """The held operators belong to the step that they name."""
-        with self._lock:
+        with self.lock:
             if self.is_deferring:
                 self.is_deferring = False
                 self._files.write_ready()
@@ -303,28 +285,18 @@ class Recorder:
     @told_where_it_stops
     def reassign_step(self, step: int) -> None:
         """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
-        with self._lock:
+        with self.lock:
             self._change_ops(lambda op: replace(op, step=step, order=op.order + self._filed_ops))
             self.release()
 
     def _change_ops(self, change: Callable[[OpRecord], OpRecord]) -> None:
-        parts, count = self._all_parts(), self._ops_in_parts + len(self._ops)
-        singles = merged(parts)
-        found = {id(op): change(op) for op in singles.ops}
-        for entry in singles.tensors:
-            entry.op = found.get(id(entry.op), entry.op)
+        parts, count = changed(self._all_parts(), change), self._ops_in_parts + len(self._ops)
         self._forget_records()
-        self._parts = [
-            replace(part, ops=[found[id(op)] for op in part.ops])
-            if isinstance(part, Singles)
-            else changed_run(part, change)
-            for part in parts
-        ]
-        self._ops_in_parts = count
+        self._parts, self._ops_in_parts = parts, count
 
     def discard(self) -> None:
         """The held operators belong to no step that is dumped: nothing of them was filed yet."""
-        with self._lock:
+        with self.lock:
             self.gather()
             self.is_deferring = False
             self._forget_records()
@@ -343,22 +315,22 @@ class Recorder:
 
     def count_op(self, reason: SkipReason, count: int = 1) -> None:
         """Counts operators that leave no data and were listed before, in this step or an earlier one."""
-        with self._lock:
+        with self.lock:
             if count and not self.is_over:
                 self._counted[reason] += count
 
     @told_where_it_stops
     def constant(self, op: OpRecord, live: Live) -> str:
         """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
-        known = self._graphs.constant(op, live.slot)
-        if known is not None or self.is_over:
-            return f"data-{known or 0}"
-        with self._lock:
+        known = self._graphs.constant_name(op, live.slot)
+        if known or self.is_over:
+            return known or "data-0"
+        with self.lock:
             data_id = self._graphs.add_constant(op, live.slot)
         facts = self.reader.skip(live.tensor, "not selected")
         self.graph(op.graph_id).add_constant(GraphValue(f"data-{data_id}", facts.dtype, facts.shape))
         if self.bounds.takes_elements and self._files.takes_constants and self.plan.mode.files_values:
-            with self._lock:
+            with self.lock:
                 taken = self.reader.take(live.tensor)
                 taken.belongs(op, "output", 0, "", "")
                 self._files.add_constant(data_id, taken)
@@ -367,7 +339,7 @@ class Recorder:
     @told_where_it_stops
     def end_step(self, step: int, *, is_part: bool = False) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded. `is_part`: it goes on."""
-        with self._lock, no_garbage_collection():
+        with self.lock, no_garbage_collection():
             self.release()
             before = self.tally.executed
             if not self.is_over:
@@ -425,7 +397,7 @@ class Recorder:
 
     def end_run(self) -> None:
         """The run has ended: what is kept in memory is filed where a trigger has fired, or counted as left out."""
-        with self._lock:
+        with self.lock:
             self._filing.end_run()
 
     def unmatched_kernels(self) -> list[str]:
@@ -450,7 +422,7 @@ class Recorder:
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, OpdumpError):
             error = stopped_by(self.plan.path, error)
-        with self._lock:
+        with self.lock:
             first, self.failure = self.failure is None, self.failure or error
             if self.plan.on_error == "stop":
                 raise error if first else once_more(self.failure)
@@ -470,7 +442,7 @@ class Recorder:
 
     def lose_step(self) -> bool:
         """What is recorded and not filed cannot be filed any more; whether there was anything."""
-        with self._lock:
+        with self.lock:
             before = self.tally.executed
             self._lose()
             return self.tally.executed > before
@@ -486,7 +458,7 @@ class Recorder:
         self.reader.clear()
 
     def _take(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> None:
-        reader, entries = self.reader, self._entries
+        reader, entries = self.reader, self.taken
         if self._checks is not None:
             lives = self._checks.look(op, io, lives)
         if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):

@@ -89,8 +89,21 @@ def steps_of(parts: Iterable[TakenPart]) -> set[int]:
     return steps
 
 
-def changed_run(run: BlockRun, change: Callable[[OpRecord], OpRecord]) -> BlockRun:
-    """The run with other operators: `change` gives them another step, rank or order, and all of them the same way."""
+def changed(parts: Sequence[TakenPart], change: Callable[[OpRecord], OpRecord]) -> list[TakenPart]:
+    """The parts with other operators: `change` gives all of them another step, rank or order, and the same way."""
+    singles = merged(parts)
+    found = {id(op): change(op) for op in singles.ops}
+    for entry in singles.tensors:
+        entry.op = found.get(id(entry.op), entry.op)
+    return [
+        replace(part, ops=[found[id(op)] for op in part.ops])
+        if isinstance(part, Singles)
+        else _changed_run(part, change)
+        for part in parts
+    ]
+
+
+def _changed_run(run: BlockRun, change: Callable[[OpRecord], OpRecord]) -> BlockRun:
     before = run.op(0)
     after = change(before)
     return replace(run, step=after.step, rank_id=after.rank_id, later=run.later + after.order - before.order)

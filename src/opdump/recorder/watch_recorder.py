@@ -18,7 +18,7 @@ class WatchRecorder(OperatorRecorder):
         """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
         if self.is_over:
             return
-        with self._lock:
+        with self.lock:
             taken = self._read(op, "output", outputs)
             self._settle(taken)
             for entry in taken:
@@ -30,7 +30,7 @@ class WatchRecorder(OperatorRecorder):
         """Files what the outputs of a watched operator hold now; `op` is named for it (`WatchedLook`)."""
         if self.is_over:
             return
-        with self._lock:
+        with self.lock:
             taken = self._read(op, "output", outputs)
             self._settle(taken)
             self._file(Finished(op, taken))

@@ -181,7 +181,7 @@ class _Capture(TrainingListener):
     def abandon(self) -> str:
         """Leaves a forked process: what is captured is its parent's."""
         self._mode.closed = True
-        self._mode.follow = self._mode.following = self._mode.values.following = None
+        self._mode.abandon()
         for part in reversed(self._parts()):
             part.detach()
         self._switch(False)

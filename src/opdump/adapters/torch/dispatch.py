@@ -28,9 +28,7 @@ from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.naming import Link, Naming
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import (
-    autograd_node,
     dispatch_depth,
-    graph_task,
     operator_schema,
     sequence_number,
 )
@@ -50,6 +48,7 @@ from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.torch.values import ProgramValues
 from opdump.adapters.torch.watching import Watches
+from opdump.adapters.torch.without_kernel import WithoutKernel
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
@@ -100,8 +99,6 @@ class CaptureMode(RecordingMode):
         self.storages = Storages() if storages is None else storages
         self.provenance = Provenance(self.storages)
         self._foreign: dict[type, bool] = {}
-        self.unwritten: set[str] = set()
-        """Outputs of allocations: whoever reads such memory reads what happened to be there."""
         self.watches: Watches | None = None
         if plan.mode.watches:
             assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
@@ -122,7 +119,8 @@ class CaptureMode(RecordingMode):
         """`count`: operators with a kernel that this thread has run."""
         self.follow: Callable[..., Any] | None = None
         """Asked first of each operator, where the step is followed."""
-        self.following = follower_of(self)
+        self.without_kernel = WithoutKernel(recorder, observer, self.naming, self.provenance, self._describe)
+        self.following = self.without_kernel.following = follower_of(self)
         self._missed = None if self.following is None else self.following.missed
         self.values.following = self.following
 
@@ -196,7 +194,7 @@ class CaptureMode(RecordingMode):
             if schema.kind:
                 result = func(*args, **kwargs)
                 if not self._calls_only:
-                    self.skipped(schema, args, kwargs, result, func)
+                    self.without_kernel.ran(schema, args, kwargs, result, func)
                 return result
             if self._calls_only:
                 self._launches()
@@ -221,7 +219,7 @@ class CaptureMode(RecordingMode):
             result = call()
             if not self._calls_only and self.failures is None:
                 with unseen():
-                    self.skipped(schema, args, kwargs, result)
+                    self.without_kernel.ran(schema, args, kwargs, result)
             return result
         return self._run_outside(
             schema,
@@ -326,7 +324,11 @@ class CaptureMode(RecordingMode):
         self.closed = True
         if self.following is not None:
             self.following.close()
-            self.following = self.values.following = None
+            self.following = self.values.following = self.without_kernel.following = None
+
+    def abandon(self) -> None:
+        """In a forked process: a thread that is not there may have held the lock that `close` waits for."""
+        self.follow = self.following = self.values.following = self.without_kernel.following = None
 
     def next_step(self) -> None:
         """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
@@ -367,7 +369,7 @@ class CaptureMode(RecordingMode):
             return self._recorder.constant(op, Live(slot, argument, tensor))
 
         named = constant if selected and self._names_constants and schema.kernel != WAIT else None
-        running.inputs = self.provenance.lives(inputs, self.unwritten, named)
+        running.inputs = self.provenance.lives(inputs, self.without_kernel.unwritten, named)
         learns = following is not None and following.state == "learning"
         if learns and following is not None:
             following.begins()
@@ -434,7 +436,7 @@ class CaptureMode(RecordingMode):
         else:
             self._record_outputs(op, schema, outputs, result)
         if not site.described:
-            self._describe(running, schema, outputs)
+            self._describe(op, site, schema, running.inputs, outputs)
         if self.following is not None:
             self.following.learns(site, args, kwargs, result)
 
@@ -463,78 +465,15 @@ class CaptureMode(RecordingMode):
         if self.watches is not None:
             self.watches.ran(op, outputs, collective=schema.asynchronous)
 
-    @beside_the_program
-    def skipped(
-        self,
-        schema: OperatorSchema,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        func: Any = None,
-    ) -> None:
-        """Lists an operator that launches no kernel, the first time that it runs; counts it from then on."""
-        following = self.following
-        if following is not None:
-            following.pause()
-        if self._is_known_in_gradient(schema):
-            self.naming.next_order()
-            self._recorder.count_op(schema.kind)
-            if following is not None:
-                following.learns_listed(func, schema, args, kwargs, result, None)
-            return
-        op, site, link = self.naming.identify(schema, args, kwargs)
-        if link is not None:
-            self.naming.links.begins(link)
-        if op is None:
-            self._recorder.count_op(schema.kind)
-        else:
-            self._recorder.skip_op(op)
-        if op is not None or schema.kind == "allocation":
-            self._note_skipped(schema, args, kwargs, result, Running(op, site, link) if op is not None else None, site)
-        if following is not None:
-            following.learns_listed(func, schema, args, kwargs, result, site, link, is_listed_anew=op is not None)
-
-    def _note_skipped(
-        self,
-        schema: OperatorSchema,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        running: Running | None,
-        site: Site,
-    ) -> None:
-        """What is in the memory of an allocation; `running` is what is listed."""
-        outputs = tensors_returned(schema, args, kwargs, result)
-        if schema.kind == "allocation":
-            for slot, _, tensor in outputs:
-                self.unwritten.add(site.source(slot))
-                self.provenance.note(tensor, site.source(slot))
-        if running is not None:
-            for slot, argument, tensor in tensors_among(schema.tensors, args, kwargs):
-                running.inputs.append((slot, argument, tensor, self.provenance.source(tensor), ""))
-            self._describe(running, schema, outputs)
-
-    def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
-        """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
-        task = graph_task()
-        if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
-            return False
-        node: torch.autograd.graph.Node | None = autograd_node()
-        if node is None or self.observer.current().recomputing:
-            return False
-        link = self.naming.links.find(node, task)
-        if link is None:
-            return False
-        return link.views.setdefault(id(schema), self.naming.sites.step) < self.naming.sites.step
-
     def _is_wanted_device(self, device: torch.device) -> bool:
         return self._plan.wants_device(device.type, device.index or 0)
 
-    def _describe(self, running: Running, schema: OperatorSchema, outputs: list[Found]) -> None:
+    def _describe(
+        self, op: OpRecord, site: Site, schema: OperatorSchema, inputs: list[LiveTensor], outputs: list[Found]
+    ) -> None:
         """Adds the operator to its graph, the first time that it runs."""
-        op = running.op
-        running.site.described = True
-        node = node_of(op, running.inputs, outputs, runs_kernel=not schema.kind)
+        site.described = True
+        node = node_of(op, inputs, outputs, runs_kernel=not schema.kind)
         self._recorder.graph(op.graph_id).add(node)
 
     def _any_foreign(self, types: Sequence[type]) -> bool:

@@ -19,8 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
@@ -28,6 +27,7 @@ import numpy as np
 import torch
 
 from opdump.adapters.torch.arguments import COMPARABLE
+from opdump.adapters.torch.lesson import Event, Kind, Lesson, Named, are_alike
 from opdump.adapters.torch.lessons import Lessons, Outcome
 from opdump.adapters.torch.private_names import (
     RUN_BACKWARD,
@@ -42,21 +42,15 @@ from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, 
 from opdump.adapters.torch.sites import Site
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
-from opdump.kernels import DTYPE_CODES, NATIVE_FOLLOWER
+from opdump.kernels import NATIVE_FOLLOWER
 from opdump.recorder import TensorSnapshot, beside_the_program
-from opdump.records import OpRecord, SkipReason
-from opdump.step_columns import BlockPattern, BlockRun, BlockTensor, OperatorSequence, TensorFacts
+from opdump.records import OpRecord
+from opdump.step_columns import BlockRun
 
 if TYPE_CHECKING:
     from opdump.adapters.torch.dispatch import CaptureMode
 
-_MOST_PATTERNS: Final = 64
-"""Parts of a step that are kept: more are forgotten and made again."""
 State = Literal["learning", "following", "paused", "off"]
-Named = tuple[int, str, str, object, str, object]
-"""What `Sites.next` was asked for."""
-
-
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -74,42 +68,6 @@ def _alone(
     return call
 
 
-class Kind(IntEnum):
-    """How an operator is recorded; numbers of native/follower.h."""
-
-    KERNEL = 0
-    LISTED = 1
-    QUICK = 2
-    ALLOCATION = 3
-    VALUE = 4
-    OTHER = 5
-
-
-@dataclass(slots=True, eq=False)
-class _Event:
-    """An operator, or a value, of the step that was learned."""
-
-    kind: Kind
-    order: int
-    site: Site | None
-    named: Named | None = None
-    schema: OperatorSchema | None = None
-    link: Any = None
-    op: OpRecord | None = None
-    tensors: Sequence[TensorSnapshot] = ()
-    """Inputs and outputs, as they were taken; their numbers mean nothing."""
-    inputs: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Lesson:
-    """A step that was learned."""
-
-    number: int
-    events: list[_Event] = field(default_factory=list)
-    patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
-
-
 class Following:
     """Learns and follows the steps of one thread, the one that ends them."""
 
@@ -123,11 +81,11 @@ class Following:
         self._reader = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
-        self._lessons: Lessons[_Lesson] = Lessons(_Lesson)
-        self._lesson = _Lesson(-1)
+        self._lessons: Lessons[Lesson] = Lessons(Lesson)
+        self._lesson = Lesson(-1)
         """What is learned or followed."""
         self._was_followed = False
-        self._event: _Event | None = None
+        self._event: Event | None = None
         """The operator that runs, and is learned."""
         self._taken = 0
         """How many tensors had been taken when it began."""
@@ -151,7 +109,7 @@ class Following:
         provenance, storages = mode.provenance, mode.storages
         self.note, self.source_of = provenance.note, provenance.source_by_key
         self.sources, self.parts = provenance.sources, provenance.parts
-        self.first, self.held, self.unwritten = storages.first, storages.held, mode.unwritten
+        self.first, self.held, self.unwritten = storages.first, storages.held, mode.without_kernel.unwritten
         self.parameter_scopes = mode.naming.parameter_scopes
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
         assert NATIVE_FOLLOWER is not None, "`follower_of` asks first"
@@ -270,7 +228,7 @@ class Following:
             self.recorder.count_op(kind, count)
         if not timestamps:
             return
-        pattern = self._pattern(first, last)
+        pattern = self._lesson.pattern(first, last)
         numbers = np.frombuffer(rows, np.int64)
         ops, slots = len(pattern.sequence.ops), len(pattern.sequence.slots)
         if len(timestamps) > ops:
@@ -300,7 +258,7 @@ class Following:
             self._count(self._lesson.events[number], calls)
         self._synced = place
 
-    def _count(self, event: _Event, calls: Sequence[int]) -> None:
+    def _count(self, event: Event, calls: Sequence[int]) -> None:
         if event.named is not None:
             graph_id, scope, op_type, call, phase, where = event.named
             site = self._sites.next(graph_id, scope, op_type, calls[call], phase, where)  # type: ignore[call-overload]
@@ -351,7 +309,7 @@ class Following:
 
     def skipped(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """An operator without a kernel has run, and something else happened meanwhile."""
-        self._mode.skipped(self._mode.schema(func), args, kwargs or {}, result, func)
+        self._mode.without_kernel.ran(self._mode.schema(func), args, kwargs or {}, result, func)
 
     def broke(self, error: BaseException) -> None:
         """The follower met an error of its own: CaptureMode records from now on."""
@@ -383,7 +341,7 @@ class Following:
             self.passed(site)
             return
         taken = self.recorder.taken[-1:]
-        event = _Event(Kind.VALUE, op.order, site, op=op, tensors=taken)
+        event = Event(Kind.VALUE, op.order, site, op=op, tensors=taken)
         self._learned(event, self._follower.learn_value(op.op_name, op.graph_id, tensor, op.order))
 
     # Operators that are learned
@@ -402,7 +360,7 @@ class Following:
     ) -> None:
         """It has read them, and the operator is about to run."""
         op: OpRecord = running.op
-        event = _Event(Kind.KERNEL, op.order, running.site, self._numbered(), schema, running.link, op)
+        event = Event(Kind.KERNEL, op.order, running.site, self._numbered(), schema, running.link, op)
         is_whole = func is not None and not op.skip and running.site.described
         constants = {
             slot for slot, _, _, source, _ in running.inputs if source and source == self.recorder.constant_at(op, slot)
@@ -448,7 +406,7 @@ class Following:
             return
         order = self._naming.counters[0] - 1
         kind = Kind.QUICK if site is None else Kind.ALLOCATION if schema.kind == "allocation" else Kind.LISTED
-        event = _Event(kind, order, site, None if site is None else self._numbered(), schema, link)
+        event = Event(kind, order, site, None if site is None else self._numbered(), schema, link)
         facts = None
         if (
             func is not None
@@ -465,49 +423,15 @@ class Following:
         graph_id, scope, op_type, call, phase, where = self._naming.named
         return graph_id, scope, op_type, self._follower.call_number(call), phase, where
 
-    def _learned(self, event: _Event, facts: Sequence[tuple[Any, ...]] | None) -> None:
+    def _learned(self, event: Event, facts: Sequence[tuple[Any, ...]] | None) -> None:
         """`facts`: what the follower saw; None where it is not to be followed."""
         if facts is None:
             event.kind = Kind.OTHER
             self._follower.learn_other()
-        elif event.kind in (Kind.KERNEL, Kind.VALUE) and not self._are_alike(facts, event.tensors):
+        elif event.kind in (Kind.KERNEL, Kind.VALUE) and not are_alike(facts, event.tensors, self._reader.table):
             event.kind = Kind.OTHER
             self._follower.refuse()
         self._lesson.events.append(event)
-
-    def _are_alike(self, facts: Sequence[tuple[Any, ...]], taken: Sequence[TensorSnapshot]) -> bool:
-        """Whether the follower has seen of tensors what the reader has."""
-        if len(facts) != len(taken):
-            return False
-        for seen, entry in zip(facts, taken, strict=True):
-            memory = entry.memory
-            if memory is None or (entry.row >= 0) != (not entry.skip) or entry.table not in (None, self._reader.table):
-                return False
-            skip: SkipReason = "empty" if seen[8] else "allocation" if seen[9] else ""
-            expected = (entry.slot, DTYPE_CODES.get(entry.dtype), entry.shape, memory.storage, memory.offset,
-                        memory.strides, memory.version, entry.source)  # fmt: skip
-            if seen[:8] != expected or skip != entry.skip:
-                return False
-        return True
-
-    def _pattern(self, first: int, last: int) -> BlockPattern:
-        """The operators of these events, and their tensors: the same object each time."""
-        known = self._lesson.patterns.get((first, last))
-        if known is None:
-            ops: list[OpRecord] = []
-            slots: list[BlockTensor] = []
-            facts: list[TensorFacts] = []
-            for event in self._lesson.events[first:last]:
-                if event.op is None or event.kind is Kind.OTHER:
-                    continue
-                for each in event.tensors:
-                    slots.append((len(ops), each.io, each.slot, each.argument, each.source, len(facts)))
-                    facts.append(TensorFacts(each.dtype, each.shape, each.data_size, each.skip, each.memory))
-                ops.append(event.op)
-            if len(self._lesson.patterns) >= _MOST_PATTERNS:
-                self._lesson.patterns.clear()
-            known = self._lesson.patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
-        return known
 
 
 @beside_the_program

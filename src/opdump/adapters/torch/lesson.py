@@ -1,0 +1,91 @@
+"""What is known of a step that was learned: its operators in order, and the parts of it in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from opdump.adapters.torch.schemas import OperatorSchema
+from opdump.adapters.torch.sites import Site
+from opdump.kernels import DTYPE_CODES
+from opdump.recorder import TensorSnapshot
+from opdump.records import OpRecord, SkipReason
+from opdump.step_columns import BlockPattern, BlockTensor, OperatorSequence, TensorFacts
+
+_MOST_PATTERNS: Final = 64
+"""Parts of a step that are kept: more are forgotten and made again."""
+Named = tuple[int, str, str, object, str, object]
+"""What `Sites.next` was asked for."""
+
+
+class Kind(IntEnum):
+    """How an operator is recorded; numbers of native/follower.h."""
+
+    KERNEL = 0
+    LISTED = 1
+    QUICK = 2
+    ALLOCATION = 3
+    VALUE = 4
+    OTHER = 5
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """An operator, or a value, of the step that was learned."""
+
+    kind: Kind
+    order: int
+    site: Site | None
+    named: Named | None = None
+    schema: OperatorSchema | None = None
+    link: Any = None
+    op: OpRecord | None = None
+    tensors: Sequence[TensorSnapshot] = ()
+    """Inputs and outputs, as they were taken; their numbers mean nothing."""
+    inputs: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Lesson:
+    """A step that was learned."""
+
+    number: int
+    events: list[Event] = field(default_factory=list)
+    patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
+
+    def pattern(self, first: int, last: int) -> BlockPattern:
+        """The operators of these events, and their tensors: the same object each time."""
+        known = self.patterns.get((first, last))
+        if known is None:
+            ops: list[OpRecord] = []
+            slots: list[BlockTensor] = []
+            facts: list[TensorFacts] = []
+            for event in self.events[first:last]:
+                if event.op is None or event.kind is Kind.OTHER:
+                    continue
+                for each in event.tensors:
+                    slots.append((len(ops), each.io, each.slot, each.argument, each.source, len(facts)))
+                    facts.append(TensorFacts(each.dtype, each.shape, each.data_size, each.skip, each.memory))
+                ops.append(event.op)
+            if len(self.patterns) >= _MOST_PATTERNS:
+                self.patterns.clear()
+            known = self.patterns[first, last] = OperatorSequence(ops, slots).pattern(facts)
+        return known
+
+
+def are_alike(facts: Sequence[tuple[Any, ...]], taken: Sequence[TensorSnapshot], table: Any) -> bool:
+    """Whether the follower has seen of tensors what the reader has, whose summaries are in `table`."""
+    if len(facts) != len(taken):
+        return False
+    for seen, entry in zip(facts, taken, strict=True):
+        memory = entry.memory
+        if memory is None or (entry.row >= 0) != (not entry.skip) or entry.table not in (None, table):
+            return False
+        skip: SkipReason = "empty" if seen[8] else "allocation" if seen[9] else ""
+        expected = (entry.slot, DTYPE_CODES.get(entry.dtype), entry.shape, memory.storage, memory.offset,
+                    memory.strides, memory.version, entry.source)  # fmt: skip
+        if seen[:8] != expected or skip != entry.skip:
+            return False
+    return True
