@@ -18,7 +18,6 @@ from tensorflow.python.framework import function_def_to_graph, ops
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
@@ -26,7 +25,9 @@ from opdump.adapters.tensorflow.functions.optimised import given_argument, rewri
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
-from opdump.adapters.tensorflow.graphs.library import Definition, draws_seeded_numbers, reached
+from opdump.adapters.tensorflow.graphs.library import Definition, reached
+from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
+from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.xla import (
     LAUNCH,
@@ -209,8 +210,11 @@ class FunctionCapture:
         elif clusters_functions() or has_marked_clusters(node for each in definitions for node in each.node_def):
             compiled = OF_CLUSTERS.format(shown_name(name.decode()))
         copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
-        seeded = draws_seeded_numbers(copied)
-        folded = not compiled and folds_callbacks(root.node_def, context.get_function_def)
+        nodes = [node for each in copied for node in each.node_def]
+        seeded = draws_seeded_numbers(nodes)
+        folded = may_fold_callbacks(nodes) and folds_callbacks(
+            function_program(name.decode(), context.get_function_def, self._capture.stacks)
+        )
         is_empty = self._capture.filter_of(model).is_empty
         number = _UID.search(name)
         if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:

@@ -16,7 +16,6 @@ from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, producer
 from opdump.adapters.tensorflow.graphs.walks import in_order, reachable
-from opdump.adapters.tensorflow.operator_kinds import is_stateful
 from opdump.adapters.tensorflow.xla import is_compiled
 
 Definition = Any
@@ -169,20 +168,6 @@ def reached(name: str, library: Library, *, into_compiled: bool = True) -> Itera
             if into_compiled or not is_compiled(node)
             for callee in callees_of(node)
         ]
-
-
-def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
-    """Whether an operator in these definitions draws random numbers from a state of its own that a seed determines.
-
-    Such a state belongs to the operator of one function: a copy of the function would start from the beginning.
-    """
-    return any(is_seeded(node) for definition in definitions for node in definition.node_def)
-
-
-def is_seeded(node: Any) -> bool:
-    """Whether a node goes on with a sequence of random numbers. Without seeds the numbers differ from run to run anyway."""
-    has_seed = any(name in node.attr and node.attr[name].i for name in ("seed", "seed2"))
-    return has_seed and is_stateful(node.op)
 
 
 def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:

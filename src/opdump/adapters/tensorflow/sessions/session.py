@@ -21,9 +21,10 @@ from tensorflow.python.client import session as session_module
 
 from opdump.adapters.graph_runtime import StepCount
 from opdump.adapters.tensorflow.capture import Capture, FailedRun, FailuresOfRuns, Model
-from opdump.adapters.tensorflow.graphs.library import hidden_callees
+from opdump.adapters.tensorflow.graphs.library import callees_of, hidden_callees
+from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.function_state import belongs_to_fetches
+from opdump.adapters.tensorflow.sessions.graph_program import program_of
 from opdump.adapters.tensorflow.sessions.looking import Looking, Planner
 from opdump.adapters.tensorflow.sessions.parts import RunInParts
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
@@ -72,7 +73,7 @@ class _Signature:
         self.dumps: dict[tuple[frozenset[str], bool], Looking] = {}
         """By what is fed, and whether it comes in parts."""
         self.is_always_extended = False
-        """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
+        """Whether its steps are run as dumped ones, dumped or not: see `own_state`."""
 
     def subgraph(self, fed: frozenset[str]) -> Subgraph:
         if fed not in self.subgraphs:
@@ -364,7 +365,7 @@ class SessionCapture:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
         subgraph = signature.subgraph(fed_names(feeds, self._graph))
         purpose = signature.purpose = purpose_of(subgraph, signature.elements)
-        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(subgraph)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and self._has_own_state(subgraph)
         for op in subgraph.operations:
             if self._records and op.type.endswith(_DATASETS) and hidden_callees(op.node_def):
                 self.capture.note(
@@ -374,6 +375,14 @@ class SessionCapture:
         if write is not None and self._records and not self.capture.is_over:
             write(signature.model, subgraph, is_computational=purpose == "step")
         return purpose
+
+    def _has_own_state(self, subgraph: Subgraph) -> bool:
+        """Whether there is something among the operators that each set of fetches has for itself."""
+        nodes = [op.node_def for op in subgraph.operations if op.name in subgraph.with_effects]
+        if not (may_fold_callbacks(nodes) or any(map(callees_of, nodes))):
+            return False
+        program = program_of(subgraph, self.capture.stacks)
+        return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
 
     @beside_the_program
     def _looking_if_possible(
