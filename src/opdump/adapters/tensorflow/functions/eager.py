@@ -91,7 +91,7 @@ class EagerCapture:
     def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
         """A traced function is called in a step that is dumped: see `DatasetFunctions`."""
         if self._datasets is not None:
-            self._datasets.function_called(inputs, hidden, step)
+            self._datasets.used(inputs, hidden, step, is_told=False)  # who runs them is told
 
     def step_changed(self) -> None:
         """The program came into another step."""
@@ -190,10 +190,9 @@ class EagerCapture:
         steps: ProgramSteps,
     ) -> None:
         capture = self._capture
-        if self._datasets is not None and any(tensor.dtype != tf.variant for tensor in outputs):
-            for value in attrs[1::2]:
-                if isinstance(value, ConcreteFunction):
-                    self._datasets.collect_function(value)
+        if self._datasets is not None and not any(tensor.dtype == tf.variant for tensor in outputs):
+            functions = [tf.compat.as_str(each.name) for each in attrs[1::2] if isinstance(each, ConcreteFunction)]
+            self._datasets.used(inputs, functions)
         scoped = f"{getattr(self._here, 'place', '')}{eager_context.context().scope_name}{op_type}"
         op_name = f"{scoped}_{self._names[scoped]}"
         self._names[scoped] += 1
