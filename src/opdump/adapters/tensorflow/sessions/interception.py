@@ -87,30 +87,9 @@ def _run(
     run_metadata: Any = None,
 ) -> Any:
     found = _capture_of_session(session)
-    if found is None or found.is_busy:
+    if found is None:
         return original(fetches, feed_dict, options, run_metadata)
     return found.run(original, fetches, feed_dict, options, run_metadata)
-
-
-def _do_run(
-    original: Callable[..., Any],
-    session: Any,
-    handle: Any,
-    targets: Any,
-    fetches: Any,
-    feeds: Any,
-    options: Any,
-    run_metadata: Any,
-) -> Any:
-    found = _capture_of_session(session)
-    if found is not None and handle is not None and not targets:  # with targets it is refused
-        return found.part(
-            lambda other: original(handle, targets, other, feeds, options, run_metadata), handle, fetches, feeds
-        )
-    extended = None if found is None else found.extended(fetches, targets, feeds)
-    if found is None or extended is None:
-        return original(handle, targets, fetches, feeds, options, run_metadata)
-    return found.received(original(handle, extended[1], extended[0], feeds, options, run_metadata))
 
 
 def _make_callable(
@@ -134,12 +113,19 @@ def _callable_from_options(original: Callable[..., Any], session: Any, callable_
         return plain
     element = session.graph.as_graph_element
     fetches = [[*map(element, options.fetch)], [*map(element, options.target)]]
-    return _recorded(plain, found, session, fetches, [*map(element, options.feed)], itemgetter(0))
+    feeds = [*map(element, options.feed)]
+    as_session = functools.wraps(plain)(lambda *values, **kwargs: [plain(*values, **kwargs), None])
+    return _recorded(as_session, found, session, fetches, feeds, itemgetter(0))
 
 
 def _partial_run_setup(original: Callable[..., Any], session: Any, fetches: Any, feeds: Any = None) -> Any:
     found = _capture_of_session(session)
     return original(fetches, feeds) if found is None else found.set_up(original, fetches, feeds)
+
+
+def _partial_run(original: Callable[..., Any], session: Any, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
+    found = _capture_of_session(session)
+    return original(handle, fetches, feed_dict) if found is None else found.part(original, handle, fetches, feed_dict)
 
 
 def _close(original: Callable[..., None], session: Any) -> None:
@@ -163,17 +149,18 @@ def _recorded(
 
     @functools.wraps(plain)
     def call(*values: Any, **kwargs: Any) -> Any:
-        def run(requested: Any, given: Any, options: Any, run_metadata: Any) -> Any:
-            if requested is fetches and not capture.is_busy:
+        options = kwargs.get("options")
+
+        def run(requested: Any, given: Any, changed: Any, run_metadata: Any) -> Any:
+            if requested is fetches and changed is options:
                 return plain(*values, **kwargs)
             feed = {tensor: _as_array(value) for tensor, value in given.items()}
-            answer = session_run(session, requested, feed, options, run_metadata)
-            return result(answer) if requested is fetches else answer
+            return session_run(session, requested, feed, changed, run_metadata)
 
         if len(values) != len(feeds):
-            return plain(*values, **kwargs)  # it says what is wrong
+            return result(plain(*values, **kwargs))  # it says what is wrong
         given = dict(zip(feeds, values, strict=True))
-        return capture.run(run, fetches, given, kwargs.get("options"), kwargs.get("run_metadata"))
+        return result(capture.run(run, fetches, given, options, kwargs.get("run_metadata")))
 
     return call
 
@@ -194,9 +181,9 @@ _METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "__init__": _init,
         "run": _run,
-        "_do_run": _do_run,
         "make_callable": _make_callable,
         "_make_callable_from_options": _callable_from_options,
+        "partial_run": _partial_run,
         "partial_run_setup": _partial_run_setup,
         "close": _close,
     }

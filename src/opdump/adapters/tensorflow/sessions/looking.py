@@ -8,7 +8,6 @@ was fused or rewritten, is computed *apart* from what was seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,27 +37,11 @@ from opdump.records import SkipReason
 _ATTEMPTS: Final = 4
 
 
-@dataclass(slots=True)
 class Looking:
-    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it."""
+    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it.
 
-    emitter: SignatureEmitter
-    fetches: tuple[Any, ...]
-    watches: tuple[Key, ...]
-    reads: dict[Key, Any]
-    """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
-    checks: tuple[tuple[Key, Key], ...]
-    """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
-    apart: ApartGraph | None
-    constants: dict[Key, tuple[ObservedValue, ...]]
-    lost: tuple[str, ...]
-    """Tensors that nobody can look at without another answer."""
-    left_to_chance: tuple[str, ...]
-    """Sums whose order the timing decides."""
-
-
-class Planner:
-    """Works out how a signature is looked at: costs two executors of the runtime, of which nothing runs."""
+    To work it out costs two executors of the runtime, of which nothing runs.
+    """
 
     def __init__(
         self,
@@ -76,14 +59,23 @@ class Planner:
 
         Where the capture streams, everything is watched, and comes through files; in a run `in_parts` nothing can be watched.
         """
-        self._capture, self._model, self._session, self._subgraph = capture, model, session, subgraph
+        self._capture, self._session, self._subgraph = capture, session, subgraph
         self._new_place = new_place
         self._asked_only = asked_only
         self._in_parts = in_parts
-        self._fetched = [
-            each.name for each in elements if not isinstance(each, tf.Operation) and each.name not in subgraph.fed
-        ]
+        tensors = [each for each in elements if not isinstance(each, tf.Operation)]
+        self._fetched = [each.name for each in tensors if each.name not in subgraph.fed]
         self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
+        fed = map(session.graph.get_tensor_by_name, sorted(subgraph.fed.difference(each.name for each in tensors)))
+        self.programs = (*tensors, *filter(session.graph.is_fetchable, fed))
+        """What the program fetches, and what it feeds."""
+        self.reads: dict[Key, Any] = {}
+        """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
+        self.constants: dict[Key, tuple[ObservedValue, ...]] = {}
+        self.lost: dict[Key, None] = {}
+        """Tensors that nobody can look at without another answer."""
+        self._looked: dict[Key, None] = {}
+        self._apart: dict[str, ProgramOperator] = {}
         self._program: Program = program_of(subgraph, capture.stacks)
         self._operators = {op.name: op for op in self._program.operators}
         self._tensors = {tensor.name: tensor for op in subgraph.operations for tensor in op.outputs}
@@ -96,47 +88,33 @@ class Planner:
             unread=dict(self._reads_of_variables()),
         )
         self._alone = left_alone(self._executed)
-        self._looked: dict[Key, None] = {}
-        self._apart: dict[str, ProgramOperator] = {}
-        self._constants: dict[Key, tuple[ObservedValue, ...]] = {}
-        self._reads: dict[Key, Any] = {}
-        self._lost: dict[Key, None] = {}
+        self.left_to_chance = left_to_chance(self._executed)
+        """Sums whose order the timing decides."""
 
-    def plan(self) -> Looking:
-        selected = Selected(self._capture, self._model, self._program, self._subgraph.fed)
+        selected = Selected(capture, model, self._program, subgraph.fed)
         chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
         chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
         chosen += [self._rewritten(op, len(chosen) + place, selected) for place, op in enumerate(self._of_rewriting())]
-        checks = tuple(self._checks_of_calls())
+        self.checks = tuple(self._checks_of_calls())
+        """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
         wanted = set(self._apart)
-        fetches, watches = self._access()
-        if self._in_parts:
-            self._lost.update(dict.fromkeys(watches))
-            chosen = [each.without({key for key in each.keys if self._final(key) in watches}) for each in chosen]
-            watches = ()
-        apart = None
+        self.fetches, self.watches = self._access()
+        if in_parts:
+            self.lost.update(dict.fromkeys(self.watches))
+            chosen = [each.without({key for key in each.keys if self._final(key) in self.watches}) for each in chosen]
+            self.watches = ()
+        self.apart: ApartGraph | None = None
         if self._apart:
             ordered = [op for op in self._program.operators if op.name in self._apart]
-            graph = self._subgraph.operations[0].graph
+            graph = session.graph
             library = graph.as_graph_def(from_version=graph.version).library
-            apart = ApartGraph(ordered, wanted, self._final, library, self._session._config)
+            self.apart = ApartGraph(ordered, wanted, self._final, library, session._config)
         chosen += [
             ChosenOperator(op.named(len(chosen) + place, skip=selected.skip_of(op) or reason))
             for place, (op, reason) in enumerate(self._program.unseen)
         ]
         at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
-        emitter = SignatureEmitter(self._capture, self._model, chosen, self._final, at_rest)
-        return Looking(
-            emitter,
-            fetches,
-            watches,
-            self._reads,
-            checks,
-            apart,
-            self._constants,
-            tuple(self._lost),
-            tuple(left_to_chance(self._executed)),
-        )
+        self.emitter = SignatureEmitter(capture, model, chosen, self._final, at_rest)
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
         return executed_graph(
@@ -190,7 +168,7 @@ class Planner:
         if lost and self._outcomes.of[op.name] == "passed":
             return ChosenOperator(op.named(place, skip="not executed"))
         if lost and not self._asked_only:
-            self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
+            self.lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
         if op.name in self._apart and "source" not in facts:
             facts["source"] = "computed apart"
         return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
@@ -216,7 +194,7 @@ class Planner:
     def _final(self, key: Key) -> Key:
         """Where the value of a tensor is found after a run."""
         resolved = self._outcomes.resolved(key)
-        if resolved.rpartition(":")[0] in self._apart or resolved in self._constants:
+        if resolved.rpartition(":")[0] in self._apart or resolved in self.constants:
             return resolved
         return self._outcomes.executed_key(resolved) or resolved
 
@@ -228,12 +206,12 @@ class Planner:
         if self._asked_only:
             return False
         name = resolved.rpartition(":")[0]
-        if name in self._apart or resolved in self._constants or resolved in self._looked or resolved in self._reads:
+        if name in self._apart or resolved in self.constants or resolved in self._looked or resolved in self.reads:
             return True
         executed, op = self._outcomes.executed_key(resolved), self._operators.get(name)
         value = self._outcomes.constant(resolved)
         if value is not None:
-            self._constants[resolved] = (ObservedValue(value),)
+            self.constants[resolved] = (ObservedValue(value),)
             return True
         if executed is not None and executed not in self._alone:
             self._looked[resolved] = None
@@ -250,7 +228,7 @@ class Planner:
         readers = [each for each in handle.consumers() if each.type == "ReadVariableOp"]
         if not readers or self._may_be_written(op, handle.name):
             return False
-        self._reads[op.outputs[0].key] = readers[0].outputs[0]
+        self.reads[op.outputs[0].key] = readers[0].outputs[0]
         return True
 
     def _may_be_written(self, op: ProgramOperator, handle: Key) -> bool:
