@@ -31,8 +31,7 @@ from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import EAGER
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
-from opdump.recorder import LiveTensor
-from opdump.records import IO, SkipReason
+from opdump.records import SkipReason
 
 _MOST_ARGUMENTS: Final = 10_000
 
@@ -209,11 +208,12 @@ class EagerCapture:
         if skip:
             run.skip(operator)
             return
-        selection = self._selection
         run.emit(
             operator,
-            self._live(op_name, op_type, inputs, op_def.input_arg, "input") if selection.wants_inputs else (),
-            self._live(op_name, op_type, outputs, op_def.output_arg, "output") if selection.wants_outputs else (),
+            live_tensors(
+                self._selection, operator, "input", inputs, op_def.input_arg, lambda each: self._made.get(each._id, "")
+            ),
+            live_tensors(self._selection, operator, "output", outputs, op_def.output_arg),
         )
 
     def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
@@ -221,15 +221,6 @@ class EagerCapture:
         if reason or not outputs or has_data(outputs) or (self._selection.wants_inputs and has_data(inputs)):
             return reason
         return "handle"
-
-    def _live(
-        self, op_name: str, op_type: str, tensors: Sequence[Any], arguments: Sequence[Any], io: IO
-    ) -> list[LiveTensor]:
-        excluded = self._selection.excluded(op_name, op_type, io)
-        names = [argument.name for argument in arguments] if len(arguments) == len(tensors) else ()
-        return live_tensors(
-            tensors, names, excluded, lambda tensor: self._made.get(tensor._id, "") if io == "input" else ""
-        )
 
 
 def _register(callback: Callable[..., Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
-from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
+from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, without_suffix
 from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
@@ -38,7 +38,6 @@ from opdump.adapters.tensorflow.xla import (
     is_compiled,
 )
 from opdump.interpreter.garbage import no_garbage_collection
-from opdump.records import IO
 
 
 def emit_compiled(
@@ -51,24 +50,18 @@ def emit_compiled(
     selection = capture.selection(capture.filter_of(model), [op_name])
     skip = selection.skip_of(LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    reads, gives = selection.wants_inputs and has_data(inputs), selection.wants_outputs and has_data(outputs)
-    if not skip and not (reads or gives):
+    has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
+    if not skip and not has_any:
         skip = "not observed"  # what it does, it does to variables
     operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
-
-    def live(io: IO, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        names = [each.name for each in arguments] if len(arguments) == len(tensors) else ()
-        excluded: Collection[int] = selection.excluded(op_name, LAUNCH, io)
-        return live_tensors(tensors, names, excluded, lambda _: "")
-
     with capture.lock:
         if skip:
             run.skip(operator)
             return
         run.emit(
             operator,
-            live("input", inputs, signature.input_arg) if reads else (),
-            live("output", outputs, signature.output_arg) if gives else (),
+            live_tensors(selection, operator, "input", inputs, signature.input_arg),
+            live_tensors(selection, operator, "output", outputs, signature.output_arg),
         )
 
 
@@ -181,7 +174,7 @@ class FunctionCapture:
             with self._lock:
                 if traced.copy is None:
                     with no_garbage_collection():
-                        traced.copy = instrument(name.decode(), context, inputs, self._capture, traced.model)
+                        traced.copy = InstrumentedFunction(name.decode(), context, inputs, self._capture, traced.model)
             copy = traced.copy
             if wanted:
                 self._called(inputs, copy.hidden, step)
