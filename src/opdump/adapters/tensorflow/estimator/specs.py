@@ -5,12 +5,19 @@ Names, order and defaults of the fields, and the checks, are those of `tf.estima
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
 v1 = tf.compat.v1
+
+
+_FIELDS: Final = (
+    *("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks"),
+    *("training_hooks", "scaffold", "evaluation_hooks", "prediction_hooks"),
+)
 
 
 class ModeKeys:
@@ -21,21 +28,7 @@ class ModeKeys:
     PREDICT = "infer"
 
 
-class _SpecFields(NamedTuple):
-    mode: str
-    predictions: Any
-    loss: Any
-    train_op: Any
-    eval_metric_ops: Any
-    export_outputs: Any
-    training_chief_hooks: Any
-    training_hooks: Any
-    scaffold: Any
-    evaluation_hooks: Any
-    prediction_hooks: Any
-
-
-class EstimatorSpec(_SpecFields):
+class EstimatorSpec(namedtuple("EstimatorSpec", _FIELDS)):  # type: ignore[misc]  # noqa: PYI024  the fields hold anything
     """What a `model_fn` gives: operators and hooks for one mode.
 
     TRAIN needs `loss` and `train_op`, EVAL `loss`, PREDICT `predictions`. A loss holds one element.
