@@ -7,7 +7,9 @@ was fused or rewritten, is computed *apart* from what was seen.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import tensorflow as tf
 
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
+from opdump.adapters.tensorflow.graphs.library import are_handles
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.rewrites import FORWARDS
@@ -27,11 +30,11 @@ from opdump.adapters.tensorflow.sessions.lookup import executed_graph
 from opdump.adapters.tensorflow.sessions.signatures import (
     AT_REST,
     ChosenOperator,
-    Selected,
     SignatureEmitter,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
+from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.records import SkipReason
 
 _ATTEMPTS: Final = 4
@@ -91,10 +94,21 @@ class Looking:
         self.left_to_chance = left_to_chance(self._executed)
         """Sums whose order the timing decides."""
 
-        selected = Selected(capture, model, self._program, subgraph.fed)
-        chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
-        chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
-        chosen += [self._rewritten(op, len(chosen) + place, selected) for place, op in enumerate(self._of_rewriting())]
+        operators = self._program.operators
+        order = [op.name for op in operators if not op.body]
+        self._selection = capture.selection(capture.filter_of(model), order)
+        self._readers: dict[str, list[str]] = {}
+        for op in operators:
+            for slot in op.inputs:
+                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
+        unseen = self._program.unseen
+        met = {op.name for op in (*operators, *self._program.given, *(op for op, _ in unseen))}
+        capture.operators_met = (capture.operators_met or set()) | met
+        self._places = itertools.count()
+
+        chosen = [*map(self._chosen, operators)]
+        chosen += [self._taken(op, self._skip_of(op)) for op in self._program.given]
+        chosen += [self._taken(op, self._skip_of(op), _of_rewriting(op), may_not_run=True) for op in self._rewritten()]
         self.checks = tuple(self._checks_of_calls())
         """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
         wanted = set(self._apart)
@@ -105,15 +119,13 @@ class Looking:
             self.watches = ()
         self.apart: ApartGraph | None = None
         if self._apart:
-            ordered = [op for op in self._program.operators if op.name in self._apart]
+            ordered = [op for op in operators if op.name in self._apart]
             graph = session.graph
             library = graph.as_graph_def(from_version=graph.version).library
             self.apart = ApartGraph(ordered, wanted, self._final, library, session._config)
-        chosen += [
-            ChosenOperator(op.named(len(chosen) + place, skip=selected.skip_of(op) or reason))
-            for place, (op, reason) in enumerate(self._program.unseen)
-        ]
-        at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
+        chosen += [self._taken(op, self._skip_of(op) or reason) for op, reason in unseen]
+        capture.recorder.matched_kernels |= self._selection.matched_kernels
+        at_rest = {slot.key for op in operators if op.op_type in AT_REST for slot in op.outputs}
         self.emitter = SignatureEmitter(capture, model, chosen, self._final, at_rest)
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
@@ -131,47 +143,47 @@ class Looking:
                 elif op.name in self._subgraph.read_late:
                     yield tensor.name, (op.inputs[0] if op.type in FORWARDS and op.inputs else tensor).name
 
-    def _given(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        skip = selected.skip_of(op)
-        if skip:
-            return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        return ChosenOperator(op.named(place), inputs, outputs)
-
-    def _of_rewriting(self) -> Iterable[ProgramOperator]:
+    def _rewritten(self) -> Iterable[ProgramOperator]:
+        """The operators that the runtime has put there."""
         if self._asked_only or not self._subgraph.operations:
             return ()
         library = self._subgraph.definitions().__getitem__
         return rewritten_operators(self._program, self._executed, self._outcomes.nodes, library)
 
-    def _rewritten(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        """An operator that the runtime has put there."""
-        skip = selected.skip_of(op)
-        if skip:
-            return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
-        facts = {"source": "rewriting", "executed_as": op.node.op}
-        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, True, lost)
+    def _skip_of(self, op: ProgramOperator) -> SkipReason:
+        """Why the plan takes nothing of an operator, or it has nothing."""
+        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()))
+        if skip in ("", "not selected") and op.op_type == LAUNCH:
+            self._capture.note(note_of_call(op.name, op.node))
+        is_data = op.op_type in ("Placeholder", "PlaceholderV2")
+        if not skip and not is_data and op.outputs and all(slot.key in self._subgraph.fed for slot in op.outputs):
+            return "fed"
+        if not skip and are_handles(op.outputs) and not self._selection.taken(op, "input"):
+            return "handle"
+        return skip
 
-    def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        may_not_run = op.body > 0 or op.name in self._subgraph.unsure
-        skip = selected.skip_of(op) or self._reason(op, may_not_run=may_not_run)
+    def _taken(
+        self, op: ProgramOperator, skip: SkipReason, facts: dict[str, str] | None = None, *, may_not_run: bool = False
+    ) -> ChosenOperator:
+        """An operator with the slots that the plan takes, whose values are seen to. `facts` say how it ran."""
+        place, facts = next(self._places), facts or {}
         if skip:
             return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        facts = self._facts(op)
-        lost = set()
-        for slot in (*inputs, *outputs):
-            if not self._need(slot.key):
-                lost.add(slot.key)
-        if lost and self._outcomes.of[op.name] == "passed":
-            return ChosenOperator(op.named(place, skip="not executed"))
-        if lost and not self._asked_only:
-            self.lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
-        if op.name in self._apart and "source" not in facts:
-            facts["source"] = "computed apart"
-        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
+        inputs, outputs = self._selection.taken(op, "input"), self._selection.taken(op, "output")
+        lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
+        if op.name in self._apart:
+            facts.setdefault("source", "computed apart")
+        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, lost)
+
+    def _chosen(self, op: ProgramOperator) -> ChosenOperator:
+        may_not_run = op.body > 0 or op.name in self._subgraph.unsure
+        skip = self._skip_of(op) or self._reason(op, may_not_run=may_not_run)
+        made = self._taken(op, skip, {} if skip else self._facts(op), may_not_run=may_not_run)
+        if made.lost and self._outcomes.of[op.name] == "passed":
+            return replace(made, operator=replace(made.operator, skip="not executed"))
+        if made.lost and not self._asked_only:
+            self.lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(made.lost)))
+        return made
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
@@ -325,3 +337,7 @@ class Looking:
                 for reader in readers
             }
         return [key for key in fetches if key.rpartition(":")[0] in near] or list(fetches)
+
+
+def _of_rewriting(op: ProgramOperator) -> dict[str, str]:
+    return {"source": "rewriting", "executed_as": op.node.op}
