@@ -5,19 +5,12 @@ Names, order and defaults of the fields, and the checks, are those of `tf.estima
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 v1 = tf.compat.v1
-
-
-_FIELDS: Final = (
-    *("mode", "predictions", "loss", "train_op", "eval_metric_ops", "export_outputs", "training_chief_hooks"),
-    *("training_hooks", "scaffold", "evaluation_hooks", "prediction_hooks"),
-)
 
 
 class ModeKeys:
@@ -28,7 +21,21 @@ class ModeKeys:
     PREDICT = "infer"
 
 
-class EstimatorSpec(namedtuple("EstimatorSpec", _FIELDS)):  # type: ignore[misc]  # noqa: PYI024  the fields hold anything
+class _SpecFields(NamedTuple):
+    mode: str
+    predictions: Any
+    loss: Any
+    train_op: Any
+    eval_metric_ops: Any
+    export_outputs: Any
+    training_chief_hooks: Any
+    training_hooks: Any
+    scaffold: Any
+    evaluation_hooks: Any
+    prediction_hooks: Any
+
+
+class EstimatorSpec(_SpecFields):
     """What a `model_fn` gives: operators and hooks for one mode.
 
     TRAIN needs `loss` and `train_op`, EVAL `loss`, PREDICT `predictions`. A loss holds one element.

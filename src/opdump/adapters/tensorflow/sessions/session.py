@@ -95,8 +95,6 @@ class SessionCapture:
         self._session: Any = weakref.proxy(session)
         self._graph = session.graph
         self._failures = capture.failures
-        self._watches_all = self._failures is not None and self._failures.whole
-        """Whether every run is watched, so that a failure in it can be filed whole."""
         self._records = not capture.plan.mode.failures_only
         self._signatures: dict[Any, _Signature] = {}
         self._kept: list[Any] = []
@@ -124,18 +122,12 @@ class SessionCapture:
         if signature is None:
             return call.plain()
         if not self._is_step(signature, feed_dict):
-            first = self.capture.plan.initial_iteration
-            if self._watches_all:
-                return self._observed(signature, first, call, dumps=False, extends=False)
-            return self._plain(signature, first, call)
+            return self._ran(signature, self.capture.plan.initial_iteration, call, dumps=False, extends=False)
         with signature.steps.counted() as step:
             wanted = self._records and self.capture.wants(step)
             dumps = wanted and not self.capture.is_over
             extends = dumps or (self._records and signature.is_always_extended)
-            if extends or self._watches_all:
-                result = self._observed(signature, step, call, dumps=dumps, extends=extends)
-            else:
-                result = self._plain(signature, step, call)
+            result = self._ran(signature, step, call, dumps=dumps, extends=extends)
         self.capture.ended(signature.model.names, step)
         if wanted:
             with self.capture.lock:
@@ -159,7 +151,7 @@ class SessionCapture:
         dumps = self.capture.wants(step) and not self.capture.is_over
         extends = dumps or signature.is_always_extended
         fed = fed_names(feeds, self._graph)
-        dump = self._looking_if_possible(signature, fed, in_parts=True) if extends else None
+        dump = self._looking(signature, fed, in_parts=True) if extends else None
         if dump is None:
             return set_up(fetches, feeds)
         values = self._read_before(dump) if dumps else {}
@@ -199,24 +191,17 @@ class SessionCapture:
                 del self._parts[handle]
                 parts.file()
 
-    def _plain(self, signature: _Signature, step: int, call: _Call) -> Any:
-        """The program's own run; of a failure is filed what is known without having watched it."""
-        try:
+    def _ran(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
+        """A run of the program: what it gives. It is dumped, run as a dumped one (`extends`), or left alone; a failure is filed."""
+        if not extends and self._failures is None:
             return call.plain()
-        except tf.errors.OpError as error:
-            if self._failures is not None:
-                subgraph = signature.subgraph(fed_names(call.feed_dict, self._graph))
-                self._failures.record(error, FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, {}))
-            raise
-
-    def _observed(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
-        """A run that is dumped, or of which a failure is to be filed."""
         fed = fed_names(call.feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
-        run_at = self.capture.stacks.of_call()
-        watched, values = None, {}
+        run_at = self.capture.stacks.of_call() if dumps else ()
+        watched = None
+        values: dict[str, Any] = {}
         try:
-            dump = self._looking_if_possible(signature, fed) if extends else None
+            dump = self._looking(signature, fed) if extends else None
             watches = {} if dump is None else dict.fromkeys(dump.watches)
             if self._failures is not None:
                 watches.update(
@@ -348,24 +333,18 @@ class SessionCapture:
         return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
 
     @beside_the_program
-    def _looking_if_possible(
-        self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False
-    ) -> Looking | None:
+    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False) -> Looking | None:
         """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
-        try:
-            return self._looking(signature, fed, in_parts=in_parts)
-        except tf.errors.OpError:
-            return None
-
-    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool) -> Looking:
         found = signature.dumps.get((fed, in_parts))
-        if found is None:
-            subgraph = signature.subgraph(fed)
-            is_clustered = self._clusters(subgraph)
-            if is_clustered:
-                self.capture.note(OF_SESSION.format(signature.model.names[0]))
+        if found is not None:
+            return found
+        subgraph = signature.subgraph(fed)
+        is_clustered = self._clusters(subgraph)
+        if is_clustered:
+            self.capture.note(OF_SESSION.format(signature.model.names[0]))
+        try:
             with no_garbage_collection():
-                found = signature.dumps[fed, in_parts] = Looking(
+                found = Looking(
                     self.capture,
                     signature.model,
                     self._session,
@@ -375,6 +354,9 @@ class SessionCapture:
                     asked_only=is_clustered,
                     in_parts=in_parts,
                 )
+        except tf.errors.OpError:
+            return None
+        signature.dumps[fed, in_parts] = found
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
