@@ -21,7 +21,7 @@ from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
 from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, without_suffix
-from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
+from opdump.adapters.tensorflow.functions.optimised import rewriting_off
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
@@ -293,7 +293,7 @@ def _renamed(
         if not copy.is_copy:
             return original(context, copy.name.encode(), inputs, num_outputs)
         with rewriting_off(context):
-            return original(context, copy.name.encode(), [*inputs, given_argument()], num_outputs)
+            return original(context, copy.name.encode(), [*inputs, tf.constant(0)], num_outputs)
     except tf.errors.OpError as error:
         error._message = without_suffix(error.message)
         error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)

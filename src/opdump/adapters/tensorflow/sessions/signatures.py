@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
@@ -114,17 +115,11 @@ class SignatureEmitter:
 
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
         """Operators that run once in each run are handed over together."""
-        together: list[ChosenOperator] = []
-        for chosen in self._operators:
-            if chosen.skip or not chosen.may_not_run:
-                together.append(chosen)
-                continue
-            if together:
-                yield self._prepared(together)
-                together = []
-            yield chosen
-        if together:
-            yield self._prepared(together)
+        for is_sure, group in groupby(self._operators, lambda each: bool(each.skip) or not each.may_not_run):
+            if is_sure:
+                yield self._prepared([*group])
+            else:
+                yield from group
 
     def _prepared(self, operators: Sequence[ChosenOperator]) -> _Prepared:
         places: dict[Key, int] = {}
