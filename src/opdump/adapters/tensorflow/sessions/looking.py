@@ -180,7 +180,7 @@ class Looking:
         skip = self._skip_of(op) or self._reason(op, may_not_run=may_not_run)
         made = self._taken(op, skip, {} if skip else self._facts(op), may_not_run=may_not_run)
         if made.lost and self._outcomes.of[op.name] == "passed":
-            return replace(made, operator=replace(made.operator, skip="not executed"))
+            return ChosenOperator(replace(made.operator, skip="not executed"))
         if made.lost and not self._asked_only:
             self.lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(made.lost)))
         return made
