@@ -50,7 +50,7 @@ class Outcomes:
         self._program = program
         self._executed = executed
         self._fed = fed
-        self._asked = {key.rpartition(":")[0] for key in asked}
+        self._asked = {_node(key) for key in asked}
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
@@ -222,7 +222,7 @@ class Outcomes:
         if op.op_type in MADE_OF_SHAPES:
             return True
         for slot in op.inputs:
-            maker = self._operators.get(slot.key.rpartition(":")[0])
+            maker = self._operators.get(_node(slot.key))
             if slot.key in self._fed or maker is None:
                 return False
             if maker.op_type in CONSTANTS:
@@ -290,7 +290,7 @@ class Outcomes:
         """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
         chain, current = [op], op
         while True:
-            makers = [self._operators.get(slot.key.rpartition(":")[0]) for slot in current.inputs]
+            makers = [self._operators.get(_node(slot.key)) for slot in current.inputs]
             gone = [
                 each
                 for each in makers
@@ -320,7 +320,7 @@ class Outcomes:
         reads = self._executed.inputs(node)
         for slot in op.inputs:
             wanted = self.resolved(slot.key)
-            maker = self._operators.get(wanted.rpartition(":")[0])
+            maker = self._operators.get(_node(wanted))
             if maker is None or wanted in self._fed or self.of.get(maker.name) != "ran":
                 continue
             if self._names_of(slot.key).isdisjoint(reads) and any(self._is_of_program(each) for each in reads):
@@ -337,21 +337,14 @@ class Outcomes:
         return found
 
     def _is_of_program(self, key: Key) -> bool:
-        name = key.rpartition(":")[0]
+        name = _node(key)
         node = self._executed.nodes.get(name)
-        return (
-            (self._executed.paths.get(name, name) in self._operators) and node is not None and node.op not in CONSTANTS
-        )
+        return node is not None and node.op not in CONSTANTS and self._executed.paths.get(name, name) in self._operators
 
     def _has_equal(self, maker: ProgramOperator, reads: Iterable[Key]) -> bool:
         """Whether an operator that does the same stands among these: of two that are equal the runtime keeps one."""
-        types = {
-            self._executed.nodes[key.rpartition(":")[0]].op
-            for key in reads
-            if key.rpartition(":")[0] in self._executed.nodes
-        }
-        node = self.node_of(maker.name)
-        return node is not None and node.op in types
+        node, others = self.node_of(maker.name), map(self._executed.nodes.get, map(_node, reads))
+        return node is not None and any(other is not None and other.op == node.op for other in others)
 
     def _find_others(self) -> None:
         needed, folded = self._needed()
@@ -424,7 +417,7 @@ class Outcomes:
             key = waiting.pop()
             if key in self._fed:
                 continue
-            maker = self._operators.get(key.rpartition(":")[0])
+            maker = self._operators.get(_node(key))
             if maker is None:
                 if key in self.same:
                     waiting.append(self.same[key])

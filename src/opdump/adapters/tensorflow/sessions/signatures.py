@@ -41,10 +41,6 @@ class ChosenOperator:
     """Those of its tensors that nobody can look at."""
 
     @property
-    def skip(self) -> SkipReason:
-        return self.operator.skip
-
-    @property
     def keys(self) -> set[Key]:
         return {slot.key for slot in (*self.inputs, *self.outputs)}
 
@@ -103,7 +99,7 @@ class SignatureEmitter:
                 self._emit_one(chosen, values, run, hosts)
 
     def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
-        executions = () if chosen.skip else self._executions(chosen, values)
+        executions = () if chosen.operator.skip else self._executions(chosen, values)
         for inputs, outputs in executions:
             run.emit(
                 chosen.operator,
@@ -111,11 +107,11 @@ class SignatureEmitter:
                 [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
             )
         if not executions:
-            run.skip(chosen.operator, chosen.skip or chosen.unseen)
+            run.skip(chosen.operator, chosen.operator.skip or chosen.unseen)
 
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
         """Operators that run once in each run are handed over together."""
-        for is_sure, group in groupby(self._operators, lambda each: bool(each.skip) or not each.may_not_run):
+        for is_sure, group in groupby(self._operators, lambda each: bool(each.operator.skip) or not each.may_not_run):
             if is_sure:
                 yield self._prepared([*group])
             else:
