@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
+from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of
 from opdump.adapters.tensorflow.sessions.subgraph import subgraph_of
 from opdump.layouts.graph_files.ge import GeGraph, write_new_ge_graph
 
@@ -116,7 +116,7 @@ def _branching(add: Callable[..., None]) -> None:
         return tf.while_loop(lambda i, _: i < 3, lambda i, value: (i + 1, value + 1.0), [0, y])[1]
 
     traced = tf.function(branches, autograph=False).get_concrete_function(tf.TensorSpec([None, 3], tf.float32)).graph
-    add("function", ge_graphs_of_function("ge_default_20201120163719_6", traced), traced)
+    add("function", ge_graphs_of("ge_default_20201120163719_6", traced), traced)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(traced.as_graph_def(), name="")
         subgraph = subgraph_of([graph.get_tensor_by_name(traced.outputs[0].name)], {"x:0"})

@@ -29,6 +29,10 @@ class OperatorSelection:
     def is_empty(self) -> bool:
         return self._filter.is_empty
 
+    def wants(self, io: IO) -> bool:
+        """Whether inputs, or outputs, are taken at all."""
+        return self.wants_inputs if io == "input" else self.wants_outputs
+
     def names(self, op_name: str) -> bool:
         """Whether the entries of the `dump_list` name an operator, or every one."""
         return self._filter.selects(op_name)

@@ -7,22 +7,19 @@ read, or to the disk. So an operator counts as pure where TensorFlow itself brou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.graphs.walks import reachable
-
 Library = Callable[[str], Any]
 """The definition of a function by its name."""
 
-CALLBACKS: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-"""Run the program's Python."""
 _WITH_EFFECTS: Final = frozenset(
     {
-        *CALLBACKS,
+        # These run the program's Python.
+        *("PyFunc", "PyFuncStateless", "EagerPyFunc"),
         # These write into the memory of what they read.
         *("InplaceAdd", "InplaceSub", "InplaceUpdate", "ParallelConcat"),
         # These leave the graph: for files, for debuggers, with an error.
@@ -37,8 +34,6 @@ _WITH_EFFECTS: Final = frozenset(
 )  # fmt: skip
 _SHARED: Final = frozenset({"container", "shared_name"})
 """An attribute of such a name says that the operator has something in common with others."""
-SHAPES: Final = frozenset({"Shape", "ShapeN", "Size", "Rank"})
-"""The runtime may know what they give before it knows what they read."""
 
 
 def definitions_of(graph: Any) -> dict[str, Any]:
@@ -75,60 +70,6 @@ def _is_pure_type(op_def: Any) -> bool:
         or any(argument.is_ref for argument in (*op_def.input_arg, *op_def.output_arg))
         or any(attribute.name in _SHARED for attribute in op_def.attr)
     )
-
-
-def folds_callbacks(nodes: Iterable[Any], library: Library, fixed: Collection[str] = ()) -> bool:
-    """Whether the runtime may run a callback of the program by itself, once for each copy of a graph, when it folds constants.
-
-    That is one without declared state which depends on nothing that is given; `fixed` names the arguments that are constants.
-    """
-    return _folds(nodes, library, frozenset(fixed), set())
-
-
-def _folds(
-    nodes: Iterable[Any], library: Library, fixed: frozenset[str], seen: set[tuple[str, frozenset[str]]]
-) -> bool:
-    nodes = list(nodes)
-    varying = _varying(nodes, fixed)
-    for node in nodes:
-        if node.op == "PyFuncStateless" and node.name not in varying:
-            return True
-        given = [producer(text) for text in node.input if not text.startswith("^")]
-        for name in functions_run_by(node):
-            definition = definition_in(name, library)
-            if definition is None:
-                continue
-            arguments = [argument.name for argument in definition.signature.input_arg]
-            # The functions of a branch get all inputs but the first.
-            handed = given[max(len(given) - len(arguments), 0) :]
-            inner = frozenset(
-                argument
-                for argument, source in zip(arguments, handed, strict=False)
-                if source in fixed or (source not in varying and any(source == each.name for each in nodes))
-            )
-            if (name, inner) not in seen:
-                seen.add((name, inner))
-                if _folds(definition.node_def, library, inner, seen):
-                    return True
-    return False
-
-
-def _varying(nodes: Collection[Any], fixed: frozenset[str]) -> set[str]:
-    """The nodes whose outputs depend on what is given, or on a state."""
-    own = {node.name for node in nodes}
-    readers: dict[str, list[str]] = {}
-    varying = []
-    for node in nodes:
-        if node.op in SHAPES:
-            continue
-        op_def = op_def_registry.get(node.op)
-        sources = [producer(text) for text in node.input if not text.startswith("^")]
-        for source in sources:
-            readers.setdefault(source, []).append(node.name)
-        is_given = any(source not in own and source not in fixed for source in sources)
-        if is_given or node.op.startswith("Placeholder") or (op_def is not None and op_def.is_stateful):
-            varying.append(node.name)
-    return set(reachable(varying, lambda name: readers.get(name, ())))
 
 
 def functions_of(node: Any) -> list[str]:

@@ -8,7 +8,7 @@ second run changes nothing and computes the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from opdump.adapters.graph_runtime import live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.tensorflow.capture import Capture, FailedRun
 from opdump.adapters.tensorflow.graphs.library import Slot
+from opdump.adapters.tensorflow.graphs.walks import reachable
 from opdump.adapters.tensorflow.sessions.graph_program import operator_of
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.recorder import LiveTensor
@@ -107,21 +108,20 @@ def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:
 
 def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:
     """Whether nothing behind these tensors reads or changes state, but for what is known."""
-    made = {tensor.name: op for op in subgraph.operations for tensor in op.outputs}
-    waiting, done = [tensor.name for tensor in wanted], set()
-    while waiting:
-        name = waiting.pop()
-        if name in done or name in known or name in subgraph.fed:
-            continue
-        done.add(name)
-        operation = made[name]
-        if operation.name in subgraph.with_effects and subgraph.access(operation.outputs[0]) != "handle":
-            return False
-        waiting += [tensor.name for tensor in operation.inputs]
-        waiting += [tensor.name for other in operation.control_inputs for tensor in other.outputs]
-        if any(not other.outputs and other.name in subgraph.with_effects for other in operation.control_inputs):
-            return False
-    return True
+    settled = known | subgraph.fed
+
+    def before(operation: Any) -> Iterator[Any]:
+        yield from (tensor.op for tensor in operation.inputs if tensor.name not in settled)
+        for other in operation.control_inputs:
+            if not other.outputs or not settled.issuperset(tensor.name for tensor in other.outputs):
+                yield other
+
+    def is_settled(operation: Any) -> bool:
+        gives_handle = bool(operation.outputs) and subgraph.access(operation.outputs[0]) == "handle"
+        return operation.name not in subgraph.with_effects or gives_handle
+
+    first = [tensor.op for tensor in wanted if tensor.name not in settled]
+    return all(map(is_settled, reachable(first, before)))
 
 
 def _live(slot: Slot, values: Mapping[str, npt.NDArray[Any]]) -> LiveTensor:

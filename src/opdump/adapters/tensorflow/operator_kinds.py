@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tensorflow.python.framework import op_def_registry
 
@@ -15,7 +15,11 @@ from opdump.adapters.graph_runtime import OperatorSelection
 from opdump.plan import DumpPlan
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter
-from opdump.records import SkipReason
+from opdump.records import IO, SkipReason
+
+if TYPE_CHECKING:
+    from opdump.adapters.tensorflow.graphs.library import Slot
+    from opdump.adapters.tensorflow.graphs.program import ProgramOperator
 
 _WITHOUT_DATA: Final[Mapping[SkipReason, tuple[str, ...]]] = MappingProxyType(
     {
@@ -106,3 +110,11 @@ class ModelSlots(OperatorSelection):
         if self._names_layers and op_type in DATA_TYPES and any(self.names(reader) for reader in readers):
             return ""
         return SKIPS.get(op_type, "") or ("" if self.selects(op_name, op_type) else "not selected")
+
+    def taken(self, op: ProgramOperator, io: IO, name: str = "") -> tuple[Slot, ...]:
+        """The inputs, or outputs, that the plan takes of an operator, which records call `name`: without handles."""
+        if not self.wants(io):
+            return ()
+        excluded = self.excluded(name or op.name, op.op_type, io)
+        slots = op.inputs if io == "input" else op.outputs
+        return tuple(slot for slot in slots if slot.slot not in excluded and not slot.is_handle)

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType, MappingProxyType
-from typing import Any, Final
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Literal
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -31,6 +31,7 @@ _PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree
 """Parts of the framework beside `tensorflow`, and what they call their own functions through."""
 _GENERATED: Final = "__autograph_generated_file"
 """Of such files AutoGraph alone knows the lines of the program."""
+_Kind = Literal["program", "framework", "generated", "runs programs"]
 _NONE: Final[Mapping[str, Stack]] = MappingProxyType({})
 
 
@@ -39,13 +40,9 @@ class Stacks:
 
     def __init__(self) -> None:
         self._framework = tuple(_directories())
-        self._of_program: dict[int, bool | None] = {}
-        """By the identity of a code object; None of one that AutoGraph made."""
-        self._codes: list[CodeType] = []
-        """Keeps alive those whose identity is a key."""
-        self._by_instruction: dict[tuple[int, int], Frame] = {}
-        self._by_line: dict[tuple[str, int, str], Frame | None] = {}
-        """None of a line that is not the program's."""
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        """By the file and the name of a function."""
+        self._frames: dict[tuple[str, int, str], Frame] = {}
         self._stacks: dict[tuple[int, ...], Stack] = {}
         """By the identity of the frames, which are kept. A layout files a stack once that it is given twice."""
         self._of_graphs: weakref.WeakKeyDictionary[Any, dict[str, Stack]] = weakref.WeakKeyDictionary()
@@ -86,29 +83,15 @@ class Stacks:
         frames = []
         while frame is not None:
             code = frame.f_code
-            if id(code) not in self._of_program:
-                if runs_programs(code.co_filename):
-                    break
-                self._meet(code)
-            users = self._of_program[id(code)]
-            if users is None:
+            kind = self._kind_of(code.co_filename, code.co_name)
+            if kind == "runs programs":
+                break
+            if kind == "generated":
                 return self._of_trace(_frames_of(tf_stack.extract_stack())) or getattr(self._here, "began", ())
-            if users:
-                key = (id(code), frame.f_lasti)
-                known = self._by_instruction.get(key)
-                if known is None:
-                    known = self._frame(code.co_filename, frame.f_lineno, code.co_name)
-                    assert known is not None, "a line of the program"
-                    self._by_instruction[key] = known
-                frames.append(known)
+            if kind == "program":
+                frames.append(self._frame(code.co_filename, frame.f_lineno, code.co_name))
             frame = frame.f_back
         return self._interned(frames) if frames else getattr(self._here, "began", ())
-
-    def _meet(self, code: CodeType) -> None:
-        self._codes.append(code)
-        is_generated = Path(code.co_filename).name.startswith(_GENERATED)
-        users = None if is_generated else is_programs(code.co_filename, code.co_name, self._framework)
-        self._of_program[id(code)] = users
 
     def _read(self, name: str) -> Mapping[str, Stack] | None:
         context = eager_context.context_safe()
@@ -132,22 +115,32 @@ class Stacks:
         """A stack of TensorFlow's, innermost first."""
         frames: list[Frame] = []
         for file, line, function in lines:
-            if runs_programs(file):
+            kind = self._kind_of(file, function)
+            if kind == "runs programs":
                 break
-            frame = self._frame(file, line, function)
-            is_again = not function and frames[-1:] == [frame]  # AutoGraph makes two functions of a lambda
-            if frame is not None and not is_again:
-                frames.append(frame)
+            if kind in ("program", "generated"):
+                frame = self._frame(file, line, function or "<lambda>")  # AutoGraph has no name for a lambda
+                if function or frames[-1:] != [frame]:  # and makes two functions of it
+                    frames.append(frame)
         return self._interned(frames)
 
-    def _frame(self, file: str, line: int, function: str) -> Frame | None:
+    def _kind_of(self, file: str, function: str) -> _Kind:
+        kind = self._kinds.get((file, function))
+        if kind is None:
+            if runs_programs(file):
+                kind = "runs programs"
+            elif Path(file).name.startswith(_GENERATED):
+                kind = "generated"
+            else:
+                kind = "program" if is_programs(file, function, self._framework) else "framework"
+            self._kinds[file, function] = kind
+        return kind
+
+    def _frame(self, file: str, line: int, function: str) -> Frame:
         key = (file, line, function)
-        if key not in self._by_line:
-            users = is_programs(file, function, self._framework)
-            text = linecache.getline(file, line).strip() if users else ""
-            # AutoGraph has no name for a lambda.
-            self._by_line[key] = Frame(file, line, function or "<lambda>", text) if users else None
-        return self._by_line[key]
+        if key not in self._frames:
+            self._frames[key] = Frame(file, line, function, linecache.getline(file, line).strip())
+        return self._frames[key]
 
     def _interned(self, frames: list[Frame]) -> Stack:
         key = tuple(map(id, frames))

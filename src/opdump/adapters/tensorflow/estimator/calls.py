@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.python.util import function_utils
 
 from opdump.adapters.tensorflow.estimator.specs import EstimatorSpec
 
@@ -47,9 +46,7 @@ def arguments_of(function: Callable[..., Any]) -> frozenset[str]:
         raise TypeError(
             f"unsupported callable; found {function!r}, expected a function: give the function, not its result"
         )
-    if isinstance(function, functools.partial):
-        return arguments_of(function.func) - frozenset(function.keywords)
-    return frozenset(inspect.signature(function).parameters)
+    return frozenset(function_utils.fn_args(function))
 
 
 def check_model_function(model_fn: Any, params: Any) -> None:

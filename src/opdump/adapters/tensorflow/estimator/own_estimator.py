@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.training import evaluation
 
 from opdump.adapters.tensorflow.estimator.calls import (
     Inputs,
@@ -24,7 +24,6 @@ from opdump.adapters.tensorflow.estimator.calls import (
     check_model_function,
     inputs_of,
 )
-from opdump.adapters.tensorflow.estimator.hooks import StopsAfter, evaluation_summary
 from opdump.adapters.tensorflow.estimator.specs import EstimatorSpec, ModeKeys, WarmStartSettings, checked_hooks
 from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
 from opdump.errors import OpdumpError
@@ -168,18 +167,16 @@ class Estimator:
                     'Metric with name "loss" is not allowed, because Estimator already defines a default metric with that name.'
                 )
             metrics["loss"] = v1.metrics.mean(spec.loss)
-            update = tf.group(*(metric[1] for metric in metrics.values()))
-            last = v1.train.FinalOpsHook(
-                {name: metric[0] for name, metric in metrics.items()} | {"global_step": v1.train.get_global_step()}
+            values: dict[str, Any] = evaluation._evaluate_once(
+                checkpoint,
+                scaffold=spec.scaffold,
+                eval_ops=tf.group(*(metric[1] for metric in metrics.values())),
+                final_ops={name: metric[0] for name, metric in metrics.items()}
+                | {"global_step": v1.train.get_global_step()},
+                hooks=[*inputs.hooks, *given, *spec.evaluation_hooks, evaluation._StopAfterNEvalsHook(steps)],
+                config=self._config.session_config,
             )
-            hooks = [*inputs.hooks, *given, *spec.evaluation_hooks, StopsAfter(steps), last]
-            v1.logging.info("Starting evaluation at %s", _now())
-            with self._monitored(spec, checkpoint, hooks) as session:
-                while not session.should_stop():
-                    session.run(update)
-            v1.logging.info("Finished evaluation at %s", _now())
-            values: dict[str, Any] = dict(last.final_ops_values)
-            evaluation_summary(self.eval_dir(name), values, checkpoint)
+            _file_evaluation(self.eval_dir(name), values, checkpoint)
         return values
 
     def predict(
@@ -201,10 +198,10 @@ class Estimator:
             inputs = self._inputs(input_fn, ModeKeys.PREDICT)
             spec = self._build(Inputs(inputs.features, None), ModeKeys.PREDICT)
             predictions = _chosen(spec.predictions, predict_keys)
-            opened = self._monitored(spec, checkpoint, [*inputs.hooks, *given, *spec.prediction_hooks])
-        with (
-            opened as session
-        ):  # outside of the graph, which would stay the program's default while it looks at a result
+            creator = v1.train.ChiefSessionCreator(spec.scaffold, None, self._config.session_config, None, checkpoint)
+            opened = v1.train.MonitoredSession(creator, [*inputs.hooks, *given, *spec.prediction_hooks])
+        # Outside of the graph, which would stay the program's default while it looks at a result.
+        with opened as session:
             while not session.should_stop():
                 batch = session.run(predictions)
                 if yield_single_examples:
@@ -297,12 +294,6 @@ class Estimator:
             )
         ]
 
-    def _monitored(self, spec: EstimatorSpec, checkpoint: str | None, hooks: Sequence[Any]) -> Any:
-        creator = v1.train.ChiefSessionCreator(
-            scaffold=spec.scaffold, config=self._config.session_config, checkpoint_filename_with_path=checkpoint
-        )
-        return v1.train.MonitoredSession(session_creator=creator, hooks=hooks)
-
     def _warm_start(self) -> None:
         source = self._warm_start_from
         if source is None or self.latest_checkpoint() is not None:
@@ -375,6 +366,29 @@ def _checked_listeners(listeners: Sequence[Any] | None) -> list[Any]:
     return found
 
 
+def _file_evaluation(directory: str, values: Mapping[str, Any], checkpoint: str | None) -> None:
+    """Files the results for TensorBoard, and logs them. Results that are no numbers are left out of the file."""
+    step = int(values["global_step"])
+    v1.logging.info(
+        "Saving dict for global step %d: %s",
+        step,
+        ", ".join(f"{name} = {value!s}" for name, value in sorted(values.items())),
+    )
+    summary = v1.Summary()
+    for name, value in values.items():
+        if name == "global_step":
+            continue
+        if np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number):
+            summary.value.add(tag=name, simple_value=float(value))
+        else:
+            v1.logging.warning("Skipping summary for %s, must be a float, np.float32, np.int64, np.int32 or int.", name)
+    writer = v1.summary.FileWriter(directory)
+    writer.add_summary(summary, step)
+    writer.close()
+    if checkpoint is not None:
+        v1.logging.info("Saving 'checkpoint_path' summary for global step %d: %s", step, checkpoint)
+
+
 def _chosen(predictions: Any, keys: str | Sequence[str] | None) -> Any:
     if not keys:
         return predictions
@@ -398,7 +412,3 @@ def _examples(batch: Any) -> Iterator[Any]:
         )
     for row in range(next(iter(lengths.values()))):
         yield {name: value[row] for name, value in batch.items()}
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S")

@@ -10,27 +10,25 @@ import gc
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops, iterator_ops, multi_device_iterator_ops
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.function_names import graph_name
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.graphs.dataset_operators import hidden_functions
-from opdump.adapters.tensorflow.graphs.library import are_handles, outputs_of, reached
+from opdump.adapters.tensorflow.graphs.dataset_operators import hidden_operators
+from opdump.adapters.tensorflow.graphs.walks import reachable
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.stacks import stack_of_node
 
-_CARRIERS: Final = (tf.variant, tf.resource)
+_UNSEEN: Final = (
+    "the operators of {} are not shown: a data set runs it in threads of the runtime; "
+    "to see them, call the function on an element of the data set"
+)
 
 
 class DatasetFunctions:
@@ -41,13 +39,10 @@ class DatasetFunctions:
         self._model = model
         self._selection = selection
         self._steps = steps
-        self._collected: set[int] = set()
-        self._kept: list[Any] = []
-        """Data sets that were looked at, so that their identities stay theirs."""
         self._alive: dict[int, Any] = {}
-        """Tensors by which functions are given data sets and iterators -> the data sets, as weak references."""
-        self._functions: dict[str, Any] = {}
-        """Functions that were found, by the runtime's name, and not listed yet."""
+        """The tensors that stand for data sets and iterators -> the data sets, as weak references."""
+        self._functions: dict[str, bool] = {}
+        """Functions that were found and not listed yet, by the runtime's name; whether there is to be a note of them."""
         self._listed: set[str] = set()
         self._names: Counter[str] = Counter()
         self._replacements = Replacements()
@@ -60,7 +55,6 @@ class DatasetFunctions:
                 self._remember(getattr(found, "_variant_tensor_attr", None), found)
         made = dataset_ops.DatasetV2.__init__
         create = iterator_ops.OwnedIterator._create_iterator
-        following = iterator_ops.OwnedIterator._next_internal
         of_devices = multi_device_iterator_ops.OwnedMultiDeviceIterator.__init__
 
         def make(dataset: Any, variant_tensor: Any) -> None:
@@ -70,13 +64,6 @@ class DatasetFunctions:
         def create_iterator(iterator: Any, dataset: Any) -> None:
             create(iterator, dataset)
             self._remember(iterator._iterator_resource, dataset)
-            self._collect(dataset)
-
-        def next_internal(iterator: Any) -> Any:
-            dataset = getattr(iterator, "_dataset", None)
-            if dataset is not None and id(dataset) not in self._collected:
-                self._collect(dataset)
-            return following(iterator)
 
         def iterator_of_devices(iterator: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
             of_devices(iterator, dataset, *args, **kwargs)
@@ -86,10 +73,7 @@ class DatasetFunctions:
         replace = self._replacements.replace
         replace(dataset_ops.DatasetV2, "__init__", make)
         replace(iterator_ops.OwnedIterator, "_create_iterator", create_iterator)
-        replace(iterator_ops.OwnedIterator, "_next_internal", next_internal)
         replace(multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__", iterator_of_devices)
-        for name in ("reduce", "get_single_element"):
-            self._replace_method(name)
 
     def abandon(self) -> None:
         """In a forked process: nothing is listed."""
@@ -98,128 +82,64 @@ class DatasetFunctions:
     def close(self) -> None:
         self._replacements.restore()
         self.emit()
-        self._kept.clear()
 
     def emit(self, step: int | None = None) -> None:
         """Lists what was found in this step, by default in that of the eager program, where it is dumped."""
         step = self._steps.step if step is None else step
         if not self._functions or not self._steps.wants(step):
             return
-        capture = self._capture
-        with capture.lock:
+        with self._capture.lock:
             waiting, self._functions = self._functions, {}
-            for name, function in waiting.items():
-                self._listed.add(name)
-                self._list(name, function, step)
+            self._listed.update(waiting)
+            for name, is_told in waiting.items():
+                self._list(name, step, is_told=is_told)
 
-    def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
-        """A traced function is called in a step that is dumped: with these, data sets and iterators among them.
+    def used(
+        self, tensors: Iterable[Any], functions: Iterable[str], step: int | None = None, *, is_told: bool = True
+    ) -> None:
+        """Something ran in a step that is dumped that was given these tensors, data sets and iterators among them, and runs functions elsewhere.
 
-        `hidden` are functions that its operators have run elsewhere; there is a note of these.
+        `is_told`: there is to be a note of these.
         """
-        self._functions.update((name, None) for name in hidden if name not in self._listed)
-        for tensor in inputs:
-            if tensor.dtype in _CARRIERS:
-                found = self._alive.get(getattr(tensor, "_id", 0))
-                dataset = None if found is None else found()
-                if dataset is not None:
-                    self._collect(dataset)
+        for tensor in tensors:
+            found = self._alive.pop(getattr(tensor, "_id", 0), None)
+            dataset = None if found is None else found()
+            if dataset is not None:
+                self._collect(dataset)
+        self._find(functions, is_told=is_told)
         self.emit(step)
 
     def _remember(self, tensor: Any, dataset: Any) -> None:
         if dataset is not None and hasattr(tensor, "_id"):
             self._alive[tensor._id] = weakref.ref(dataset)
 
-    def _replace_method(self, name: str) -> None:
-        original = getattr(dataset_ops.DatasetV2, name)
-
-        def method(dataset: Any, *args: Any, **kwargs: Any) -> Any:
-            self._collect(dataset)
-            return original(dataset, *args, **kwargs)
-
-        self._replacements.replace(dataset_ops.DatasetV2, name, method)
-
-    def collect_function(self, function: Any) -> None:
-        """An operator ran that runs a function elsewhere."""
-        name = tf.compat.as_str(function.name)
-        if name not in self._listed:
-            self._functions[name] = function
-        self.emit()
+    def _find(self, names: Iterable[str], *, is_told: bool) -> None:
+        for name in names:
+            if name not in self._listed:
+                self._functions[name] = is_told or self._functions.get(name, False)
 
     def _collect(self, dataset: Any) -> None:
-        """A data set is going to give its elements."""
-        for each in _with_inputs(dataset):
-            if id(each) in self._collected:
-                continue
-            self._collected.add(id(each))
-            self._kept.append(each)
-            for wrapper in each._functions():
-                name = tf.compat.as_str(wrapper.function.name)
-                if name not in self._listed and not _is_plumbing(wrapper):
-                    self._functions[name] = wrapper.function
-        self.emit()
+        """A data set gives its elements, and so do those that it reads."""
+        for each in reachable([dataset], lambda each: each._inputs()):
+            wrappers = (wrapper for wrapper in each._functions() if not _is_plumbing(wrapper))
+            self._find((tf.compat.as_str(wrapper.function.name) for wrapper in wrappers), is_told=True)
 
-    def _list(self, name: str, function: Any, step: int) -> None:
-        definitions = _definitions(name, function)
+    def _list(self, name: str, step: int, *, is_told: bool) -> None:
         place = re.sub(r"[^A-Za-z0-9_.\\-]+", "_", graph_name(name)).strip("_")
         self._names[place] += 1
         path = place if self._names[place] == 1 else f"{place}_{self._names[place] - 1}"
-        unseen, run_at = 0, self._capture.stacks.of_call()
+        stacks, library = self._capture.stacks, eager_context.context().get_function_def
         run = self._capture.run(self._model, step, order=self._steps.order(step))
-        library: Library = {each.signature.name: each for each in definitions}.__getitem__
-        for number, definition in enumerate(definitions):
-            stacks = self._capture.stacks.of_function(definition.signature.name)
-            inside = f"{path}/" if not number else f"{path}/{graph_name(definition.signature.name)}/"
-            for node in definition.node_def:
-                shown = f"{inside}{node.name}"
-                is_known = op_def_registry.get(node.op) is not None
-                skip = self._selection.skip_of(node.op, shown) if is_known else "control flow"
-                if not skip and are_handles(outputs_of(node, library) or ()):
-                    skip = "handle"
-                unseen += not skip
-                stack = stack_of_node(node.name, stacks, run_at)
-                run.skip(NamedOperator(node.op, shown, 0, arguments_of(node), stack), skip or "not observed")
-        if unseen and function is not None:
-            self._capture.note(_unseen(path))
-
-
-def _unseen(name: str) -> str:
-    return (
-        f"the operators of {name} are not shown: a data set runs it in threads of the runtime; "
-        "to see them, call the function on an element of the data set"
-    )
+        unseen = 0
+        for op, reason in hidden_operators([(f"{path}/", name, stacks.of_call())], library, stacks):
+            skip = self._selection.skip_of(op.op_type, op.name) or reason
+            unseen += skip == "not observed"
+            run.skip(op.named(0, skip=skip))
+        if unseen and is_told:
+            self._capture.note(_UNSEEN.format(path))
 
 
 def _is_plumbing(wrapper: Any) -> bool:
     """Whether a function is the framework's own: how Keras cuts arrays into batches, how a generator becomes a data set."""
     module = getattr(getattr(wrapper, "_func", None), "__module__", None) or ""
     return module.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
-
-
-def _with_inputs(dataset: Any) -> Iterator[Any]:
-    """A data set, and those that it reads."""
-    waiting, seen = [dataset], set()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        if isinstance(each, dataset_ops.DatasetV2):
-            yield each
-            waiting += each._inputs()
-
-
-def _definitions(name: str, function: Any) -> list[Any]:
-    """The definition of a function, and those of all that it runs, in data sets of its own too."""
-    library: Library = eager_context.context().get_function_def
-    found: dict[str, Any] = {}
-    waiting = [name]
-    while waiting:
-        for definition in reached(waiting.pop(), library):
-            if definition.signature.name not in found:
-                found[definition.signature.name] = definition
-                waiting += [inner for node in definition.node_def for _, inner in hidden_functions(node)]
-    own = getattr(function, "definition", None)
-    if not found and own is not None:  # of a graph, and not of the eager program
-        return [own]
-    return list(found.values())

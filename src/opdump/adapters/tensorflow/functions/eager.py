@@ -31,8 +31,7 @@ from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import EAGER
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
-from opdump.recorder import LiveTensor
-from opdump.records import IO, SkipReason
+from opdump.records import SkipReason
 
 _MOST_ARGUMENTS: Final = 10_000
 
@@ -91,7 +90,7 @@ class EagerCapture:
     def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
         """A traced function is called in a step that is dumped: see `DatasetFunctions`."""
         if self._datasets is not None:
-            self._datasets.function_called(inputs, hidden, step)
+            self._datasets.used(inputs, hidden, step, is_told=False)  # who runs them is told
 
     def step_changed(self) -> None:
         """The program came into another step."""
@@ -190,10 +189,9 @@ class EagerCapture:
         steps: ProgramSteps,
     ) -> None:
         capture = self._capture
-        if self._datasets is not None and any(tensor.dtype != tf.variant for tensor in outputs):
-            for value in attrs[1::2]:
-                if isinstance(value, ConcreteFunction):
-                    self._datasets.collect_function(value)
+        if self._datasets is not None and not any(tensor.dtype == tf.variant for tensor in outputs):
+            functions = [tf.compat.as_str(each.name) for each in attrs[1::2] if isinstance(each, ConcreteFunction)]
+            self._datasets.used(inputs, functions)
         scoped = f"{getattr(self._here, 'place', '')}{eager_context.context().scope_name}{op_type}"
         op_name = f"{scoped}_{self._names[scoped]}"
         self._names[scoped] += 1
@@ -210,11 +208,12 @@ class EagerCapture:
         if skip:
             run.skip(operator)
             return
-        selection = self._selection
         run.emit(
             operator,
-            self._live(op_name, op_type, inputs, op_def.input_arg, "input") if selection.wants_inputs else (),
-            self._live(op_name, op_type, outputs, op_def.output_arg, "output") if selection.wants_outputs else (),
+            live_tensors(
+                self._selection, operator, "input", inputs, op_def.input_arg, lambda each: self._made.get(each._id, "")
+            ),
+            live_tensors(self._selection, operator, "output", outputs, op_def.output_arg),
         )
 
     def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
@@ -222,15 +221,6 @@ class EagerCapture:
         if reason or not outputs or has_data(outputs) or (self._selection.wants_inputs and has_data(inputs)):
             return reason
         return "handle"
-
-    def _live(
-        self, op_name: str, op_type: str, tensors: Sequence[Any], arguments: Sequence[Any], io: IO
-    ) -> list[LiveTensor]:
-        excluded = self._selection.excluded(op_name, op_type, io)
-        names = [argument.name for argument in arguments] if len(arguments) == len(tensors) else ()
-        return live_tensors(
-            tensors, names, excluded, lambda tensor: self._made.get(tensor._id, "") if io == "input" else ""
-        )
 
 
 def _register(callback: Callable[..., Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,15 +18,16 @@ from tensorflow.python.framework import function_def_to_graph, ops
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import folds_callbacks
 from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
-from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, instrument, without_suffix
-from opdump.adapters.tensorflow.functions.optimised import given_argument, rewriting_off
+from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, without_suffix
+from opdump.adapters.tensorflow.functions.optimised import rewriting_off
 from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
-from opdump.adapters.tensorflow.graphs.library import Definition, draws_seeded_numbers, reached
+from opdump.adapters.tensorflow.graphs.library import Definition, reached
+from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
+from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.xla import (
     LAUNCH,
@@ -37,7 +38,6 @@ from opdump.adapters.tensorflow.xla import (
     is_compiled,
 )
 from opdump.interpreter.garbage import no_garbage_collection
-from opdump.records import IO
 
 
 def emit_compiled(
@@ -50,24 +50,18 @@ def emit_compiled(
     selection = capture.selection(capture.filter_of(model), [op_name])
     skip = selection.skip_of(LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
-    reads, gives = selection.wants_inputs and has_data(inputs), selection.wants_outputs and has_data(outputs)
-    if not skip and not (reads or gives):
+    has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
+    if not skip and not has_any:
         skip = "not observed"  # what it does, it does to variables
     operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
-
-    def live(io: IO, tensors: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        names = [each.name for each in arguments] if len(arguments) == len(tensors) else ()
-        excluded: Collection[int] = selection.excluded(op_name, LAUNCH, io)
-        return live_tensors(tensors, names, excluded, lambda _: "")
-
     with capture.lock:
         if skip:
             run.skip(operator)
             return
         run.emit(
             operator,
-            live("input", inputs, signature.input_arg) if reads else (),
-            live("output", outputs, signature.output_arg) if gives else (),
+            live_tensors(selection, operator, "input", inputs, signature.input_arg),
+            live_tensors(selection, operator, "output", outputs, signature.output_arg),
         )
 
 
@@ -180,7 +174,7 @@ class FunctionCapture:
             with self._lock:
                 if traced.copy is None:
                     with no_garbage_collection():
-                        traced.copy = instrument(name.decode(), context, inputs, self._capture, traced.model)
+                        traced.copy = InstrumentedFunction(name.decode(), context, inputs, self._capture, traced.model)
             copy = traced.copy
             if wanted:
                 self._called(inputs, copy.hidden, step)
@@ -209,8 +203,11 @@ class FunctionCapture:
         elif clusters_functions() or has_marked_clusters(node for each in definitions for node in each.node_def):
             compiled = OF_CLUSTERS.format(shown_name(name.decode()))
         copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
-        seeded = draws_seeded_numbers(copied)
-        folded = not compiled and folds_callbacks(root.node_def, context.get_function_def)
+        nodes = [node for each in copied for node in each.node_def]
+        seeded = draws_seeded_numbers(nodes)
+        folded = may_fold_callbacks(nodes) and folds_callbacks(
+            function_program(name.decode(), context.get_function_def, self._capture.stacks)
+        )
         is_empty = self._capture.filter_of(model).is_empty
         number = _UID.search(name)
         if (seeded or folded) and not is_empty and number is not None and int(number[1]) < self._mark:
@@ -296,7 +293,7 @@ def _renamed(
         if not copy.is_copy:
             return original(context, copy.name.encode(), inputs, num_outputs)
         with rewriting_off(context):
-            return original(context, copy.name.encode(), [*inputs, given_argument()], num_outputs)
+            return original(context, copy.name.encode(), [*inputs, tf.constant(0)], num_outputs)
     except tf.errors.OpError as error:
         error._message = without_suffix(error.message)
         error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)

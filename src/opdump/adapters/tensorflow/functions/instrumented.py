@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opdump.adapters.tensorflow.capture import Capture, Model
@@ -28,29 +27,9 @@ from opdump.adapters.tensorflow.functions.probe import CurrentCall
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
 from opdump.adapters.tensorflow.graphs.library import Definition, hidden_callees
 from opdump.adapters.tensorflow.graphs.program import Program, function_program, shown_names
-from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 
 _NUMBERS: Final = itertools.count()
 _SUFFIX: Final = re.compile(r"_opdump_(\d+|look)")
-
-
-@dataclass(frozen=True, slots=True)
-class InstrumentedFunction:
-    """An instrumented copy that the runtime knows; or the function itself, where none could be made."""
-
-    name: str
-    is_copy: bool
-    current: CurrentCall
-    bodies: tuple[BodyOperators, ...]
-    """By number; 0 is the function itself, which runs in each call."""
-    definitions: tuple[str, ...]
-    """Names under which the copies, and what they run, stand in the runtime."""
-    probes: tuple[Callable[..., Any], ...]
-    """Kept alive: the runtime knows them by a token alone."""
-    hidden: tuple[str, ...] = ()
-    """Functions that its operators have run elsewhere: bodies of loops over data sets."""
-    listed: set[tuple[int, bool]] = field(default_factory=set)
-    """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
 
 
 def without_suffix(text: str) -> str:
@@ -58,53 +37,48 @@ def without_suffix(text: str) -> str:
     return _SUFFIX.sub("", text)
 
 
-def instrument(name: str, context: Any, inputs: Sequence[Any], capture: Capture, model: Model) -> InstrumentedFunction:
-    """Makes the copy of a function that is called with these inputs, and has the runtime know it."""
-    program = function_program(name, context.get_function_def, capture.stacks)
-    names = shown_names(program)
-    selection = capture.selection(capture.filter_of(model), list(names.values()))
-    hidden = []
-    for op in program.operators:
-        if op.is_needed and hidden_callees(op.node):
-            capture.note(
-                f"the functions that {names[op.name]} ({op.node.op}) runs are not shown: they run outside of the graph"
-            )
-            hidden += functions_of(op.node)
-    maker = _Maker(context, capture, selection)
-    made = maker.make(
-        context.get_function_def(name),
-        program,
-        Naming(names),
-        inputs,
-        context.function_call_options.config_proto_serialized,
-    )
-    capture.recorder.matched_kernels |= selection.matched_kernels
-    if made is None:
-        capture.note(
-            f"{name} is not shown: what TensorFlow executes for it could not be looked up, or does not stay the same when it is looked at"
-        )
-        bodies: tuple[BodyOperators, ...] = (maker.unseen(program, names),)
-        return InstrumentedFunction(name, False, maker.current, bodies, (), (), tuple(hidden))
-    return InstrumentedFunction(
-        made, True, maker.current, tuple(maker.bodies), tuple(maker.definitions), tuple(maker.probes), tuple(hidden)
-    )
+class InstrumentedFunction:
+    """The copy of a function that is called with these inputs, which the runtime knows, and those of functions that it calls.
 
+    It is the function itself where none could be made.
+    """
 
-class _Maker:
-    """Makes the copies of one function, and of those that it calls."""
-
-    def __init__(self, context: Any, capture: Capture, selection: ModelSlots) -> None:
+    def __init__(self, name: str, context: Any, inputs: Sequence[Any], capture: Capture, model: Model) -> None:
         self.current = CurrentCall()
         self.bodies: list[BodyOperators] = []
+        """By number; 0 is the function itself, which runs in each call."""
         self.definitions: list[str] = []
-        self.probes: list[Callable[..., Any]] = []
+        """Names under which the copies, and what they run, stand in the runtime."""
+        self.hidden: list[str] = []
+        """Functions that its operators have run elsewhere: bodies of loops over data sets."""
+        self.listed: set[tuple[int, bool]] = set()
+        """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
+        self._probes: list[Callable[..., Any]] = []
+        """Kept alive: the runtime knows them by a token alone."""
         self._context = context
         self._library: Library = context.get_function_def
         self._capture = capture
-        self._selection = selection
         self._task_ids = itertools.count()
+        program = function_program(name, self._library, capture.stacks)
+        names = shown_names(program)
+        self._selection = capture.selection(capture.filter_of(model), list(names.values()))
+        for op in program.operators:
+            if op.is_needed and hidden_callees(op.node):
+                capture.note(
+                    f"the functions that {names[op.name]} ({op.node.op}) runs are not shown: they run outside of the graph"
+                )
+                self.hidden += functions_of(op.node)
+        config = context.function_call_options.config_proto_serialized
+        made = self._make(self._library(name), program, Naming(names), inputs, config)
+        capture.recorder.matched_kernels |= self._selection.matched_kernels
+        self.name, self.is_copy = made or name, made is not None
+        if made is None:
+            capture.note(
+                f"{name} is not shown: what TensorFlow executes for it could not be looked up, or does not stay the same when it is looked at"
+            )
+            self.bodies.append(self._unseen(program, names))
 
-    def make(
+    def _make(
         self,
         definition: Definition,
         program: Program,
@@ -147,10 +121,10 @@ class _Maker:
         if is_inner:
             copy.attr["_noinline"].b = True  # the call stays a call
             self._add(copy)
-        self.probes += observed.probes
+        self._probes += observed.probes
         return str(copy.signature.name)
 
-    def unseen(self, program: Program, names: Mapping[str, str]) -> BodyOperators:
+    def _unseen(self, program: Program, names: Mapping[str, str]) -> BodyOperators:
         """All operators of a function that nobody looks at."""
         operators = []
         for op in program.operators:
@@ -177,7 +151,7 @@ class _Maker:
             standing_for(self._context, each.type, device)
             for each, device in zip(definition.signature.input_arg, call.devices, strict=True)
         ]
-        return self.make(definition, program, naming, inputs, call.config, is_inner=True)
+        return self._make(definition, program, naming, inputs, call.config, is_inner=True)
 
     def _add(self, definition: Definition) -> None:
         self._context.add_function_def(definition)

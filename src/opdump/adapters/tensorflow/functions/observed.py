@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -271,7 +271,6 @@ class Observed:
     def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
         """Has an operator leave data: `home` is its node, if it has one; whether what it gives is there."""
         given = [slot for slot in op.outputs if not slot.is_handle]
-        read = [slot for slot in op.inputs if not slot.is_handle]
         node, near, stands_in = home, home, None
         if not home:  # what is constant is there for nobody in particular, and comes to where the others are
             varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
@@ -281,34 +280,28 @@ class Observed:
                 return False
             node = stands_in[0]
             near = node if varying else ""
-        outputs = ((slot, self._tensor(slot.key, near)) for slot in given)
         own = self._executed.inputs(self._executed.nodes[home]) if home else ()
         reads = [tensor_of(key) for key in own] if len(own) == len(op.inputs) else [None] * len(op.inputs)
         # What of the program is not there, the node has been given something else for.
-        inputs = ((slot, self._tensor(slot.key, node) or reads[slot.slot]) for slot in read)
-        taken = self._taken(op, "input", inputs), self._taken(op, "output", outputs)
-        self._seen.append(_Seen(operator, node, stands_in, *taken))
+        inputs = self._taken(op, "input", lambda slot: self._tensor(slot.key, node) or reads[slot.slot])
+        outputs = self._taken(op, "output", lambda slot: self._tensor(slot.key, near))
+        self._seen.append(_Seen(operator, node, stands_in, inputs, outputs))
         return True
 
-    def _taken(self, op: ProgramOperator, io: IO, slots: Iterable[tuple[Slot, Tensor | None]]) -> list[_SeenSlot]:
-        """What the plan takes of the tensors in these slots."""
-        if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
-            return []
+    def _taken(self, op: ProgramOperator, io: IO, tensor: Callable[[Slot], Tensor | None]) -> list[_SeenSlot]:
+        """What the plan takes of its slots; `tensor` finds what is in one."""
         name = self._naming.names.get(op.name, op.name)
-        excluded = self._selection.excluded(name, op.op_type, io)
         found = []
-        for slot, tensor in slots:
-            if slot.slot in excluded:
-                continue
-            if tensor is None:
+        for slot in self._selection.taken(op, io, name):
+            seen = tensor(slot)
+            if seen is None:
                 self._capture.note(
                     f"{io} {slot.slot} of {name} is not shown: nothing that TensorFlow executes gives it"
                 )
             else:
-                is_text = self.graph.dtype(tensor) == _STRING
-                found.append(
-                    _SeenSlot(slot.slot, slot.argument, self._naming.source(slot), "string" if is_text else tensor)
-                )
+                is_text = self.graph.dtype(seen) == _STRING
+                source = self._naming.source(slot)
+                found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if is_text else seen))
         return found
 
     def _tensor(self, key: Key, near: str) -> Tensor | None:

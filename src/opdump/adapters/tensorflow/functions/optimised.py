@@ -50,11 +50,6 @@ def with_argument(definition: Definition, name: str) -> Definition:
     return copy
 
 
-def given_argument() -> Any:
-    """The number that such a copy takes."""
-    return tf.constant(0)
-
-
 def standing_for(context: Any, dtype: int, device: str) -> Any:
     """A tensor for an argument of a function of which nothing is known but its type and device. Of a variable it says no shape."""
     attributes: tuple[Any, ...]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.graph_runtime import Block, GraphRun, live_tensor
+from opdump.adapters.graph_runtime import Block, GraphRun, NamedOperator, OperatorSelection, live_tensor
 from opdump.adapters.host import ChosenTensors, HostTensor, RepeatedArrays, host_tensor
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.recorder import LiveTensor
+from opdump.records import IO
 
 _HANDLES: Final = (tf.resource, tf.variant)
 _NOTHING: Final[list[Any]] = []
@@ -84,17 +85,23 @@ def has_data(tensors: Iterable[Any]) -> bool:
 
 
 def live_tensors(
-    tensors: Sequence[Any], names: Sequence[str], excluded: Collection[int], source_of: Callable[[Any], str]
+    selection: OperatorSelection,
+    operator: NamedOperator,
+    io: IO,
+    tensors: Sequence[Any],
+    arguments: Sequence[Any],
+    source_of: Callable[[Any], str] = lambda _: "",
 ) -> list[LiveTensor]:
-    """Tensors of the eager program for the recorder, without handles; `names` are those of the slots, empty where nobody knows them."""
+    """Tensors of the eager program for the recorder, as far as they are wanted, without handles; `arguments` are the definitions of the slots."""
     lives: list[LiveTensor] = []
+    if not selection.wants(io):
+        return lives
+    excluded = selection.excluded(operator.op_name, operator.op_type, io)
+    has_names = len(arguments) == len(tensors)
     for slot, tensor in enumerate(tensors):
         if tensor.dtype in _HANDLES or slot in excluded:
             continue
-        argument = names[slot] if names else ""
-        if tensor.dtype == tf.string:
-            lives.append(live_tensor(slot, argument, "string", source_of(tensor)))
-            continue
         # Over the runtime's own memory where that is the host's: it is read before the program goes on.
-        lives.append(live_tensor(slot, argument, host_tensor(tensor._numpy()), source_of(tensor)))
+        value = "string" if tensor.dtype == tf.string else host_tensor(tensor._numpy())
+        lives.append(live_tensor(slot, arguments[slot].name if has_names else "", value, source_of(tensor)))
     return lives

@@ -50,10 +50,7 @@ class ProgramSteps:
 
     def wants(self, step: int) -> bool:
         """Whether the operators of a step are looked at: it is dumped, and the dump goes on."""
-        return self._is_dumped(step) and not self._capture.is_over
-
-    def _is_dumped(self, step: int) -> bool:
-        return self._capture.wants(step)
+        return self._capture.wants(step) and not self._capture.is_over
 
     def of(self, model: Model, *, within_eager: bool) -> int:
         """The step that a call of a function belongs to."""
@@ -87,7 +84,7 @@ class ProgramSteps:
             with self._capture.lock:
                 self._calls[model.number] += 1
             self._capture.ended(model.names, step)
-            if self._is_dumped(step):
+            if self._capture.wants(step):
                 self._capture.end_step(step)
         if part.differentiates:
             self._asks(each._id for each in inputs if hasattr(each, "_id"))
@@ -152,7 +149,7 @@ class ProgramSteps:
 
     def close(self) -> None:
         """Files what was begun."""
-        if self._is_dumped(self._eager):
+        if self._capture.wants(self._eager):
             self._capture.recorder.end_step(self._eager)
 
     def _asks(self, variables: Iterable[int]) -> None:
@@ -176,5 +173,5 @@ class ProgramSteps:
         self._capture.ended((EAGER,), ended)
         self._orders.pop(ended - 1, None)
         self._changed()
-        if self._is_dumped(ended):
+        if self._capture.wants(ended):
             self._capture.file_step(ended)

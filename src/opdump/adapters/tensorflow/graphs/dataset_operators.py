@@ -7,8 +7,13 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.graphs.library import hidden_callees
+from opdump.adapters.tensorflow.effects import Library, definition_in
+from opdump.adapters.tensorflow.graphs.library import are_handles, callees_of, hidden_callees, outputs_of
+from opdump.adapters.tensorflow.graphs.program import ProgramOperator
 from opdump.adapters.tensorflow.graphs.walks import reachable
+from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
+from opdump.adapters.tensorflow.xla import is_compiled
+from opdump.records import SkipReason
 
 _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})
 _BY_NAME: Final = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})
@@ -40,3 +45,29 @@ def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
     for number, (attribute, name) in enumerate(found):
         is_list = [each for each, _ in found].count(attribute) > 1
         yield (f"{attribute}_{number}/" if is_list else f"{attribute}/") if len(found) > 1 else "", name
+
+
+def hidden_operators(
+    functions: Iterable[tuple[str, str, Stack]], library: Library, stacks: Stacks
+) -> Iterator[tuple[ProgramOperator, SkipReason]]:
+    """The operators of functions that run where nobody sees them, and of those that these run, each with why it leaves nothing.
+
+    Of each function is given what stands before the names of its operators, its own name, and the lines of those that have none.
+    """
+    waiting = [(path, name, stack, frozenset[str]()) for path, name, stack in functions]
+    while waiting:
+        path, name, stack, around = waiting.pop(0)
+        definition = None if name in around else definition_in(name, library)
+        if definition is None:
+            continue
+        traced = stacks.of_function(name)
+        for node in definition.node_def:
+            own, shown = stack_of_node(node.name, traced, stack), f"{path}{node.name}"
+            called = callees_of(node)
+            is_handle = are_handles(outputs_of(node, library) or ())
+            reason: SkipReason = "control flow" if called else "handle" if is_handle else "not observed"
+            yield ProgramOperator(shown, node.op, node, own, (), (), is_pure=False), reason
+            if not is_compiled(node):
+                below = [(f"{each.label}/" if each.label else "", each.function) for each in called]
+                below += hidden_functions(node)
+                waiting += [(f"{shown}/{inner}", callee, own, around | {name}) for inner, callee in below]

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, producer
-from opdump.adapters.tensorflow.graphs.walks import in_order, reachable
-from opdump.adapters.tensorflow.operator_kinds import is_stateful
+from opdump.adapters.tensorflow.graphs.walks import reachable
 from opdump.adapters.tensorflow.xla import is_compiled
 
 Definition = Any
@@ -76,56 +75,6 @@ class Callee:
     function: str
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryNode:
-    """A node of a definition. `known` is false where nothing says its slots: a custom operator of another process."""
-
-    node: Any
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The nodes of a definition, each after those that it reads or waits for, as far as they were traced in another order."""
-
-    definition: Definition
-    nodes: tuple[LibraryNode, ...]
-    needed: frozenset[str]
-    """The names of those whose results are used, or that must run."""
-    read: frozenset[str]
-    """The tensors that those read, and the results that the caller uses."""
-
-
-def body_of(definition: Definition, library: Library, used: Collection[int] | None = None) -> Body:
-    """Reads a definition; `used` are the numbers of the results that the caller makes use of, None for all."""
-    dtypes = {argument.name: argument.type for argument in definition.signature.input_arg}
-    outputs = {}
-    for node in definition.node_def:
-        slots = outputs_of(node, library)
-        outputs[node.name] = slots
-        dtypes.update((slot.key, slot.dtype) for slot in slots or ())
-    nodes = []
-    for node in definition.node_def:
-        made = outputs[node.name]
-        nodes.append(LibraryNode(node, _inputs(node, dtypes, library), made or (), known=made is not None))
-    results = [argument.name for argument in definition.signature.output_arg]
-    read = {definition.ret[name] for number, name in enumerate(results) if used is None or number in used}
-    needed = _needed(definition, read)
-    read.update(text for node in definition.node_def if node.name in needed for text in node.input)
-    return Body(definition, tuple(_ordered(nodes)), needed, frozenset(read))
-
-
-def _ordered(nodes: Sequence[LibraryNode]) -> Iterable[LibraryNode]:
-    named = {node.node.name: node for node in nodes}
-
-    def before(name: str) -> Iterable[str]:
-        return filter(named.__contains__, map(producer, named[name].node.input))
-
-    return map(named.__getitem__, in_order(named, before))
-
-
 def callees_of(node: Any) -> tuple[Callee, ...]:
     """The functions that a node runs itself; those of datasets run elsewhere and are not among them."""
     found = []
@@ -171,20 +120,6 @@ def reached(name: str, library: Library, *, into_compiled: bool = True) -> Itera
         ]
 
 
-def draws_seeded_numbers(definitions: Iterable[Definition]) -> bool:
-    """Whether an operator in these definitions draws random numbers from a state of its own that a seed determines.
-
-    Such a state belongs to the operator of one function: a copy of the function would start from the beginning.
-    """
-    return any(is_seeded(node) for definition in definitions for node in definition.node_def)
-
-
-def is_seeded(node: Any) -> bool:
-    """Whether a node goes on with a sequence of random numbers. Without seeds the numbers differ from run to run anyway."""
-    has_seed = any(name in node.attr and node.attr[name].i for name in ("seed", "seed2"))
-    return has_seed and is_stateful(node.op)
-
-
 def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:
     """The slots of what a node gives; None where nothing says them."""
     op_def = _op_def(node, library)
@@ -198,16 +133,11 @@ def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:
     return tuple(slots)
 
 
-def _inputs(node: Any, dtypes: Mapping[str, int], library: Library) -> tuple[Slot, ...]:
-    references = [text for text in node.input if not text.startswith("^")]
+def input_names(node: Any, library: Library, count: int) -> list[str]:
+    """The names of the arguments of a node that reads so many tensors; empty where nothing says them."""
     op_def = _op_def(node, library)
     names = [] if op_def is None else argument_names(op_def.input_arg, op_def, node)
-    if len(names) != len(references):
-        names = [""] * len(references)
-    return tuple(
-        Slot(slot, name, reference, dtypes.get(reference, dtypes.get(f"{reference}:0", 0)))
-        for slot, (name, reference) in enumerate(zip(names, references, strict=True))
-    )
+    return names if len(names) == count else [""] * count
 
 
 def argument_names(arguments: Sequence[Any], op_def: Any, node: Any) -> list[str]:
@@ -246,7 +176,7 @@ def _attribute(node: Any, op_def: Any, name: str) -> Any:
     return next(attribute.default_value for attribute in op_def.attr if attribute.name == name)
 
 
-def _needed(definition: Definition, read: Iterable[str]) -> frozenset[str]:
+def needed_nodes(definition: Definition, read: Iterable[str]) -> frozenset[str]:
     """What the runtime keeps: what is behind the results that are read, and behind what must run."""
     first = [producer(reference) for reference in read]
     first += [producer(definition.control_ret[name]) for name in definition.signature.control_output]

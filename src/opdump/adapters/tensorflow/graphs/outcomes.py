@@ -6,7 +6,6 @@ no node was folded into a constant, is the same as what it reads, was computed w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -26,13 +25,12 @@ from opdump.adapters.tensorflow.graphs.executed import (
 from opdump.adapters.tensorflow.graphs.library import LOOPS, Slot, is_call
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.rewrites import COMMUTATIVE, FORWARDS, GIVE_THE_SAME, MADE_OF_SHAPES, WRITTEN_AS
-from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS
+from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS, SWITCHES
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
 
-_LAST_NUMBER: Final = re.compile(r"/_(\d+)$", re.ASCII)
 _CONTROL: Final = "control flow"
 
 
@@ -52,7 +50,7 @@ class Outcomes:
         self._program = program
         self._executed = executed
         self._fed = fed
-        self._asked = {key.rpartition(":")[0] for key in asked}
+        self._asked = {_node(key) for key in asked}
         self._operators = {op.name: op for op in program.operators}
         self.callers = {op.caller for op in program.operators if op.caller}
         """Operators that run functions."""
@@ -174,36 +172,27 @@ class Outcomes:
 
     def _find_loops(self) -> None:
         """What the arguments and results of loops are that were functions: the runtime numbers the nodes that it makes of one in a row."""
-        numbered: dict[int, list[str]] = {}
-        for name in self._executed.nodes:
-            found = _LAST_NUMBER.search(name)
-            if found is not None:
-                numbered.setdefault(int(found[1]), []).append(name)
-        conditions = {}
-        for names in numbered.values():
-            for name in names:
-                if self._executed.nodes[name].op == "LoopCond":
-                    conditions[_LAST_NUMBER.sub("", self._executed.paths.get(name, name))] = name
-        for op in self._program.operators:
-            condition = conditions.get(f"{op.name}/LoopCond") if op.op_type in LOOPS else None
-            if condition is None:
+        loops = {f"{op.name}/LoopCond": op for op in self._program.operators if op.op_type in LOOPS}
+        executed = self._executed
+        for name, node in executed.nodes.items():
+            path, _, number = executed.paths.get(name, name).rpartition("/_")
+            op = loops.get(path) if node.op == "LoopCond" else None
+            if op is None:
                 continue
-            found = _LAST_NUMBER.search(condition)
-            assert found is not None, condition
             # What stands for a variable goes into a loop, and is never changed.
             moving = [slot.slot for slot in op.inputs if slot.dtype != tf.resource.as_datatype_enum]
-            first, count, prefix = int(found[1]), len(moving), condition.removesuffix(f"LoopCond{found[0]}")
-            rows = (
-                ("Merge", first - count, 0, "cond"),
-                ("Switch", first + 1, 1, "body"),
-                ("Exit", first + 2 + count, 0, ""),
-            )
-            for kind, begin, output, label in rows:
-                for number, place in enumerate(moving, begin):
-                    name = next((each for each in numbered.get(number, ()) if each.startswith(prefix)), "")
-                    if name and self._executed.nodes[name].op == kind:
-                        key = self._program.arguments[op.name, label][place] if label else f"{op.name}:{place}"
-                        self.same.setdefault(key, f"{name}:{output}")
+            numbered = {f"_{place}": slot for place, slot in enumerate(moving, int(number) + 1)}
+            for switch in executed.readers.get(f"{name}:0", ()):
+                place = numbered.get(switch.rpartition("/")[2])
+                if place is None or executed.nodes[switch].op not in SWITCHES:
+                    continue
+                self.same.setdefault(
+                    self._program.arguments[op.name, "cond"][place], executed.inputs(executed.nodes[switch])[0]
+                )
+                self.same.setdefault(self._program.arguments[op.name, "body"][place], f"{switch}:1")
+                for reader in executed.readers.get(f"{switch}:0", ()):
+                    if executed.nodes[reader].op == "Exit":
+                        self.same.setdefault(f"{op.name}:{place}", f"{reader}:0")
 
     def _find_ran(self) -> None:
         for op in self._program.operators:
@@ -233,7 +222,7 @@ class Outcomes:
         if op.op_type in MADE_OF_SHAPES:
             return True
         for slot in op.inputs:
-            maker = self._operators.get(slot.key.rpartition(":")[0])
+            maker = self._operators.get(_node(slot.key))
             if slot.key in self._fed or maker is None:
                 return False
             if maker.op_type in CONSTANTS:
@@ -301,7 +290,7 @@ class Outcomes:
         """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
         chain, current = [op], op
         while True:
-            makers = [self._operators.get(slot.key.rpartition(":")[0]) for slot in current.inputs]
+            makers = [self._operators.get(_node(slot.key)) for slot in current.inputs]
             gone = [
                 each
                 for each in makers
@@ -331,7 +320,7 @@ class Outcomes:
         reads = self._executed.inputs(node)
         for slot in op.inputs:
             wanted = self.resolved(slot.key)
-            maker = self._operators.get(wanted.rpartition(":")[0])
+            maker = self._operators.get(_node(wanted))
             if maker is None or wanted in self._fed or self.of.get(maker.name) != "ran":
                 continue
             if self._names_of(slot.key).isdisjoint(reads) and any(self._is_of_program(each) for each in reads):
@@ -348,21 +337,14 @@ class Outcomes:
         return found
 
     def _is_of_program(self, key: Key) -> bool:
-        name = key.rpartition(":")[0]
+        name = _node(key)
         node = self._executed.nodes.get(name)
-        return (
-            (self._executed.paths.get(name, name) in self._operators) and node is not None and node.op not in CONSTANTS
-        )
+        return node is not None and node.op not in CONSTANTS and self._executed.paths.get(name, name) in self._operators
 
     def _has_equal(self, maker: ProgramOperator, reads: Iterable[Key]) -> bool:
         """Whether an operator that does the same stands among these: of two that are equal the runtime keeps one."""
-        types = {
-            self._executed.nodes[key.rpartition(":")[0]].op
-            for key in reads
-            if key.rpartition(":")[0] in self._executed.nodes
-        }
-        node = self.node_of(maker.name)
-        return node is not None and node.op in types
+        node, others = self.node_of(maker.name), map(self._executed.nodes.get, map(_node, reads))
+        return node is not None and any(other is not None and other.op == node.op for other in others)
 
     def _find_others(self) -> None:
         needed, folded = self._needed()
@@ -435,7 +417,7 @@ class Outcomes:
             key = waiting.pop()
             if key in self._fed:
                 continue
-            maker = self._operators.get(key.rpartition(":")[0])
+            maker = self._operators.get(_node(key))
             if maker is None:
                 if key in self.same:
                     waiting.append(self.same[key])

@@ -13,18 +13,19 @@ from typing import Any, Final
 
 from opdump.adapters.graph_runtime import NamedOperator
 from opdump.adapters.tensorflow.attributes import arguments_of
-from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, is_pure
+from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, is_pure, producer
 from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import (
     BRANCHING,
     LOOPS,
-    Body,
-    LibraryNode,
     Slot,
-    body_of,
     callees_of,
+    input_names,
     is_call,
+    needed_nodes,
+    outputs_of,
 )
+from opdump.adapters.tensorflow.graphs.walks import in_order
 from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, type_of
 from opdump.records import SkipReason
@@ -127,9 +128,8 @@ class ProgramBuilder:
 
     def function(self, name: str, stack: Stack, used: Collection[int] | None) -> Program:
         """All of a function: see `function_program`."""
-        body = body_of(self._library(name), self._library, used)
         self.program.bodies[0] = replace(_ROOT, function=name)
-        self.program.operators += self._of_body(body, _ROOT, stack, (name,))
+        self.program.operators += self._of_body(self._library(name), used, _ROOT, stack, (name,))
         return self.program
 
     def inside(
@@ -145,7 +145,6 @@ class ProgramBuilder:
             definition = None if function in chain else definition_in(function, self._library)
             if definition is None:
                 continue
-            body = body_of(definition, self._library, used if calls or node.op in BRANCHING else None)
             path = f"{caller.name}/{label}/" if label else f"{caller.name}/"
             is_sure = calls and self.program.bodies[caller.body].is_sure
             place = ProgramBody(len(self.program.bodies), path, function, caller.name, caller.body, calls, is_sure)
@@ -158,55 +157,67 @@ class ProgramBuilder:
                 ):
                     self.program.behind[argument] = slot.key
                     self._sources[argument] = slot.source
-            yield from self._of_body(body, place, caller.stack, (*chain, function))
+            results = used if calls or node.op in BRANCHING else None
+            yield from self._of_body(definition, results, place, caller.stack, (*chain, function))
 
     def _of_body(
-        self, body: Body, place: ProgramBody, stack: Stack, chain: tuple[str, ...]
+        self, definition: Any, used: Collection[int] | None, place: ProgramBody, stack: Stack, chain: tuple[str, ...]
     ) -> Iterator[ProgramOperator]:
-        makers = {slot.key: f"{node.node.name}:{slot.slot}" for node in body.nodes for slot in node.outputs}
+        """Operators are behind those that they read or wait for, as far as they were traced in another order."""
+        signature, nodes = definition.signature, {node.name: node for node in definition.node_def}
+        made = {name: outputs_of(node, self._library) for name, node in nodes.items()}
+        tensors = {each.name: (f"{place.path}{each.name}:0", each.type) for each in signature.input_arg}
+        for name, slots in made.items():
+            tensors.update((each.key, (f"{place.path}{name}:{each.slot}", each.dtype)) for each in slots or ())
 
-        def key(reference: str) -> Key:
-            return f"{place.path}{makers.get(reference, f'{reference}:0')}"
+        def tensor(reference: str) -> tuple[Key, int]:  # also of an operator whose slots nothing says
+            return tensors.get(reference, (f"{place.path}{reference}:0", 0))
 
-        for number, argument in enumerate(body.definition.signature.output_arg):
-            result = key(body.definition.ret[argument.name])
+        given = [definition.ret[each.name] for each in signature.output_arg]
+        read = {reference for number, reference in enumerate(given) if used is None or number in used}
+        needed = needed_nodes(definition, read)
+        read.update(text for name in needed for text in nodes[name].input)
+        for number, reference in enumerate(given):
+            result = tensor(reference)[0]
             if place.is_call:
                 self.program.behind[f"{place.caller}:{number}"] = result
-            elif body.definition.ret[argument.name] in body.read:
+            elif reference in read:
                 self.program.results.setdefault(result, place.caller)
-        stacks = self._stacks.of_function(body.definition.signature.name)
-        for node in body.nodes:
+
+        stacks = self._stacks.of_function(signature.name)
+        for name in in_order(nodes, lambda each: filter(nodes.__contains__, map(producer, nodes[each].input))):
+            node, shown = nodes[name], f"{place.path}{name}"
+            references = [text for text in node.input if not text.startswith("^")]
             inputs = []
-            for slot in node.inputs:
-                found = key(slot.key)
-                source = found if slot.key in makers else self._sources.get(found, "")
-                inputs.append(replace(slot, key=found, source=source))
-            name = f"{place.path}{node.node.name}"
-            outputs = [replace(slot, key=f"{name}:{slot.slot}") for slot in node.outputs]
+            for slot, argument in enumerate(input_names(node, self._library, len(references))):
+                key, dtype = tensor(references[slot])
+                source = key if producer(references[slot]) in nodes else self._sources.get(key, "")
+                inputs.append(Slot(slot, argument, key, dtype, source))
+            outputs = made[name]
             own = ProgramOperator(
-                name,
-                type_of(node.node),
-                node.node,
-                stack_of_node(node.node.name, stacks, stack),
+                shown,
+                type_of(node),
+                node,
+                stack_of_node(name, stacks, stack),
                 tuple(inputs),
-                tuple(outputs),
+                tuple(replace(slot, key=f"{shown}:{slot.slot}") for slot in outputs or ()),
                 place.number,
-                self._is_pure(node),
+                outputs is not None and self._is_pure(node),
                 place.caller,
-                node.node.name in body.needed,
-                node.known,
+                name in needed,
+                outputs is not None,
             )
             yield own
-            yield from self.inside(own, chain, [slot.slot for slot in node.outputs if slot.key in body.read])
+            yield from self.inside(own, chain, [slot.slot for slot in outputs or () if slot.key in read])
 
-    def _is_pure(self, node: LibraryNode) -> bool:
-        if not node.known or is_compiled(node.node):
+    def _is_pure(self, node: Any) -> bool:
+        if is_compiled(node):
             return False
-        if functions_of(node.node):
-            return is_pure(node.node, self._library)
-        known = self._pure_types.get(node.node.op)
+        if functions_of(node):
+            return is_pure(node, self._library)
+        known = self._pure_types.get(node.op)
         if known is None:
-            known = self._pure_types[node.node.op] = is_pure(node.node, self._library)
+            known = self._pure_types[node.op] = is_pure(node, self._library)
         return known
 
 

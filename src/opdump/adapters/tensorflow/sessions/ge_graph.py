@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import tensorflow as tf
@@ -24,70 +24,56 @@ _RUN_FUNCTIONS: Final = frozenset({*BODIES, "For", "RemoteCall"})
 
 
 def ge_graphs_of(
-    model_name: str, subgraph: Subgraph, *, fetched: Iterable[Any] = (), is_computational: bool = False
+    model_name: str, computed: Any, *, fetched: Iterable[Any] = (), is_computational: bool = False
 ) -> tuple[GeGraph, ...]:
     """The operators of a signature under their own names and types, then the bodies of its control operators as graphs.
 
+    `computed` is a `Subgraph`, or a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to.
     What is fed comes first: a placeholder as it is, any other tensor as an operator of type Data. An operator that waits for
     another has `{name}:-1` among its inputs. What leaves no data has `runs=False`. `fetched` are the outputs of the graph;
     without any, these are the outputs that no operator reads. `is_computational`: the caller knows that it is the graph of
     training or inference, and so says an attribute of it, for programs that have no iterator.
     """
-    builder = _Builder(subgraph.operations[0].graph if subgraph.operations else None)
-    root = builder.graph(model_name, subgraph, fetched, is_computational=is_computational)
-    return (root, *builder.bodies())
+    of_session = isinstance(computed, Subgraph) and computed.operations
+    bodies = _Bodies(computed.operations[0].graph if of_session else computed)
+    attributes = {COMPUTE_GRAPH: True} if is_computational else {}
+    graphs = [_graph(model_name, computed, fetched, bodies, attributes)]
+    while bodies.waiting:
+        graphs.append(_graph(*bodies.waiting.pop(0), (), bodies, {}))
+    return tuple(graphs)
 
 
-def ge_graphs_of_function(model_name: str, func_graph: Any, *, is_computational: bool = False) -> tuple[GeGraph, ...]:
-    """The same of a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to."""
-    builder = _Builder(func_graph)
-    root = builder.graph_of_function(model_name, func_graph, is_computational=is_computational)
-    return (root, *builder.bodies())
+def _graph(name: str, computed: Any, fetched: Iterable[Any], bodies: _Bodies, attributes: dict[str, Any]) -> GeGraph:
+    inputs: list[str] = []
+    if isinstance(computed, Subgraph):
+        subgraph = computed
+    else:
+        subgraph = subgraph_of(computed.get_operations(), ())
+        fetched, inputs = computed.outputs, [*map(_source, computed.inputs)]
+    feeds = _feeds(subgraph)
+    sources = {tensor_name: f"{feed.name}:0" for tensor_name, feed in feeds.items()}
+    constants = {operation.name for operation in subgraph.operations if operation.type in CONSTANTS}
+    operators = [bodies.operator(operation, sources, constants) for operation in subgraph.operations]
+    outputs = [sources.get(tensor.name, _source(tensor)) for tensor in fetched if not isinstance(tensor, tf.Operation)]
+    return GeGraph(
+        name=name,
+        inputs=(*inputs, *sources.values()),
+        outputs=tuple(outputs or _unread(subgraph)),
+        operators=(*feeds.values(), *operators),
+        attributes=attributes,
+    )
 
 
-class _Builder:
-    """Makes the graph of a signature and those of its bodies, each body once. `root` knows all functions."""
+class _Bodies:
+    """The functions that operators run, each once. `root` knows all of them."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._known: set[str] = set()
-        self._waiting: list[tuple[str, Any]] = []
+        self.waiting: list[tuple[str, Any]] = []
         """Names and graphs of bodies that are not among the graphs yet."""
 
-    def bodies(self) -> Iterator[GeGraph]:
-        """The bodies of the graphs that were made, and their bodies."""
-        while self._waiting:
-            yield self.graph_of_function(*self._waiting.pop(0))
-
-    def graph_of_function(self, name: str, graph: Any, *, is_computational: bool = False) -> GeGraph:
-        subgraph = subgraph_of(graph.get_operations(), ())
-        return self.graph(name, subgraph, graph.outputs, map(_source, graph.inputs), is_computational=is_computational)
-
-    def graph(
-        self,
-        name: str,
-        subgraph: Subgraph,
-        fetched: Iterable[Any],
-        inputs: Iterable[str] = (),
-        *,
-        is_computational: bool = False,
-    ) -> GeGraph:
-        feeds = _feeds(subgraph)
-        sources = {tensor_name: f"{feed.name}:0" for tensor_name, feed in feeds.items()}
-        constants = {operation.name for operation in subgraph.operations if operation.type in CONSTANTS}
-        operators = [self._operator(operation, sources, constants) for operation in subgraph.operations]
-        outputs = [
-            sources.get(tensor.name, _source(tensor)) for tensor in fetched if not isinstance(tensor, tf.Operation)
-        ]
-        return GeGraph(
-            name=name,
-            inputs=(*inputs, *sources.values()),
-            outputs=tuple(outputs or _unread(subgraph)),
-            operators=(*feeds.values(), *operators),
-            attributes={COMPUTE_GRAPH: True} if is_computational else {},
-        )
-
-    def _operator(self, operation: Any, sources: Mapping[str, str], constants: set[str]) -> GeOperator:
+    def operator(self, operation: Any, sources: Mapping[str, str], constants: set[str]) -> GeOperator:
         read = [sources.get(tensor.name, _source(tensor)) for tensor in operation.inputs]
         node, op_type = operation.node_def, op_type_of(operation)
         # The message of a constant holds the value, however large.
@@ -122,7 +108,7 @@ class _Builder:
             # The graph of a body that came as a message does not know the functions that it calls.
             body = _function_graph(operation.graph, name) or _function_graph(self._root, name)
             if body is not None:
-                self._waiting.append((name, body))
+                self.waiting.append((name, body))
         return tuple(names)
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of, ge_graphs_of_function
-from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
+from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of
 from opdump.configs.shared.ge_graph_environment import graph_directory, graph_warnings
 from opdump.errors import DumpPathError
 from opdump.layouts.graph_files.ge import NOTES_NAME, note_graph, update_of, write_new_ge_graph
@@ -35,14 +34,11 @@ class GraphFiles:
         for text in graph_warnings(environ):
             capture.note(text)
 
-    def __call__(self, model: Model, subgraph: Any, *, is_computational: bool) -> None:
-        """Files the graph of a model; a directory that cannot be written gives a note, and another directory; where none can be,
+    def __call__(self, model: Model, computed: Any, *, is_computational: bool) -> None:
+        """Files the graph of a model, a `Subgraph` or the graph of a function; a directory that cannot be written gives a note, and another directory; where none can be,
         the dump goes on without the graph, or the error is raised, as the plan's `on_error` says.
         """
-        if isinstance(subgraph, Subgraph):
-            graphs = ge_graphs_of(model.name, subgraph, is_computational=is_computational)
-        else:
-            graphs = ge_graphs_of_function(model.name, subgraph, is_computational=is_computational)
+        graphs = ge_graphs_of(model.name, computed, is_computational=is_computational)
         try:
             written = write_new_ge_graph(self._directories, model.number, graphs)
         except DumpPathError as error:

@@ -7,8 +7,9 @@ was fused or rewritten, is computed *apart* from what was seen.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key
+from opdump.adapters.tensorflow.graphs.library import are_handles
 from opdump.adapters.tensorflow.graphs.outcomes import Outcomes
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.rewrites import FORWARDS
@@ -28,37 +30,21 @@ from opdump.adapters.tensorflow.sessions.lookup import executed_graph
 from opdump.adapters.tensorflow.sessions.signatures import (
     AT_REST,
     ChosenOperator,
-    Selected,
     SignatureEmitter,
 )
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
+from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.records import SkipReason
 
 _ATTEMPTS: Final = 4
 
 
-@dataclass(slots=True)
 class Looking:
-    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it."""
+    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it.
 
-    emitter: SignatureEmitter
-    fetches: tuple[Any, ...]
-    watches: tuple[Key, ...]
-    reads: dict[Key, Any]
-    """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
-    checks: tuple[tuple[Key, Key], ...]
-    """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
-    apart: ApartGraph | None
-    constants: dict[Key, tuple[ObservedValue, ...]]
-    lost: tuple[str, ...]
-    """Tensors that nobody can look at without another answer."""
-    left_to_chance: tuple[str, ...]
-    """Sums whose order the timing decides."""
-
-
-class Planner:
-    """Works out how a signature is looked at: costs two executors of the runtime, of which nothing runs."""
+    To work it out costs two executors of the runtime, of which nothing runs.
+    """
 
     def __init__(
         self,
@@ -76,14 +62,23 @@ class Planner:
 
         Where the capture streams, everything is watched, and comes through files; in a run `in_parts` nothing can be watched.
         """
-        self._capture, self._model, self._session, self._subgraph = capture, model, session, subgraph
+        self._capture, self._session, self._subgraph = capture, session, subgraph
         self._new_place = new_place
         self._asked_only = asked_only
         self._in_parts = in_parts
-        self._fetched = [
-            each.name for each in elements if not isinstance(each, tf.Operation) and each.name not in subgraph.fed
-        ]
+        tensors = [each for each in elements if not isinstance(each, tf.Operation)]
+        self._fetched = [each.name for each in tensors if each.name not in subgraph.fed]
         self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
+        fed = map(session.graph.get_tensor_by_name, sorted(subgraph.fed.difference(each.name for each in tensors)))
+        self.programs = (*tensors, *filter(session.graph.is_fetchable, fed))
+        """What the program fetches, and what it feeds."""
+        self.reads: dict[Key, Any] = {}
+        """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
+        self.constants: dict[Key, tuple[ObservedValue, ...]] = {}
+        self.lost: dict[Key, None] = {}
+        """Tensors that nobody can look at without another answer."""
+        self._looked: dict[Key, None] = {}
+        self._apart: dict[str, ProgramOperator] = {}
         self._program: Program = program_of(subgraph, capture.stacks)
         self._operators = {op.name: op for op in self._program.operators}
         self._tensors = {tensor.name: tensor for op in subgraph.operations for tensor in op.outputs}
@@ -96,47 +91,42 @@ class Planner:
             unread=dict(self._reads_of_variables()),
         )
         self._alone = left_alone(self._executed)
-        self._looked: dict[Key, None] = {}
-        self._apart: dict[str, ProgramOperator] = {}
-        self._constants: dict[Key, tuple[ObservedValue, ...]] = {}
-        self._reads: dict[Key, Any] = {}
-        self._lost: dict[Key, None] = {}
+        self.left_to_chance = left_to_chance(self._executed)
+        """Sums whose order the timing decides."""
 
-    def plan(self) -> Looking:
-        selected = Selected(self._capture, self._model, self._program, self._subgraph.fed)
-        chosen = [self._chosen(op, place, selected) for place, op in enumerate(self._program.operators)]
-        chosen += [self._given(op, len(chosen) + place, selected) for place, op in enumerate(self._program.given)]
-        chosen += [self._rewritten(op, len(chosen) + place, selected) for place, op in enumerate(self._of_rewriting())]
-        checks = tuple(self._checks_of_calls())
+        operators = self._program.operators
+        order = [op.name for op in operators if not op.body]
+        self._selection = capture.selection(capture.filter_of(model), order)
+        self._readers: dict[str, list[str]] = {}
+        for op in operators:
+            for slot in op.inputs:
+                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
+        unseen = self._program.unseen
+        met = {op.name for op in (*operators, *self._program.given, *(op for op, _ in unseen))}
+        capture.operators_met = (capture.operators_met or set()) | met
+        self._places = itertools.count()
+
+        chosen = [*map(self._chosen, operators)]
+        chosen += [self._taken(op, self._skip_of(op)) for op in self._program.given]
+        chosen += [self._taken(op, self._skip_of(op), _of_rewriting(op), may_not_run=True) for op in self._rewritten()]
+        self.checks = tuple(self._checks_of_calls())
+        """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
         wanted = set(self._apart)
-        fetches, watches = self._access()
-        if self._in_parts:
-            self._lost.update(dict.fromkeys(watches))
-            chosen = [each.without({key for key in each.keys if self._final(key) in watches}) for each in chosen]
-            watches = ()
-        apart = None
+        self.fetches, self.watches = self._access()
+        if in_parts:
+            self.lost.update(dict.fromkeys(self.watches))
+            chosen = [each.without({key for key in each.keys if self._final(key) in self.watches}) for each in chosen]
+            self.watches = ()
+        self.apart: ApartGraph | None = None
         if self._apart:
-            ordered = [op for op in self._program.operators if op.name in self._apart]
-            graph = self._subgraph.operations[0].graph
+            ordered = [op for op in operators if op.name in self._apart]
+            graph = session.graph
             library = graph.as_graph_def(from_version=graph.version).library
-            apart = ApartGraph(ordered, wanted, self._final, library, self._session._config)
-        chosen += [
-            ChosenOperator(op.named(len(chosen) + place, skip=selected.skip_of(op) or reason))
-            for place, (op, reason) in enumerate(self._program.unseen)
-        ]
-        at_rest = {slot.key for op in self._program.operators if op.op_type in AT_REST for slot in op.outputs}
-        emitter = SignatureEmitter(self._capture, self._model, chosen, self._final, at_rest)
-        return Looking(
-            emitter,
-            fetches,
-            watches,
-            self._reads,
-            checks,
-            apart,
-            self._constants,
-            tuple(self._lost),
-            tuple(left_to_chance(self._executed)),
-        )
+            self.apart = ApartGraph(ordered, wanted, self._final, library, session._config)
+        chosen += [self._taken(op, self._skip_of(op) or reason) for op, reason in unseen]
+        capture.recorder.matched_kernels |= self._selection.matched_kernels
+        at_rest = {slot.key for op in operators if op.op_type in AT_REST for slot in op.outputs}
+        self.emitter = SignatureEmitter(capture, model, chosen, self._final, at_rest)
 
     def _graph(self, fetches: Iterable[str]) -> ExecutedGraph:
         return executed_graph(
@@ -153,47 +143,47 @@ class Planner:
                 elif op.name in self._subgraph.read_late:
                     yield tensor.name, (op.inputs[0] if op.type in FORWARDS and op.inputs else tensor).name
 
-    def _given(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        skip = selected.skip_of(op)
-        if skip:
-            return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        return ChosenOperator(op.named(place), inputs, outputs)
-
-    def _of_rewriting(self) -> Iterable[ProgramOperator]:
+    def _rewritten(self) -> Iterable[ProgramOperator]:
+        """The operators that the runtime has put there."""
         if self._asked_only or not self._subgraph.operations:
             return ()
         library = self._subgraph.definitions().__getitem__
         return rewritten_operators(self._program, self._executed, self._outcomes.nodes, library)
 
-    def _rewritten(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        """An operator that the runtime has put there."""
-        skip = selected.skip_of(op)
-        if skip:
-            return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
-        facts = {"source": "rewriting", "executed_as": op.node.op}
-        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, True, lost)
+    def _skip_of(self, op: ProgramOperator) -> SkipReason:
+        """Why the plan takes nothing of an operator, or it has nothing."""
+        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()))
+        if skip in ("", "not selected") and op.op_type == LAUNCH:
+            self._capture.note(note_of_call(op.name, op.node))
+        is_data = op.op_type in ("Placeholder", "PlaceholderV2")
+        if not skip and not is_data and op.outputs and all(slot.key in self._subgraph.fed for slot in op.outputs):
+            return "fed"
+        if not skip and are_handles(op.outputs) and not self._selection.taken(op, "input"):
+            return "handle"
+        return skip
 
-    def _chosen(self, op: ProgramOperator, place: int, selected: Selected) -> ChosenOperator:
-        may_not_run = op.body > 0 or op.name in self._subgraph.unsure
-        skip = selected.skip_of(op) or self._reason(op, may_not_run=may_not_run)
+    def _taken(
+        self, op: ProgramOperator, skip: SkipReason, facts: dict[str, str] | None = None, *, may_not_run: bool = False
+    ) -> ChosenOperator:
+        """An operator with the slots that the plan takes, whose values are seen to. `facts` say how it ran."""
+        place, facts = next(self._places), facts or {}
         if skip:
             return ChosenOperator(op.named(place, skip=skip))
-        inputs, outputs = selected.taken(op)
-        facts = self._facts(op)
-        lost = set()
-        for slot in (*inputs, *outputs):
-            if not self._need(slot.key):
-                lost.add(slot.key)
-        if lost and self._outcomes.of[op.name] == "passed":
-            return ChosenOperator(op.named(place, skip="not executed"))
-        if lost and not self._asked_only:
-            self._lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(lost)))
-        if op.name in self._apart and "source" not in facts:
-            facts["source"] = "computed apart"
-        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, frozenset(lost))
+        inputs, outputs = self._selection.taken(op, "input"), self._selection.taken(op, "output")
+        lost = frozenset(slot.key for slot in (*inputs, *outputs) if not self._need(slot.key))
+        if op.name in self._apart:
+            facts.setdefault("source", "computed apart")
+        return ChosenOperator(op.named(place, facts=facts), inputs, outputs, may_not_run, lost)
+
+    def _chosen(self, op: ProgramOperator) -> ChosenOperator:
+        may_not_run = op.body > 0 or op.name in self._subgraph.unsure
+        skip = self._skip_of(op) or self._reason(op, may_not_run=may_not_run)
+        made = self._taken(op, skip, {} if skip else self._facts(op), may_not_run=may_not_run)
+        if made.lost and self._outcomes.of[op.name] == "passed":
+            return ChosenOperator(replace(made.operator, skip="not executed"))
+        if made.lost and not self._asked_only:
+            self.lost.update(dict.fromkeys(self._outcomes.resolved(key) for key in sorted(made.lost)))
+        return made
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
         """Why an operator leaves nothing, by what became of it."""
@@ -216,7 +206,7 @@ class Planner:
     def _final(self, key: Key) -> Key:
         """Where the value of a tensor is found after a run."""
         resolved = self._outcomes.resolved(key)
-        if resolved.rpartition(":")[0] in self._apart or resolved in self._constants:
+        if resolved.rpartition(":")[0] in self._apart or resolved in self.constants:
             return resolved
         return self._outcomes.executed_key(resolved) or resolved
 
@@ -228,12 +218,12 @@ class Planner:
         if self._asked_only:
             return False
         name = resolved.rpartition(":")[0]
-        if name in self._apart or resolved in self._constants or resolved in self._looked or resolved in self._reads:
+        if name in self._apart or resolved in self.constants or resolved in self._looked or resolved in self.reads:
             return True
         executed, op = self._outcomes.executed_key(resolved), self._operators.get(name)
         value = self._outcomes.constant(resolved)
         if value is not None:
-            self._constants[resolved] = (ObservedValue(value),)
+            self.constants[resolved] = (ObservedValue(value),)
             return True
         if executed is not None and executed not in self._alone:
             self._looked[resolved] = None
@@ -250,7 +240,7 @@ class Planner:
         readers = [each for each in handle.consumers() if each.type == "ReadVariableOp"]
         if not readers or self._may_be_written(op, handle.name):
             return False
-        self._reads[op.outputs[0].key] = readers[0].outputs[0]
+        self.reads[op.outputs[0].key] = readers[0].outputs[0]
         return True
 
     def _may_be_written(self, op: ProgramOperator, handle: Key) -> bool:
@@ -347,3 +337,7 @@ class Planner:
                 for reader in readers
             }
         return [key for key in fetches if key.rpartition(":")[0] in near] or list(fetches)
+
+
+def _of_rewriting(op: ProgramOperator) -> dict[str, str]:
+    return {"source": "rewriting", "executed_as": op.node.op}

@@ -5,18 +5,17 @@ It takes no options, so nothing is watched in it. What is fetched beside what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from opdump.adapters.tensorflow.capture import Model
+from opdump.adapters.tensorflow.sessions.looking import Looking
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, operations_behind
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, fed_value
+from opdump.adapters.tensorflow.sessions.watches import values_of
 
 
 class RunInParts:
-    """One of them. `asked` are the names of what the program declared, `added` what is fetched beside; `emit` is given all values at the end.
+    """One of them. `dump` says what is fetched beside what the program fetches; `emit` is given all values at the end.
 
     What is added is fetched in a part only where the program waits for it too: its own fetches of that part depend on it, or nothing else is
     to be fetched any more. It may wait for what the program does between two parts.
@@ -27,19 +26,19 @@ class RunInParts:
         model: Model,
         step: int,
         subgraph: Subgraph,
-        asked: Iterable[str],
-        added: Iterable[Any],
+        dump: Looking,
         values: dict[str, Any],
         emit: Callable[[dict[str, Any]], None],
     ) -> None:
         self.model = model
         self.step = step
         self._may_be_fed = subgraph.fed
-        self._asked = set(asked)
-        self._added = {tensor.name: tensor for tensor in added}
+        self._programs = {tensor.name: tensor for tensor in dump.programs}
+        self._asked = self._programs.keys() - subgraph.fed
+        self._added = {tensor.name: tensor for tensor in dump.fetches}
         self._values = values
         self._emit = emit
-        self._fed: set[str] = set()
+        self._fed: frozenset[str] = frozenset()
         self._behind: dict[str, frozenset[str]] = {}
         """Operator -> the fed tensors that it depends on."""
         for op in subgraph.operations:
@@ -53,34 +52,27 @@ class RunInParts:
         """Whether all was fetched that the program declared."""
         return not self._asked
 
-    def run(
-        self, run: Callable[[list[Any]], Sequence[Any]], fetches: Sequence[Any], feeds: Mapping[Any, Any]
-    ) -> Sequence[Any]:
-        """Runs a part: its fetches are the program's, with what is added to them."""
-        given = {tensor.name: fed_value(tensor, value) for tensor, value in feeds.items()}
-        names = [tensor.name for tensor in fetches]
-        fed = {*self._fed, *(tensor.name for tensor in feeds)}
-        is_last = self._asked <= {*names}
-        waited = self._behind.keys() if is_last else operations_behind(fetches, self._may_be_fed)[0].keys()
+    def run(self, run: Callable[[Any], Any], fetches: Any, elements: Sequence[Any], fed: frozenset[str]) -> Any:
+        """Runs a part: its fetches, of these elements, are the program's; `fed` is fed in it."""
+        names = {tensor.name for tensor in elements}
+        known = self._fed | fed
+        is_last = self._asked <= names
+        waited = self._behind.keys() if is_last else operations_behind(elements, self._may_be_fed)[0].keys()
         added = [
             tensor
             for tensor in self._added.values()
-            if tensor.op.name in waited and self._behind[tensor.op.name] <= fed
+            if tensor.op.name in waited and self._behind[tensor.op.name] <= known
         ]
-        results = run([*fetches, *added])
-        self._fed = fed
-        self._asked.difference_update(names)
-        self._values.update((name, (fed,)) for name, fed in given.items() if fed is not None)
-        self._values.update(zip(names, map(_observed, results), strict=False))  # the program may write into these
-        for tensor, value in zip(added, results[len(names) :], strict=True):
-            self._values[tensor.name] = (ObservedValue(np.asarray(value)),)
-            del self._added[tensor.name]
-        return results[: len(names)]
+        own = [tensor for name, tensor in self._programs.items() if name in names | fed]
+        result, given = run([fetches, [*own, *added]])
+        self._fed = known
+        self._asked -= names
+        self._values.update(values_of(own, given, fed, stays=False))  # the program may write into these
+        for name, value in values_of(added, given[len(own) :]):
+            self._values[name] = value
+            del self._added[name]
+        return result
 
     def file(self) -> None:
         """Emits what was seen."""
         self._emit(self._values)
-
-
-def _observed(value: Any) -> tuple[ObservedValue]:
-    return (ObservedValue(np.asarray(value), stays=False),)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -61,18 +62,13 @@ class Rehearsal:
                     self._graph._py_funcs_used_in_graph.append(understudy)
 
 
-class _Answer(NamedTuple):
-    value: Any
-    error: Exception | None = None
-
-
 class _Understudy:
     """Stands for a callback: in a trial, and in the run behind it as often as a trial ran the callback."""
 
     def __init__(self, callback: Callable[..., Any]) -> None:
         self.rehearses = False
         self._callback = callback
-        self._known: dict[_Key, _Answer] = {}
+        self._known: dict[_Key, Future[Any]] = {}
         self._owed: Counter[_Key] = Counter()
         self._lock = threading.Lock()
 
@@ -95,16 +91,16 @@ class _Understudy:
             else:
                 return self._callback(*arrays)
             answer = self._known[key]
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        return answer.result()
 
 
-def _asked(callback: Callable[..., Any], arrays: tuple[Any, ...]) -> _Answer:
+def _asked(callback: Callable[..., Any], arrays: tuple[Any, ...]) -> Future[Any]:
+    answer: Future[Any] = Future()
     try:
-        return _Answer(callback(*arrays))
+        answer.set_result(callback(*arrays))
     except Exception as error:  # noqa: BLE001  whatever the program raises is raised in the run that comes
-        return _Answer(None, error)
+        answer.set_exception(error)
+    return answer
 
 
 def _bytes(array: Any) -> bytes:

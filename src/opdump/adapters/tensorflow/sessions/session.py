@@ -7,7 +7,6 @@ not changed, so a finalised one will do. On other steps the run is the program's
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +19,16 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
 from opdump.adapters.graph_runtime import StepCount
-from opdump.adapters.tensorflow.capture import Capture, FailedRun, FailuresOfRuns, Model
-from opdump.adapters.tensorflow.graphs.library import hidden_callees
+from opdump.adapters.tensorflow.capture import Capture, FailedRun, Model
+from opdump.adapters.tensorflow.graphs.library import callees_of, hidden_callees
+from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.function_state import belongs_to_fetches
-from opdump.adapters.tensorflow.sessions.looking import Looking, Planner
+from opdump.adapters.tensorflow.sessions.graph_program import program_of
+from opdump.adapters.tensorflow.sessions.looking import Looking
 from opdump.adapters.tensorflow.sessions.parts import RunInParts
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
-from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, fed_value, watching
+from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
 from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 from opdump.interpreter.garbage import no_garbage_collection
@@ -57,6 +57,10 @@ class _Call(NamedTuple):
         """What the session gives."""
         return self.run(self.fetches, self.feed_dict, self.options, self.run_metadata)
 
+    def with_more(self, tensors: Sequence[Any]) -> Any:
+        """The same, and what it gives for tensors beside, in the same run. What is fed is as it was fed."""
+        return self.run([self.fetches, tensors], self.feed_dict, self.options, self.run_metadata)
+
 
 class _Signature:
     """A fetch set: its model, and how often it ran."""
@@ -72,7 +76,7 @@ class _Signature:
         self.dumps: dict[tuple[frozenset[str], bool], Looking] = {}
         """By what is fed, and whether it comes in parts."""
         self.is_always_extended = False
-        """Whether its steps are run as dumped ones, dumped or not: see `function_state`."""
+        """Whether its steps are run as dumped ones, dumped or not: see `own_state`."""
 
     def subgraph(self, fed: frozenset[str]) -> Subgraph:
         if fed not in self.subgraphs:
@@ -90,14 +94,11 @@ class SessionCapture:
         """Runs that were no iterations, by what they were for."""
         self._session: Any = weakref.proxy(session)
         self._graph = session.graph
-        self._failures: FailuresOfRuns | None = capture.failures
-        self._watches_all = self._failures is not None and self._failures.whole
-        """Whether every run is watched, so that a failure in it can be filed whole."""
+        self._failures = capture.failures
         self._records = not capture.plan.mode.failures_only
         self._signatures: dict[Any, _Signature] = {}
         self._kept: list[Any] = []
         """What the keys of the signatures name by identity."""
-        self._own = threading.local()
         self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
         self._parts: dict[str, RunInParts] = {}
         """By the handles that the program has."""
@@ -106,11 +107,6 @@ class SessionCapture:
     def _recorder(self) -> Recorder:
         """For `beside_the_program`."""
         return self.capture.recorder
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a run of this thread is under capture: what it runs itself is none of the program's."""
-        return getattr(self._own, "is_busy", False)
 
     def run(
         self,
@@ -126,18 +122,12 @@ class SessionCapture:
         if signature is None:
             return call.plain()
         if not self._is_step(signature, feed_dict):
-            first = self.capture.plan.initial_iteration
-            if self._watches_all:
-                return self._observed(signature, first, call, dumps=False, extends=False)
-            return self._plain(signature, first, call)
+            return self._ran(signature, self.capture.plan.initial_iteration, call, dumps=False, extends=False)
         with signature.steps.counted() as step:
             wanted = self._records and self.capture.wants(step)
             dumps = wanted and not self.capture.is_over
             extends = dumps or (self._records and signature.is_always_extended)
-            if extends or self._watches_all:
-                result = self._observed(signature, step, call, dumps=dumps, extends=extends)
-            else:
-                result = self._plain(signature, step, call)
+            result = self._ran(signature, step, call, dumps=dumps, extends=extends)
         self.capture.ended(signature.model.names, step)
         if wanted:
             with self.capture.lock:
@@ -161,7 +151,7 @@ class SessionCapture:
         dumps = self.capture.wants(step) and not self.capture.is_over
         extends = dumps or signature.is_always_extended
         fed = fed_names(feeds, self._graph)
-        dump = self._looking_if_possible(signature, fed, in_parts=True) if extends else None
+        dump = self._looking(signature, fed, in_parts=True) if extends else None
         if dump is None:
             return set_up(fetches, feeds)
         values = self._read_before(dump) if dumps else {}
@@ -174,28 +164,19 @@ class SessionCapture:
                 with self.capture.lock:
                     self.capture.file_step(step)
 
-        asked = [
-            each.name for each in signature.elements if not isinstance(each, tf.Operation) and each.name not in fed
-        ]
-        self._parts[handle] = RunInParts(
-            signature.model, step, signature.subgraph(fed), asked, dump.fetches, values, emit
-        )
+        self._parts[handle] = RunInParts(signature.model, step, signature.subgraph(fed), dump, values, emit)
         if self._file_parts not in self.capture.at_close:
             self.capture.at_close.append(self._file_parts)
         return handle
 
-    def part(
-        self,
-        run: Callable[[list[Any]], Sequence[Any]],
-        handle: str,
-        fetches: Sequence[Any],
-        feeds: Mapping[Any, Any],
-    ) -> Sequence[Any]:
-        """What a part of a run gives; `run` runs it with other fetches."""
+    def part(self, run: Callable[[Any, Any, Any], Any], handle: str, fetches: Any, feed_dict: Any) -> Any:
+        """What `session.partial_run` gives."""
         parts = self._parts.get(handle)
-        if parts is None:
-            return run([*fetches])
-        results = parts.run(run, fetches, {key.deref(): value for key, value in feeds.items()})
+        elements = None if parts is None else self._elements_if_possible(fetches)
+        if parts is None or elements is None or any(isinstance(each, tf.Operation) for each in elements):
+            return run(handle, fetches, feed_dict)  # what is no part of a step, or is refused
+        fed = fed_names(feed_dict, self._graph)
+        results = parts.run(lambda wanted: run(handle, wanted, feed_dict), fetches, elements, fed)
         if parts.has_ended:
             del self._parts[handle]
             parts.file()
@@ -210,48 +191,39 @@ class SessionCapture:
                 del self._parts[handle]
                 parts.file()
 
-    def _plain(self, signature: _Signature, step: int, call: _Call) -> Any:
-        """The program's own run; of a failure is filed what is known without having watched it."""
-        try:
+    def _ran(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
+        """A run of the program: what it gives. It is dumped, run as a dumped one (`extends`), or left alone; a failure is filed."""
+        if not extends and self._failures is None:
             return call.plain()
-        except tf.errors.OpError as error:
-            if self._failures is not None:
-                subgraph = signature.subgraph(fed_names(call.feed_dict, self._graph))
-                self._failures.record(error, FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, {}))
-            raise
-
-    def _observed(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
-        """A run that is dumped, or of which a failure is to be filed."""
         fed = fed_names(call.feed_dict, self._graph)
         subgraph = signature.subgraph(fed)
-        own, run_at = self._own, self.capture.stacks.of_call()
-        own.is_busy = True
-        own.extra, own.values = (), {}
+        run_at = self.capture.stacks.of_call() if dumps else ()
         watched = None
+        values: dict[str, Any] = {}
         try:
-            dump = self._looking_if_possible(signature, fed) if extends else None
+            dump = self._looking(signature, fed) if extends else None
             watches = {} if dump is None else dict.fromkeys(dump.watches)
             if self._failures is not None:
                 watches.update(
                     (tensor.name, None) for tensor in self._failures.watched(subgraph) if read_variable(tensor) is None
                 )
             before = self._read_before(dump) if dump is not None and dumps else {}
-            own.extra = dump.fetches if dump is not None else ()
             with ExitStack() as around:
                 if watches:
                     watched = around.enter_context(watching(tuple(watches), call.options, self._folders))
                     call = call._replace(options=watched.options)
-                result = call.plain()
-            own.extra = ()
+                if dump is None:
+                    result = call.plain()
+                else:
+                    result, given = call.with_more([*dump.programs, *dump.fetches])
+                    values.update(values_of(dump.programs, given, fed, stays=False))  # the program may write into these
+                    values.update(values_of(dump.fetches, given[len(dump.programs) :]))
         except tf.errors.OpError as error:
             if self._failures is not None:
-                own.extra = ()
                 seen = {} if watched is None else watched.seen
                 run = FailedRun(signature.model, step, subgraph, call.run, call.feed_dict, seen)
                 self._failures.record(error, run)
             raise
-        finally:
-            values, own.values, own.is_busy = own.values, {}, False
         if dump is not None and dumps:
             if watched is not None:
                 values.update((name, each) for name, each in watched.seen.items() if name not in values)
@@ -300,33 +272,6 @@ class SessionCapture:
         with self.capture.lock:
             dump.emitter.emit(values, step, run_at)
 
-    def extended(
-        self, fetch_list: Sequence[Any], target_list: Sequence[Any], feeds: Mapping[Any, Any]
-    ) -> tuple[list[Any], list[Any]] | None:
-        """The fetches and targets of a run in progress with those of the capture behind them; None where it is not under capture."""
-        own = self._own
-        if not self.is_busy:
-            return None
-        known = {tensor.name for tensor in fetch_list}
-        for key, value in feeds.items():  # what is fed cannot be fetched
-            tensor = key.deref()
-            known.add(tensor.name)
-            if (fed := fed_value(tensor, value)) is not None:
-                own.values[tensor.name] = (fed,)
-        own.requested = [tensor.name for tensor in fetch_list]
-        own.added = [tensor for tensor in own.extra if tensor.name not in known]
-        return [*fetch_list, *own.added], list(target_list)
-
-    def received(self, results: Sequence[Any]) -> Sequence[Any]:
-        """Takes what the capture fetched; the results that the program asked for."""
-        own = self._own
-        count = len(own.requested)
-        for name, value in zip(own.requested, results[:count], strict=True):
-            own.values[name] = (ObservedValue(np.asarray(value), stays=False),)  # the program may write into it
-        for tensor, value in zip(own.added, results[count:], strict=True):
-            own.values[tensor.name] = (ObservedValue(np.asarray(value)),)
-        return results[:count]
-
     def _signature(self, fetches: Any) -> _Signature | None:
         """The signature of a fetch structure; None for one that the session will refuse."""
         if (
@@ -338,10 +283,7 @@ class SessionCapture:
         key = _key(fetches)
         if key is not None and key in self._signatures:
             return self._signatures[key]
-        try:
-            elements = _elements(fetches, self._graph)
-        except (TypeError, ValueError, KeyError, RuntimeError):
-            return None  # the session says what is wrong
+        elements = self._elements_if_possible(fetches)
         if not elements:
             return None
         named = tuple(sorted(element.name for element in elements))
@@ -352,6 +294,13 @@ class SessionCapture:
             self._signatures[key] = signature
             self._kept.append(elements)
         return signature
+
+    def _elements_if_possible(self, fetches: Any) -> list[Any] | None:
+        """None of what the session will refuse: it says what is wrong."""
+        try:
+            return _elements(fetches, self._graph)
+        except (TypeError, ValueError, KeyError, RuntimeError):
+            return None
 
     def _is_step(self, signature: _Signature, feeds: Iterable[Any] | None) -> bool:
         """Whether a run of a signature is a step; one that is none is counted."""
@@ -364,7 +313,7 @@ class SessionCapture:
         """Finds out what a signature is for, the first time that it runs, and files its graph."""
         subgraph = signature.subgraph(fed_names(feeds, self._graph))
         purpose = signature.purpose = purpose_of(subgraph, signature.elements)
-        signature.is_always_extended = self.capture.plan.steps.last is not None and belongs_to_fetches(subgraph)
+        signature.is_always_extended = self.capture.plan.steps.last is not None and self._has_own_state(subgraph)
         for op in subgraph.operations:
             if self._records and op.type.endswith(_DATASETS) and hidden_callees(op.node_def):
                 self.capture.note(
@@ -375,35 +324,39 @@ class SessionCapture:
             write(signature.model, subgraph, is_computational=purpose == "step")
         return purpose
 
+    def _has_own_state(self, subgraph: Subgraph) -> bool:
+        """Whether there is something among the operators that each set of fetches has for itself."""
+        nodes = [op.node_def for op in subgraph.operations if op.name in subgraph.with_effects]
+        if not (may_fold_callbacks(nodes) or any(map(callees_of, nodes))):
+            return False
+        program = program_of(subgraph, self.capture.stacks)
+        return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
+
     @beside_the_program
-    def _looking_if_possible(
-        self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False
-    ) -> Looking | None:
+    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False) -> Looking | None:
         """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
+        found = signature.dumps.get((fed, in_parts))
+        if found is not None:
+            return found
+        subgraph = signature.subgraph(fed)
+        is_clustered = self._clusters(subgraph)
+        if is_clustered:
+            self.capture.note(OF_SESSION.format(signature.model.names[0]))
         try:
-            return self._looking(signature, fed, in_parts=in_parts)
+            with no_garbage_collection():
+                found = Looking(
+                    self.capture,
+                    signature.model,
+                    self._session,
+                    signature.elements,
+                    subgraph,
+                    self._folders.new,
+                    asked_only=is_clustered,
+                    in_parts=in_parts,
+                )
         except tf.errors.OpError:
             return None
-
-    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool) -> Looking:
-        found = signature.dumps.get((fed, in_parts))
-        if found is None:
-            subgraph = signature.subgraph(fed)
-            is_clustered = self._clusters(subgraph)
-            if is_clustered:
-                self.capture.note(OF_SESSION.format(signature.model.names[0]))
-            planner = Planner(
-                self.capture,
-                signature.model,
-                self._session,
-                signature.elements,
-                subgraph,
-                self._folders.new,
-                asked_only=is_clustered,
-                in_parts=in_parts,
-            )
-            with no_garbage_collection():
-                found = signature.dumps[fed, in_parts] = planner.plan()
+        signature.dumps[fed, in_parts] = found
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:

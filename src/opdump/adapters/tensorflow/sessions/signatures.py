@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
 from opdump.adapters.host import HostTensor, RepeatedArrays
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.executed import Key
-from opdump.adapters.tensorflow.graphs.library import Slot, are_handles
-from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
-from opdump.adapters.tensorflow.operator_kinds import ENTERS, ModelSlots
+from opdump.adapters.tensorflow.graphs.library import Slot
+from opdump.adapters.tensorflow.operator_kinds import ENTERS
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.stacks import Stack
-from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.recorder import LiveTensor
-from opdump.records import IO, SkipReason
+from opdump.records import SkipReason
 
 AT_REST: Final = ENTERS | {"Const"}
 """Of loops and branches, who gives what does not come with each execution of who reads it."""
@@ -42,10 +41,6 @@ class ChosenOperator:
     """Those of its tensors that nobody can look at."""
 
     @property
-    def skip(self) -> SkipReason:
-        return self.operator.skip
-
-    @property
     def keys(self) -> set[Key]:
         return {slot.key for slot in (*self.inputs, *self.outputs)}
 
@@ -62,48 +57,6 @@ class ChosenOperator:
     def unseen_tensor(self, slot: Slot) -> SkipReason:
         """Why there is nothing of one of its tensors."""
         return "not observed" if slot.key in self.lost else self.unseen
-
-
-class Selected:
-    """What the plan takes of the operators of a signature."""
-
-    def __init__(self, capture: Capture, model: Model, program: Program, fed: frozenset[str]) -> None:
-        self._capture = capture
-        self._fed = fed
-        operators = [*program.operators, *program.given]
-        self._selection: ModelSlots = capture.selection(
-            capture.filter_of(model), [op.name for op in program.operators if not op.body]
-        )
-        self._readers: dict[str, list[str]] = {}
-        for op in program.operators:
-            for slot in op.inputs:
-                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(op.name)
-        names = {op.name for op in operators} | {op.name for op, _ in program.unseen}
-        capture.operators_met = (capture.operators_met or set()) | names
-
-    def skip_of(self, op: ProgramOperator) -> SkipReason:
-        """Why the plan takes nothing of an operator, or it has nothing."""
-        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()))
-        self._capture.recorder.matched_kernels |= self._selection.matched_kernels
-        if skip in ("", "not selected") and op.op_type == LAUNCH:
-            self._capture.note(note_of_call(op.name, op.node))
-        is_data = op.op_type in ("Placeholder", "PlaceholderV2")
-        if not skip and not is_data and op.outputs and all(slot.key in self._fed for slot in op.outputs):
-            return "fed"
-        if not skip and are_handles(op.outputs) and not self._slots(op, "input"):
-            return "handle"
-        return skip
-
-    def taken(self, op: ProgramOperator) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-        """The inputs and outputs that the plan takes."""
-        return self._slots(op, "input"), self._slots(op, "output")
-
-    def _slots(self, op: ProgramOperator, io: IO) -> tuple[Slot, ...]:
-        slots = op.inputs if io == "input" else op.outputs
-        if not (self._selection.wants_inputs if io == "input" else self._selection.wants_outputs):
-            return ()
-        excluded = self._selection.excluded(op.name, op.op_type, io)
-        return tuple(slot for slot in slots if slot.slot not in excluded and not slot.is_handle)
 
 
 class SignatureEmitter:
@@ -146,7 +99,7 @@ class SignatureEmitter:
                 self._emit_one(chosen, values, run, hosts)
 
     def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
-        executions = () if chosen.skip else self._executions(chosen, values)
+        executions = () if chosen.operator.skip else self._executions(chosen, values)
         for inputs, outputs in executions:
             run.emit(
                 chosen.operator,
@@ -154,21 +107,15 @@ class SignatureEmitter:
                 [_live(slot, value, hosts, chosen) for slot, value in zip(chosen.outputs, outputs, strict=True)],
             )
         if not executions:
-            run.skip(chosen.operator, chosen.skip or chosen.unseen)
+            run.skip(chosen.operator, chosen.operator.skip or chosen.unseen)
 
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
         """Operators that run once in each run are handed over together."""
-        together: list[ChosenOperator] = []
-        for chosen in self._operators:
-            if chosen.skip or not chosen.may_not_run:
-                together.append(chosen)
-                continue
-            if together:
-                yield self._prepared(together)
-                together = []
-            yield chosen
-        if together:
-            yield self._prepared(together)
+        for is_sure, group in groupby(self._operators, lambda each: bool(each.operator.skip) or not each.may_not_run):
+            if is_sure:
+                yield self._prepared([*group])
+            else:
+                yield from group
 
     def _prepared(self, operators: Sequence[ChosenOperator]) -> _Prepared:
         places: dict[Key, int] = {}

@@ -6,10 +6,8 @@ A tensor of them is *fetched* in the same run; or *watched* by the runtime's deb
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -18,6 +16,7 @@ from opdump.adapters.tensorflow.effects import definitions_of, is_pure
 from opdump.adapters.tensorflow.graphs.library import CALLS
 from opdump.adapters.tensorflow.graphs.regions import ROOT, Region, region_of
 from opdump.adapters.tensorflow.graphs.summands import SHARES
+from opdump.adapters.tensorflow.graphs.walks import in_order, reachable
 from opdump.adapters.tensorflow.operator_kinds import ENTERS, NEXT, PASSES_ON, SWITCHES
 from opdump.adapters.tensorflow.xla import type_of
 
@@ -84,26 +83,20 @@ def subgraph_of(fetched: Iterable[Any], fed: Collection[str]) -> Subgraph:
 
 def operations_behind(fetched: Iterable[Any], fed: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operations that run for fetched operations and tensors, by name; and those whose tensors are fed to them."""
-    found: dict[str, Any] = {}
     given: dict[str, Any] = {}
-    waiting = []
-    for element in fetched:
-        if isinstance(element, tf.Operation):
-            waiting.append(element)
-        elif element.name not in fed:
-            waiting.append(element.op)
-    while waiting:
-        operation = waiting.pop()
-        if operation.name in found:
-            continue
-        found[operation.name] = operation
+
+    def before(operation: Any) -> Iterator[Any]:
         for tensor in operation.inputs:
             if tensor.name in fed:
                 given[tensor.op.name] = tensor.op
             else:
-                waiting.append(tensor.op)
-        waiting += operation.control_inputs
-    return found, given
+                yield tensor.op
+        yield from operation.control_inputs
+
+    first = [
+        element if isinstance(element, tf.Operation) else element.op for element in fetched if element.name not in fed
+    ]
+    return {operation.name: operation for operation in reachable(first, before)}, given
 
 
 def _with_effects(order: Sequence[Any]) -> frozenset[str]:
@@ -133,21 +126,12 @@ def op_type_of(operation: Any) -> str:
 
 def _running_order(found: Mapping[str, Any]) -> list[Any]:
     """Operators after what they read and wait for; among equals the one that was made first. Loops are entered at their merges."""
-    made = {operation.name: number for number, operation in enumerate(_by_creation(found.values()))}
-    behind: TopologicalSorter[str] = TopologicalSorter()
-    for operation in found.values():
+
+    def before(operation: Any) -> list[Any]:
         makers = (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
-        behind.add(operation.name, *(each.name for each in makers if each.name in found and each.type not in NEXT))
-    behind.prepare()
-    ready: list[tuple[int, str]] = []
-    order = []
-    while behind.is_active():
-        for name in behind.get_ready():
-            heapq.heappush(ready, (made[name], name))
-        _, name = heapq.heappop(ready)
-        order.append(found[name])
-        behind.done(name)
-    return order
+        return [each for each in makers if each.name in found and each.type not in NEXT]
+
+    return in_order(_by_creation(found.values()), before)
 
 
 def _by_creation(operations: Iterable[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -48,11 +48,14 @@ class ObservedValue:
         self.stays = stays
 
 
-def fed_value(tensor: Any, value: Any) -> ObservedValue | None:
-    """What is fed to a tensor, which the program may write into; None where a handle stands for the value."""
-    dtype, array = tensor.dtype.base_dtype, np.asarray(value)
-    has_elements = dtype == tf.string or array.dtype == dtype.as_numpy_dtype
-    return ObservedValue(array, stays=False) if has_elements else None
+def values_of(
+    tensors: Iterable[Any], given: Iterable[Any], fed: Collection[str] = (), *, stays: bool = True
+) -> Iterator[tuple[str, tuple[ObservedValue]]]:
+    """What a session gave for these tensors, by their names; nothing of one that is fed, where a handle stands for the value."""
+    for tensor, value in zip(tensors, given, strict=False):
+        dtype, array = tensor.dtype.base_dtype, np.asarray(value)
+        if tensor.name not in fed or dtype == tf.string or array.dtype == dtype.as_numpy_dtype:
+            yield tensor.name, (ObservedValue(array, stays=stays),)
 
 
 @dataclass(slots=True)
