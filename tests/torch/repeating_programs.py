@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -316,6 +317,27 @@ def many_kinds() -> Any:
     return _train(net, optimizer, loss_of=loss_of), embedding.weight
 
 
+def collectives() -> Any:
+    """One that runs on while others run, and what it works on is written into before it was waited for."""
+    net = _net()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
+        sums = out.detach().clone()
+        work = dist.all_reduce(sums, async_op=True)
+        while not work.is_completed():
+            pass
+        other = (out * 2).sum(0)
+        sums.mul_(3)
+        work.wait()
+        return out.square().mean() + (other + sums.sum()).mean() * 0
+
+    try:
+        return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
+    finally:
+        dist.destroy_process_group()
+
+
 def attention() -> Any:
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
@@ -417,6 +439,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
             swapped_memory,
             many_kinds,
             changing_constants,
+            collectives,
             attention,
             closures,
         ),

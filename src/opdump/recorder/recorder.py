@@ -115,18 +115,18 @@ class Recorder:
         if self._checks is not None or plan.save_kernel_args or self._statistics.of_summary:
             self._blocks_of = None
         self._parts: list[TakenPart] = []
-        """What was recorded of the step before `_ops` and `_entries`."""
+        """What was recorded of the step before `_ops` and `taken`."""
         self._ops_in_parts = 0
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self.taken: list[TensorSnapshot] = []
         """The tensors that were taken one by one since the last run, or since the step began."""
         self._filed_ops = 0
-        self.lock = threading.RLock()
-        """Who holds it records alone."""
+        self.lock = threading.RLock()  # who holds it records alone
         self._place: Callable[[], int] | None = None
-        self.when_placed: list[Callable[[int], object]] = []
-        """Called with the number that the process turned out to have."""
+        self.when_placed: list[
+            Callable[[int], object]
+        ] = []  # called with the number that the process turned out to have
         self.when_filed: Callable[[], object] = lambda: None
         """Called when a step, or a part of one, was handed to the writer and counted."""
         self.gather: Callable[[], None] = lambda: None

@@ -51,7 +51,8 @@ class Lessons(Generic[Lesson]):
         """The step of which `choose` was asked, or the first one, has ended."""
         number, before = self._now, self._before
         if outcome in ("learned", "same"):
-            self._failures = 0
+            if outcome == "same":
+                self._failures = 0
             self._after[before] = number
             self._tried.pop(before, None)
             self._known[number] = self._known.pop(number)  # the last used one
@@ -68,7 +69,9 @@ class Lessons(Generic[Lesson]):
                 del self._after[before]
         self._failures += 1
         if self._failures > _PATIENCE:
-            self._wait = min(_MOST_WAITED, 2 ** (self._failures - _PATIENCE))
+            self._wait = min(_MOST_WAITED, 2 ** min(self._failures - _PATIENCE, 16))
+            for each in list(self._known):  # and begins anew
+                self._drop(each)
 
     def choose(self) -> Lesson | None:
         """What the next step is compared with; an empty one where it is to be learned, None where it is to be left alone."""
