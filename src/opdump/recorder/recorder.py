@@ -124,9 +124,7 @@ class Recorder:
         self._filed_ops = 0
         self.lock = threading.RLock()  # who holds it records alone
         self._place: Callable[[], int] | None = None
-        self.when_placed: list[
-            Callable[[int], object]
-        ] = []  # called with the number that the process turned out to have
+        self.when_placed: list[Callable[[int], object]] = []  # called with the number of the process
         self.when_filed: Callable[[], object] = lambda: None
         """Called when a step, or a part of one, was handed to the writer and counted."""
         self.gather: Callable[[], None] = lambda: None
