@@ -320,7 +320,7 @@ def many_kinds() -> Any:
 def collectives() -> Any:
     """One that runs on while others run, and what it works on is written into before it was waited for."""
     net = _net()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
 
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
         sums = out.detach().clone()
