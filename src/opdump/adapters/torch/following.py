@@ -189,7 +189,10 @@ class Following:
         elif self.state == "following":
             self._suspend()
             self._hand_over()
-            self._pauses += 1
+            if (
+                self._follower.difference != "arguments"
+            ):  # which may change in every step, so that learning them anew is no use
+                self._pauses += 1
             self._set("paused")
 
     def passed(self, site: Site | None) -> None:

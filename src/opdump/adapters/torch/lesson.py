@@ -14,7 +14,7 @@ from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord, SkipReason
 from opdump.step_columns import BlockPattern, BlockTensor, OperatorSequence, TensorFacts
 
-_MOST_PATTERNS: Final = 64
+_MOST_PATTERNS: Final = 1024
 """Parts of a step that are kept: more are forgotten and made again."""
 Named = tuple[int, str, str, object, str, object]
 """What `Sites.next` was asked for."""
