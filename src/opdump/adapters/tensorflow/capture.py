@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter
@@ -24,13 +24,21 @@ from opdump.plan.nearest import with_nearest
 from opdump.recorder import Recorder
 
 if TYPE_CHECKING:
-    from opdump.adapters.tensorflow.failures import FailureDump
-    from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
     from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
     from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 
 # Of the process: models of two plans may lie in one directory.
 _NUMBERS: Final = itertools.count(1)
+
+
+class GraphWriter(Protocol):
+    """Files the graph of a model."""
+
+    def __call__(self, model: Model, computed: Any, *, is_computational: bool) -> object:
+        """`computed` is the `Subgraph` of a session's signature, or the graph of a function."""
+
+    def note_files(self) -> None:
+        """Notes in the dump which files belong to it, once there is a dump."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,15 @@ class FailedRun:
     seen: Mapping[str, Sequence[ObservedValue]]
 
 
+class FailuresOfRuns(Protocol):
+    """Files the operators of sessions that fail: `FailureDump`."""
+
+    @property
+    def whole(self) -> bool: ...
+    def watched(self, subgraph: Subgraph) -> tuple[Any, ...]: ...
+    def record(self, error: BaseException, failed: FailedRun) -> None: ...
+
+
 class Capture:
     """One recorder, and the models that were found under it.
 
@@ -78,9 +95,9 @@ class Capture:
         self.plan = recorder.plan
         self.device_id = device_id
         self.streams = streams
-        self.write_graph: GraphFiles | None = None
+        self.write_graph: GraphWriter | None = None
         """Files graphs; None where none are wanted."""
-        self.failures: FailureDump | None = None
+        self.failures: FailuresOfRuns | None = None
         """What files the operators of sessions that fail."""
         self.lock = threading.RLock()
         self.has_sessions = False

@@ -22,7 +22,7 @@ from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.dump_selection import DumpSelection
 from opdump.adapters.torch.failed_operators import FailedOperators
 from opdump.adapters.torch.failures import records_failures
-from opdump.adapters.torch.following import follower_of
+from opdump.adapters.torch.following import Following, is_available
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.naming import Link, Naming
@@ -120,7 +120,8 @@ class CaptureMode(RecordingMode):
         self.follow: Callable[..., Any] | None = None
         """Asked first of each operator, where the step is followed."""
         self.without_kernel = WithoutKernel(recorder, observer, self.naming, self.provenance, self._describe)
-        self.following = self.without_kernel.following = follower_of(self)
+        self.following = Following(self) if is_available() and self.records_summaries_alone else None
+        self.without_kernel.following = self.following
         self._missed = None if self.following is None else self.following.missed
         self.values.following = self.following
 

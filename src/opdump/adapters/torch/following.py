@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -47,9 +47,6 @@ from opdump.recorder import TensorSnapshot, beside_the_program
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
 
-if TYPE_CHECKING:
-    from opdump.adapters.torch.dispatch import CaptureMode
-
 State = Literal["learning", "following", "paused", "off"]
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -71,13 +68,14 @@ def _alone(
 class Following:
     """Learns and follows the steps of one thread, the one that ends them."""
 
-    def __init__(self, mode: CaptureMode) -> None:
+    def __init__(self, mode: Any) -> None:
+        """`mode` is the `CaptureMode`."""
         self._mode = mode
         self.recorder = self._recorder = mode.recorder
         self.observer = mode.observer
         self._naming = mode.naming
         self._sites = mode.naming.sites
-        assert isinstance(mode.recorder.reader, TensorReader), "`follower_of` asks first"
+        assert isinstance(mode.recorder.reader, TensorReader), "`CaptureMode.records_summaries_alone` asks first"
         self._reader = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
@@ -112,7 +110,7 @@ class Following:
         self.first, self.held, self.unwritten = storages.first, storages.held, mode.without_kernel.unwritten
         self.parameter_scopes = mode.naming.parameter_scopes
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
-        assert NATIVE_FOLLOWER is not None, "`follower_of` asks first"
+        assert NATIVE_FOLLOWER is not None, "`is_available` asks first"
         self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
         self.follow: Callable[..., Any] = self._follower.follow
         self.missed: Final = self._follower.missed
@@ -442,8 +440,6 @@ def _released(following: Following) -> None:
     following.recorder.release()
 
 
-def follower_of(mode: CaptureMode) -> Following | None:
-    """What follows the steps of a capture; None where more is recorded of operators than what is the same and their summaries."""
-    if NATIVE_FOLLOWER is None or os.environ.get("OPDUMP_FOLLOW") == "0":
-        return None
-    return Following(mode) if mode.records_summaries_alone else None
+def is_available() -> bool:
+    """Whether steps are followed where they can be: with compiled kernels, unless `OPDUMP_FOLLOW=0` says no."""
+    return NATIVE_FOLLOWER is not None and os.environ.get("OPDUMP_FOLLOW") != "0"
