@@ -35,8 +35,10 @@ class GraphFiles:
             capture.note(text)
 
     def __call__(self, model: Model, computed: Any, *, is_computational: bool) -> None:
-        """Files the graph of a model, a `Subgraph` or the graph of a function; a directory that cannot be written gives a note, and another directory; where none can be,
-        the dump goes on without the graph, or the error is raised, as the plan's `on_error` says.
+        """Files the graph of a model, a `Subgraph` or the graph of a function.
+
+        A directory that cannot be written gives a note, and another directory; where none can be, the dump goes on without the graph, or
+        the error is raised, as the plan's `on_error` says.
         """
         graphs = ge_graphs_of(model.name, computed, is_computational=is_computational)
         try:
