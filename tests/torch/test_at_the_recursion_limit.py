@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.call_depth import CallDepth
+from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
 from opdump.plan import DumpPlan
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -164,3 +164,16 @@ def test_what_the_limit_is_raised_by_adds_up_and_goes() -> None:
     depth.add(3)
     depth.close()
     assert sys.getrecursionlimit() == 1000
+
+
+def test_a_capture_that_ends_while_an_operator_runs_leaves_the_limit_alone() -> None:
+    limit = sys.getrecursionlimit()
+    depth = CallDepth()
+    depth.add(BESIDE_AN_OPERATOR)
+    depth.close()
+    depth.remove(BESIDE_AN_OPERATOR)
+    assert sys.getrecursionlimit() == limit
+    depth.add(BESIDE_AN_OPERATOR)
+    assert sys.getrecursionlimit() == limit + BESIDE_AN_OPERATOR
+    depth.close()
+    assert sys.getrecursionlimit() == limit
