@@ -1,6 +1,5 @@
 #include "follower.h"
 
-#include <nanobind/stl/string.h>
 #include <time.h>
 
 #include <algorithm>
@@ -73,6 +72,7 @@ Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, 
                                                        {&broke_, "broke"},
                                                        {&skipped_, "skipped"},
                                                        {&collectives_, "collectives"},
+                                                       {&storages_, "storages"},
                                                        {&sources_, "sources"},
                                                        {&parts_, "parts"},
                                                        {&first_, "first"},

@@ -19,7 +19,7 @@
 
 namespace opdump {
 
-// How an operator is recorded; the numbers are those of `following.Kind`.
+// How an operator is recorded; the numbers are those of `lesson.Kind`.
 enum class EventKind : int {
   kKernel,      // with its tensors
   kListed,      // without a kernel: named and counted
@@ -58,8 +58,8 @@ class Follower {
   bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
             const nb::set& constants);
   // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
-  // tensors, as (slot, dtype, shape, bytes, storage, offset, strides, version, source, skip) of inputs and outputs;
-  // None where it cannot be followed.
+  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of inputs and
+  // outputs; None where it cannot be followed.
   nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
   nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
   void learn_other();
@@ -146,8 +146,8 @@ class Follower {
   const Function* function_of(nb::handle func, nb::handle schema);
   static std::vector<Argument> arguments_of(nb::handle places);
   bool look_at_site(Site& site, EventKind kind);
-  bool walk(PyFrameObject* frame, PyObject* running, Site& site);
-  bool below(PyFrameObject* frame, Site& site);
+  void walk(PyFrameObject* frame, PyObject* running, Site& site);
+  void below(PyFrameObject* frame, Site& site);
   bool is_tensor(PyObject* value, bool* is_foreign) const;
   bool gather(const std::vector<Argument>& places, PyObject* args, PyObject* kwargs, std::vector<Found>& found,
               std::vector<PyObject*>* numbers) const;
@@ -157,8 +157,6 @@ class Follower {
   bool observe(PyObject* tensor, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
   nb::object source_of(const nb::object& key, PyObject* tensor);
   void note(PyObject* tensor, const nb::object& source);
-  void note(PyObject* tensor, const nb::object& storage, const nb::object& key, int64_t bytes,
-            const nb::object& source);
   void hold(const nb::object& key, const nb::object& storage);
   void begins(const nb::object& link);
   bool begin(const Event& known, PyObject* args, PyObject* kwargs);
@@ -179,7 +177,7 @@ class Follower {
   nb::object host_, missed_;
   // Of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
-      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, collectives_;
+      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, collectives_, storages_;
   nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
   Question ours_, mine_;
   nb::object position_, nodes_, recent_, earlier_;

@@ -27,7 +27,7 @@ int Follower::call_number(int64_t call) {
 }
 
 // As StackReader.read: the frames up to the innermost running call of a module, and the interned lines that lead there.
-bool Follower::walk(PyFrameObject* frame, PyObject* running, Site& site) {
+void Follower::walk(PyFrameObject* frame, PyObject* running, Site& site) {
   const void* boundary = nullptr;
   if (running != Py_None) {
     OPDUMP_NAME(frame);
@@ -52,11 +52,10 @@ bool Follower::walk(PyFrameObject* frame, PyObject* running, Site& site) {
       break;
     }
   }
-  return true;
 }
 
 // As StackReader.inside_engine.
-bool Follower::below(PyFrameObject* frame, Site& site) {
+void Follower::below(PyFrameObject* frame, Site& site) {
   for (Place place(frame); place; place.up()) {
     const auto* code = reinterpret_cast<PyCodeObject*>(place.code());
     if (PyUnicode_Compare(code->co_name, engine_.ptr()) == 0) break;
@@ -66,7 +65,6 @@ bool Follower::below(PyFrameObject* frame, Site& site) {
     if (answer == Answer::yes) site.frames.emplace_back(place.code(), place.instruction(&failed));
     if (failed) nb::raise_python_error();
   }
-  return true;
 }
 
 bool Follower::look_at_site(Site& site, EventKind kind) {
@@ -123,12 +121,16 @@ bool Follower::look_at_site(Site& site, EventKind kind) {
     has_stack = PyTuple_GET_SIZE(owned(PyObject_GetAttr(site.found.ptr(), stack)).ptr()) > 0;
   }
   auto* frame = reinterpret_cast<PyFrameObject*>(Py_NewRef(reinterpret_cast<PyObject*>(caller.frame())));
-  if (has_stack) return below(frame, site);
+  if (has_stack) {
+    below(frame, site);
+    return true;
+  }
   bool failed = false;
   site.code = caller.code();
   site.instruction = caller.instruction(&failed);
   if (failed) nb::raise_python_error();
-  return walk(frame, slot(running_slot_), site);
+  walk(frame, slot(running_slot_), site);
+  return true;
 }
 
 }  // namespace opdump

@@ -84,7 +84,9 @@ bool Follower::observe(PyObject* tensor, bool is_counted, bool is_input, const S
   PyObject* seen = item(first_, key.ptr());
   if (seen == nullptr) {
     hold(key, storage);
-    slot.storage = PyDict_GET_SIZE(first_.ptr());
+    OPDUMP_NAME(numbers);
+    const nb::object counter = owned(PyObject_GetAttr(storages_.ptr(), numbers));
+    slot.storage = number(owned(PyIter_Next(counter.ptr())));
     slot.version = 0;
     set_item(first_, key.ptr(), nb::make_tuple(slot.storage, version).ptr());
   } else {

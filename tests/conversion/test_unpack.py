@@ -37,6 +37,7 @@ class _Clock:
 
 def _train(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     monkeypatch.setattr("opdump.adapters.torch.naming.time_ns", _Clock())
+    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code has a clock of its own
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Linear(8, 16),
@@ -58,6 +59,7 @@ def _train(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: 
 def _compute(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Operators without a network: the layouts of devices have no values of parameters, each of which takes a time stamp in others."""
     monkeypatch.setattr("opdump.adapters.torch.naming.time_ns", _Clock())
+    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code has a clock of its own
     torch.manual_seed(0)
     x = torch.randn(4, 4)
     with opdump.capture(path=path, layout=layout, iteration="all", **options):
@@ -138,7 +140,6 @@ def test_convert_names_the_command_for_a_packed_dump(tmp_path: Path, monkeypatch
 
 
 def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # what is followed has the time of day
     for name, layout in (("direct", "mindspore-2.3"), ("packed", "packed")):
         _train(tmp_path / name, layout, monkeypatch, saved_data="statistic")
     assert not (tmp_path / "packed/rank_0/elements").exists()

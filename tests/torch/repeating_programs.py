@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -228,10 +229,11 @@ class _Twice(torch.autograd.Function):
 
 def own_function() -> Any:
     net = _net()
+    twice: Any = _Twice.apply
     return _train(
         net,
         torch.optim.SGD(net.parameters(), 0.1),
-        loss_of=lambda out, step: _Twice.apply(out).square().mean(),  # type: ignore[no-untyped-call]
+        loss_of=lambda out, step: twice(out).square().mean(),
     )
 
 
@@ -320,7 +322,8 @@ def many_kinds() -> Any:
 def collectives() -> Any:
     """One that runs on while others run, and what it works on is written into before it was waited for."""
     net = _net()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    place = tempfile.TemporaryDirectory()
+    dist.init_process_group("gloo", init_method=f"file://{place.name}/store", rank=0, world_size=1)
 
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
         sums = out.detach().clone()
@@ -336,6 +339,7 @@ def collectives() -> Any:
         return _train(net, torch.optim.SGD(net.parameters(), 0.1), loss_of=loss_of)
     finally:
         dist.destroy_process_group()
+        place.cleanup()
 
 
 def attention() -> Any:

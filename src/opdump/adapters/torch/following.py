@@ -109,6 +109,7 @@ class Following:
         self.sources, self.parts = provenance.sources, provenance.parts
         self.first, self.held, self.unwritten = storages.first, storages.held, mode.without_kernel.unwritten
         self.parameter_scopes = mode.naming.parameter_scopes
+        self.storages = storages
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
         assert NATIVE_FOLLOWER is not None, "`is_available` asks first"
         self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
@@ -262,7 +263,7 @@ class Following:
     def _count(self, event: Event, calls: Sequence[int]) -> None:
         if event.named is not None:
             graph_id, scope, op_type, call, phase, where = event.named
-            site = self._sites.next(graph_id, scope, op_type, calls[call], phase, where)  # type: ignore[call-overload]
+            site = self._sites.next(graph_id, scope, op_type, calls[call], phase, where)
             assert site is event.site, "an operator was followed that is another one"
         if event.site is not None:
             event.site.next_occurrence(self._sites.step)

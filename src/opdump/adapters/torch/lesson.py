@@ -16,7 +16,7 @@ from opdump.step_columns import BlockPattern, BlockTensor, OperatorSequence, Ten
 
 _MOST_PATTERNS: Final = 1024
 """Parts of a step that are kept: more are forgotten and made again."""
-Named = tuple[int, str, str, object, str, object]
+Named = tuple[int, str, str, int, str, object]
 """What `Sites.next` was asked for."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -42,6 +43,7 @@ class Storages:
         self.held: dict[int, Any] = {}
         self.first: dict[int, tuple[int, int]] = {}
         """The number of each storage, and the version at which it was first seen, by identity."""
+        self.numbers = count()
         self._known: dict[tuple[int, int, tuple[int, ...], int], Memory] = {}
         """One object for each: whoever looks for what repeats compares identities first."""
         self._soon: set[int] = set()
@@ -82,7 +84,7 @@ class Storages:
         seen = self.first.get(key)
         if seen is None:
             self.hold(key, storage)
-            seen = self.first.setdefault(key, (len(self.first), version))
+            seen = self.first.setdefault(key, (next(self.numbers), version))
         place = (seen[0], offset, strides, version - seen[1])
         memory = self._known.get(place)
         if memory is None:
@@ -146,6 +148,7 @@ class Storages:
         self.first.clear()
         self.seen.clear()
         self._is_written_unseen = False
+        self.numbers = count()
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         while self.held:
