@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from opdump.adapters.torch.lesson import Event, Kind, Lesson
+from opdump.adapters.torch.lesson import Event, Kind
 from opdump.adapters.torch.lessons import Lessons, Outcome
 
 
-def followed(kinds: Iterable[str]) -> tuple[list[Outcome], Lessons[Lesson]]:
+def followed(kinds: Iterable[str]) -> tuple[list[Outcome], Lessons]:
     """What becomes of steps of these kinds: a step is the same as a lesson that was learned from one of its kind."""
-    lessons = Lessons(Lesson)
+    lessons = Lessons()
     known: dict[int, str] = {}
     outcomes: list[Outcome] = []
     outcome: Outcome = "off"
@@ -60,7 +60,7 @@ def test_a_program_that_begins_to_repeat_is_found_again() -> None:
 
 @pytest.mark.parametrize("outcome", ["stale", "off"])
 def test_what_was_not_learned_whole_is_dropped(outcome: Outcome) -> None:
-    lessons = Lessons(Lesson)
+    lessons = Lessons()
     first = lessons.choose()
     assert first is not None
     lessons.ended(outcome)
@@ -72,6 +72,6 @@ def test_what_was_not_learned_whole_is_dropped(outcome: Outcome) -> None:
 
 
 def test_nothing_is_chosen_once_it_was_given_up() -> None:
-    lessons = Lessons(Lesson)
+    lessons = Lessons()
     lessons.give_up()
     assert all(lessons.choose() is None for _ in range(100))

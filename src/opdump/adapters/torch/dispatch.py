@@ -25,7 +25,7 @@ from opdump.adapters.torch.failures import records_failures
 from opdump.adapters.torch.following import Following, is_available
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 from opdump.adapters.torch.models import Models
-from opdump.adapters.torch.naming import Link, Naming
+from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import (
     dispatch_depth,
@@ -34,6 +34,7 @@ from opdump.adapters.torch.private_names import (
 )
 from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.reader import TensorReader
+from opdump.adapters.torch.running import Running
 from opdump.adapters.torch.schemas import (
     Found,
     OperatorSchema,
@@ -54,22 +55,8 @@ from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_th
 from opdump.records import OpRecord, SkipReason
 
 
-class Running:
-    """An operator from just before it runs until just after."""
-
-    __slots__ = ("inputs", "link", "op", "site")
-
-    def __init__(self, op: OpRecord, site: Site, link: Link | None) -> None:
-        self.op = op
-        self.site = site
-        self.link = link
-        self.inputs: list[LiveTensor] = []
-
-
 class CaptureMode(RecordingMode):
     """Records every operator of the threads that it is pushed in."""
-
-    running = Running
 
     def __init__(
         self,
@@ -95,7 +82,7 @@ class CaptureMode(RecordingMode):
         self.observer = observer
         self._schemas: dict[int, tuple[OperatorSchema, Any]] = {}
         self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
-        self.models, self.marks = models, marks
+        self.models = models
         self.storages = Storages() if storages is None else storages
         self.provenance = Provenance(self.storages)
         self._foreign: dict[type, bool] = {}
@@ -120,7 +107,9 @@ class CaptureMode(RecordingMode):
         self.follow: Callable[..., Any] | None = None
         """Asked first of each operator, where the step is followed."""
         self.without_kernel = WithoutKernel(recorder, observer, self.naming, self.provenance, self._describe)
-        self.following = Following(self) if is_available() and self.records_summaries_alone else None
+        self.following = (
+            Following(self, self.without_kernel.ran) if is_available() and self.records_summaries_alone else None
+        )
         self.without_kernel.following = self.following
         self._missed = None if self.following is None else self.following.missed
         self.values.following = self.following
@@ -140,7 +129,7 @@ class CaptureMode(RecordingMode):
             and reader.takes_summaries_alone
             and reader.storages is self.storages
             and self._reads_all
-            and not (self._judges or self._calls_only or self.failures or self.watches or self.models or self.marks)
+            and not (self._judges or self._calls_only or self.failures or self.watches or self.models)
             and self._in_graph is None
             and plan.inputs
             and plan.outputs
@@ -321,8 +310,7 @@ class CaptureMode(RecordingMode):
         return known[0]
 
     def close(self) -> None:
-        """It is wanted no more."""
-        self.closed = True
+        """What it was put on for has ended."""
         if self.following is not None:
             self.following.close()
             self.following = self.values.following = self.without_kernel.following = None
@@ -370,7 +358,7 @@ class CaptureMode(RecordingMode):
             return self._recorder.constant(op, Live(slot, argument, tensor))
 
         named = constant if selected and self._names_constants and schema.kernel != WAIT else None
-        running.inputs = self.provenance.lives(inputs, self.without_kernel.unwritten, named)
+        running.inputs = self.provenance.lives(inputs, named)
         learns = following is not None and following.state == "learning"
         if learns and following is not None:
             following.begins()

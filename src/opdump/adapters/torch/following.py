@@ -21,14 +21,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from opdump.adapters.torch.arguments import COMPARABLE
+from opdump.adapters.torch.collectives import Collectives
 from opdump.adapters.torch.lesson import Event, Kind, Lesson, Named, are_alike
 from opdump.adapters.torch.lessons import Lessons, Outcome
+from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.private_names import (
     RUN_BACKWARD,
     autograd_node,
@@ -37,13 +39,16 @@ from opdump.adapters.torch.private_names import (
     hold_weakly,
     sequence_number,
 )
+from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.reader import TensorReader
+from opdump.adapters.torch.running import Running
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.sites import Site
-from opdump.adapters.torch.storages import PLAIN_CLASSES
+from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
+from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.recorder import TensorSnapshot, beside_the_program
+from opdump.recorder import Recorder, TensorSnapshot, beside_the_program
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
 
@@ -65,12 +70,43 @@ def _alone(
     return call
 
 
+class RecordsOperators(Protocol):
+    """What a `CaptureMode` is to `Following`."""
+
+    follow: Callable[..., Any] | None
+
+    @property
+    def recorder(self) -> Recorder: ...
+    @property
+    def observer(self) -> TrainingObserver: ...
+    @property
+    def naming(self) -> Naming: ...
+    @property
+    def provenance(self) -> Provenance: ...
+    @property
+    def storages(self) -> Storages: ...
+    @property
+    def collectives(self) -> Collectives: ...
+    def schema(self, func: Any) -> OperatorSchema: ...
+    def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> object: ...
+    def end(
+        self,
+        running: Running,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        returned: Callable[[], list[Found]],
+        result: Any,
+    ) -> object: ...
+
+
 class Following:
     """Learns and follows the steps of one thread, the one that ends them."""
 
-    def __init__(self, mode: Any) -> None:
-        """`mode` is the `CaptureMode`."""
+    def __init__(self, mode: RecordsOperators, skipped: Callable[..., object]) -> None:
+        """`skipped` records an operator without a kernel that has run (`WithoutKernel.ran`)."""
         self._mode = mode
+        self._skipped = skipped
         self.recorder = self._recorder = mode.recorder
         self.observer = mode.observer
         self._naming = mode.naming
@@ -79,7 +115,7 @@ class Following:
         self._reader = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
-        self._lessons: Lessons[Lesson] = Lessons(Lesson)
+        self._lessons = Lessons()
         self._lesson = Lesson(-1)
         """What is learned or followed."""
         self._was_followed = False
@@ -94,7 +130,7 @@ class Following:
         self._pauses = 0
         self.followed_events = 0
         """How many operators of this step were followed."""
-        self._taken_over: Any = None
+        self._taken_over: Running | None = None
         """The operator that is running, where somebody had to record it while it did."""
         self._in_flight: tuple[int, list[int], int] | None = None
         """Its time stamp, the rows of its inputs, and its step."""
@@ -107,7 +143,7 @@ class Following:
         provenance, storages = mode.provenance, mode.storages
         self.note, self.source_of = provenance.note, provenance.source_by_key
         self.sources, self.parts = provenance.sources, provenance.parts
-        self.first, self.held, self.unwritten = storages.first, storages.held, mode.without_kernel.unwritten
+        self.first, self.held, self.unwritten = storages.first, storages.held, provenance.unwritten
         self.parameter_scopes = mode.naming.parameter_scopes
         self.storages = storages
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
@@ -268,14 +304,13 @@ class Following:
         if event.site is not None:
             event.site.next_occurrence(self._sites.step)
 
-    def _take_over(self) -> Any:
+    def _take_over(self) -> Running:
         """The operator that runs was followed so far: CaptureMode records the rest of it."""
         follower = self._follower
         place, calls = follower.place, follower.calls
         self._suspend()
         event = self._lesson.events[place]
         assert event.op is not None
-        assert event.schema is not None
         self._count(event, calls)
         self._synced = place + 1
         self._hand_over()
@@ -290,13 +325,15 @@ class Following:
             entry.row, entry.table, entry.memory = row, None if row < 0 else self._reader.table, known.memory
             taken.append(entry)
         self.recorder.add_single(op, taken)
-        return self._mode.running(op, event.site, event.link)
+        assert event.site is not None
+        return Running(op, event.site, event.link)
 
     # What the follower calls
 
+    @beside_the_program
     def release(self) -> None:
         """What was kept back belongs to the step that runs."""
-        _released(self)
+        self.recorder.release()
 
     def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """The running operator has returned something else than was expected."""
@@ -311,7 +348,7 @@ class Following:
 
     def skipped(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """An operator without a kernel has run, and something else happened meanwhile."""
-        self._mode.without_kernel.ran(self._mode.schema(func), args, kwargs or {}, result, func)
+        self._skipped(self._mode.schema(func), args, kwargs or {}, result, func)
 
     def broke(self, error: BaseException) -> None:
         """The follower met an error of its own: CaptureMode records from now on."""
@@ -320,7 +357,7 @@ class Following:
             raise error
 
     @_alone
-    def _running(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, OperatorSchema]:
+    def _running(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Running, OperatorSchema]:
         schema = self._mode.schema(func)
         running, self._taken_over = self._taken_over, None
         if running is None:
@@ -358,11 +395,11 @@ class Following:
         schema: OperatorSchema,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        running: Any,
+        running: Running,
     ) -> None:
         """It has read them, and the operator is about to run."""
         op: OpRecord = running.op
-        event = Event(Kind.KERNEL, op.order, running.site, self._numbered(), schema, running.link, op)
+        event = Event(Kind.KERNEL, op.order, running.site, self._numbered(), running.link, op)
         is_whole = func is not None and not op.skip and running.site.described
         constants = {
             slot for slot, _, _, source, _ in running.inputs if source and source == self.recorder.constant_at(op, slot)
@@ -408,7 +445,7 @@ class Following:
             return
         order = self._naming.counters[0] - 1
         kind = Kind.QUICK if site is None else Kind.ALLOCATION if schema.kind == "allocation" else Kind.LISTED
-        event = Event(kind, order, site, None if site is None else self._numbered(), schema, link)
+        event = Event(kind, order, site, None if site is None else self._numbered(), link)
         facts = None
         if (
             func is not None
@@ -434,11 +471,6 @@ class Following:
             event.kind = Kind.OTHER
             self._follower.refuse()
         self._lesson.events.append(event)
-
-
-@beside_the_program
-def _released(following: Following) -> None:
-    following.recorder.release()
 
 
 def is_available() -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from opdump.adapters.torch.schemas import OperatorSchema
 from opdump.adapters.torch.sites import Site
 from opdump.kernels import DTYPE_CODES
 from opdump.recorder import TensorSnapshot
@@ -39,7 +38,6 @@ class Event:
     order: int
     site: Site | None
     named: Named | None = None
-    schema: OperatorSchema | None = None
     link: Any = None
     op: OpRecord | None = None
     tensors: Sequence[TensorSnapshot] = ()

@@ -7,8 +7,9 @@ next time, and at last it is learned. A program of which no step repeats another
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Literal
+
+from opdump.adapters.torch.lesson import Lesson
 
 Outcome = Literal["learned", "same", "stale", "other", "off"]
 """Of a step: it was learned; it was the expected one; it was, or was learned, with so many differences that it is better learned again; it was
@@ -20,21 +21,10 @@ _PATIENCE: Final = 6
 """So many steps may be other than expected one after the other before it waits."""
 
 
-class _Lesson(Protocol):
-    @property
-    def number(self) -> int: ...
-    @property
-    def events(self) -> list[Any]: ...
+class Lessons:
+    """The steps that were learned, the last used one last."""
 
-
-Lesson = TypeVar("Lesson", bound=_Lesson)
-
-
-class Lessons(Generic[Lesson]):
-    """The steps that were learned, the last used one last. `make` gives an empty one of that number."""
-
-    def __init__(self, make: Callable[[int], Lesson]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._known: dict[int, Lesson] = {}
         self._after: dict[int, int] = {}
         """What came after each kind of step."""
@@ -88,7 +78,7 @@ class Lessons(Generic[Lesson]):
             if len(self._known) >= _MOST_LESSONS:
                 self._drop(next(iter(self._known)))
             number, self._numbers = self._numbers, self._numbers + 1
-            self._known[number] = self._make(number)
+            self._known[number] = Lesson(number)
         self._now = number
         return self._known[number]
 

@@ -9,7 +9,7 @@ keeps the source that it had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -33,6 +33,8 @@ class Provenance:
         self._storages = storages
         self.sources: dict[int, str] = {}
         self.parts: dict[int, dict[_Place, str]] = {}
+        self.unwritten: set[str] = set()
+        """Outputs of allocations: whoever reads such memory reads what happened to be there."""
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
         """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
@@ -55,15 +57,14 @@ class Provenance:
     def lives(
         self,
         tensors: Iterable[Found],
-        unwritten: Container[str],
         constant: Callable[[int, str, torch.Tensor], str] | None,
     ) -> list[LiveTensor]:
         """The tensors that an operator reads, with their sources.
 
-        Those that an operator of `unwritten` made are not to be read. `constant` names what nobody was seen to write.
+        Those of allocations (`unwritten`) are not to be read. `constant` names what nobody was seen to write.
         """
         lives: list[LiveTensor] = []
-        sources, parts = self.sources, self.parts
+        sources, parts, unwritten = self.sources, self.parts, self.unwritten
         for slot, argument, tensor in tensors:
             # `source`, without two calls for each of the thousand tensors of a step.
             storage = None if tensor.layout is not _STRIDED else dense_storage(tensor)

@@ -33,8 +33,6 @@ class WithoutKernel:
         self._provenance = provenance
         self._describe = describe
         self.following: Following | None = None
-        self.unwritten: set[str] = set()
-        """Outputs of allocations: whoever reads such memory reads what happened to be there."""
 
     @beside_the_program
     def ran(
@@ -61,7 +59,7 @@ class WithoutKernel:
             outputs = tensors_returned(schema, args, kwargs, result)
             if schema.kind == "allocation":
                 for slot, _, tensor in outputs:
-                    self.unwritten.add(site.source(slot))
+                    self._provenance.unwritten.add(site.source(slot))
                     self._provenance.note(tensor, site.source(slot))
             if op is not None:
                 source = self._provenance.source
