@@ -235,9 +235,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   now_.inputs.resize(found_.size());
   for (size_t i = 0; i < found_.size(); ++i) {
     Slot& slot = now_.inputs[i];
-    slot.slot = found_[i].slot;
-    slot.argument = found_[i].argument;
-    if (!observe(found_[i].tensor, false, true, &known.inputs[i], slot, views_[i])) return differs("inputs");
+    if (!observe(found_[i], false, true, &known.inputs[i], slot, views_[i])) return differs("inputs");
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
@@ -268,11 +266,8 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
   now_.outputs.resize(found_.size());
   for (size_t i = 0; i < found_.size(); ++i) {
     Slot& slot = now_.outputs[i];
-    slot.slot = found_[i].slot;
-    slot.argument = found_[i].argument;
-    const bool is_counted =
-        std::any_of(counted.begin(), counted.end(), [&](const Found& each) { return each.tensor == found_[i].tensor; });
-    if (!observe(found_[i].tensor, is_counted, false, nullptr, slot, views_[i])) return false;
+    const bool is_counted = is_among(found_[i].tensor, counted);
+    if (!observe(found_[i], is_counted, false, nullptr, slot, views_[i])) return false;
     if (!slot.is_same(known.outputs[i])) return false;
   }
   read(found_, views_, now_.outputs);
@@ -308,7 +303,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   for (nb::handle type : types) {
     if (!tensors_.is_plain_class(type.ptr())) return missed_;
   }
-  PyObject* const named = kwargs.is_none() || PyDict_GET_SIZE(kwargs.ptr()) == 0 ? nullptr : kwargs.ptr();
+  PyObject* const by_name = named(kwargs);
   int64_t began = nanoseconds(CLOCK_MONOTONIC);
   release_deferred();
   const uint64_t generation = generation_;
@@ -317,7 +312,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   {
     const Busy busy(busy_);
     try {
-      is_known = following_ && cursor_ == place && begin(known, args.ptr(), named);
+      is_known = following_ && cursor_ == place && begin(known, args.ptr(), by_name);
     } catch (nb::python_error& error) {
       broke(error);
     }
@@ -325,7 +320,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   if (!is_known) return missed_;
   spent(began);
   const bool is_kernel = known.kind == EventKind::kKernel;
-  nb::object result = nb::steal(PyObject_Call(func.ptr(), args.ptr(), named));
+  nb::object result = nb::steal(PyObject_Call(func.ptr(), args.ptr(), by_name));
   if (!result) {
     if (!is_kernel) nb::raise_python_error();
     nb::python_error error;
@@ -339,9 +334,9 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
     const Busy busy(busy_);
     try {
       if (is_kernel) {
-        is_same = end(known, args.ptr(), named, result.ptr());
+        is_same = end(known, args.ptr(), by_name, result.ptr());
       } else if (known.kind != EventKind::kAllocation ||
-                 (outputs_of(*known.function, args.ptr(), named, result.ptr(), found_) &&
+                 (outputs_of(*known.function, args.ptr(), by_name, result.ptr(), found_) &&
                   found_.size() == known.sources.size())) {
         for (size_t i = 0; i < known.sources.size(); ++i) note(found_[i].tensor, known.sources[i]);
         if (generation == generation_) {
@@ -382,10 +377,8 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     views_.resize(1);
     now_.outputs.resize(1);
     Slot& slot = now_.outputs[0];
-    slot.slot = 0;
-    slot.argument = 0;
-    if (!observe(tensor.ptr(), false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
     found_.assign(1, {0, 0, tensor.ptr()});
+    if (!observe(found_[0], false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
     read(found_, views_, now_.outputs);
     note_step();
     if (generation != generation_) return false;

@@ -154,7 +154,7 @@ class Follower {
   bool look_at_arguments(const Function& function, PyObject* args, PyObject* kwargs);
   bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
                   std::vector<Found>& found) const;
-  bool observe(PyObject* tensor, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
+  bool observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
   nb::object source_of(const nb::object& key, PyObject* tensor);
   void note(PyObject* tensor, const nb::object& source);
   void hold(const nb::object& key, const nb::object& storage);
@@ -172,6 +172,9 @@ class Follower {
   bool is_comparable(PyObject* value) const;
   void broke(nb::python_error& error);
   bool differs(const char* what);
+  static bool is_among(PyObject* tensor, const std::vector<Found>& found);
+  // The arguments that were given by name; null without one.
+  static PyObject* named(nb::handle kwargs);
 
   PlainTensors tensors_;
   nb::object host_, missed_;

@@ -156,4 +156,12 @@ bool Follower::is_comparable(PyObject* value) const {
   return found == 1;
 }
 
+bool Follower::is_among(PyObject* tensor, const std::vector<Found>& found) {
+  return std::any_of(found.begin(), found.end(), [&](const Found& each) { return each.tensor == tensor; });
+}
+
+PyObject* Follower::named(nb::handle kwargs) {
+  return kwargs.is_none() || PyDict_GET_SIZE(kwargs.ptr()) == 0 ? nullptr : kwargs.ptr();
+}
+
 }  // namespace opdump

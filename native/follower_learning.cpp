@@ -1,6 +1,4 @@
 // A step is learned while others record it.
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "follower.h"
@@ -17,8 +15,8 @@ bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle arg
   now_.function = function_of(func, schema);
   if (now_.function->asynchronous || !look_at_site(now_.site, now_.kind)) return false;
   if (now_.kind != EventKind::kKernel) return true;
-  PyObject* const named = kwargs.is_none() || PyDict_GET_SIZE(kwargs.ptr()) == 0 ? nullptr : kwargs.ptr();
-  if (!look_at_arguments(*now_.function, args.ptr(), named)) return false;
+  PyObject* const by_name = named(kwargs);
+  if (!look_at_arguments(*now_.function, args.ptr(), by_name)) return false;
   for (PyObject* each : arguments_) {
     if (!is_comparable(each)) return false;
     now_.arguments.push_back(nb::borrow(each));
@@ -26,9 +24,7 @@ bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle arg
   for (const Found& each : found_) {
     Slot slot;
     View view;
-    slot.slot = each.slot;
-    slot.argument = each.argument;
-    if (!observe(each.tensor, false, true, nullptr, slot, view)) return false;
+    if (!observe(each, false, true, nullptr, slot, view)) return false;
     slot.is_constant = constants.contains(nb::int_(each.slot));
     now_.inputs.push_back(std::move(slot));
   }
@@ -37,14 +33,15 @@ bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle arg
 
 nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources) {
   const Unseen unseen(unseen_);
-  PyObject* const named = kwargs.is_none() || PyDict_GET_SIZE(kwargs.ptr()) == 0 ? nullptr : kwargs.ptr();
+  PyObject* const by_name = named(kwargs);
   now_.link = nb::borrow(link);
   for (nb::handle each : sources) now_.sources.push_back(nb::borrow(each));
   nb::list facts;
   if (now_.kind == EventKind::kKernel || now_.kind == EventKind::kAllocation) {
     std::vector<Found> counted;
-    if (!outputs_of(*now_.function, args.ptr(), named, result.ptr(), found_) || found_.size() != now_.sources.size() ||
-        !gather(now_.function->counted, args.ptr(), named, counted, nullptr)) {
+    if (!outputs_of(*now_.function, args.ptr(), by_name, result.ptr(), found_) ||
+        found_.size() != now_.sources.size() ||
+        !gather(now_.function->counted, args.ptr(), by_name, counted, nullptr)) {
       return nb::none();
     }
     for (const Slot& slot : now_.inputs) facts.append(facts_of(slot));
@@ -52,11 +49,8 @@ nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result
       if (now_.kind != EventKind::kKernel) break;
       Slot slot;
       View view;
-      slot.slot = each.slot;
-      slot.argument = each.argument;
-      const bool is_counted =
-          std::any_of(counted.begin(), counted.end(), [&](const Found& other) { return other.tensor == each.tensor; });
-      if (!observe(each.tensor, is_counted, false, nullptr, slot, view)) return nb::none();
+      const bool is_counted = is_among(each.tensor, counted);
+      if (!observe(each, is_counted, false, nullptr, slot, view)) return nb::none();
       facts.append(facts_of(slot));
       now_.outputs.push_back(std::move(slot));
     }
@@ -75,7 +69,7 @@ nb::object Follower::learn_value(nb::handle name, nb::handle graph_id, nb::handl
   now_.graph_id = nb::borrow(graph_id);
   Slot slot;
   View view;
-  if (!observe(tensor.ptr(), false, false, nullptr, slot, view)) return nb::none();
+  if (!observe({0, 0, tensor.ptr()}, false, false, nullptr, slot, view)) return nb::none();
   nb::list facts;
   facts.append(facts_of(slot));
   now_.outputs.push_back(std::move(slot));

@@ -52,7 +52,10 @@ void Follower::note(PyObject* tensor, const nb::object& source) {
 }
 
 // As Storages.memory_of_plain and Provenance.lives. `known`: what a constant is named that nobody was seen to write.
-bool Follower::observe(PyObject* tensor, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view) {
+bool Follower::observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view) {
+  PyObject* const tensor = found.tensor;
+  slot.slot = found.slot;
+  slot.argument = found.argument;
   OPDUMP_NAME(untyped_storage);
   OPDUMP_NAME(_cdata);
   OPDUMP_NAME(_version);
@@ -99,9 +102,9 @@ bool Follower::observe(PyObject* tensor, bool is_counted, bool is_input, const S
   slot.is_empty = view.count == 0;
   slot.is_unwritten = false;
   if (source) {
-    const int found = PySet_Contains(unwritten_.ptr(), source.ptr());
-    if (found < 0) nb::raise_python_error();
-    slot.is_unwritten = found == 1;
+    const int is_in = PySet_Contains(unwritten_.ptr(), source.ptr());
+    if (is_in < 0) nb::raise_python_error();
+    slot.is_unwritten = is_in == 1;
   } else {
     static PyObject* const none = interned("");
     source = nb::borrow(none);
