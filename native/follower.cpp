@@ -71,6 +71,7 @@ Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, 
                                                        {&failed_, "failed"},
                                                        {&broke_, "broke"},
                                                        {&skipped_, "skipped"},
+                                                       {&given_, "given"},
                                                        {&collectives_, "collectives"},
                                                        {&storages_, "storages"},
                                                        {&sources_, "sources"},
@@ -155,7 +156,7 @@ void Follower::forget(int lesson) { lessons_.erase(lesson); }
 void Follower::close() {
   suspend();
   lessons_.clear();
-  for (nb::object* each : {&host_, &cut_off_, &failed_, &skipped_, &broke_, &release_}) *each = nb::object();
+  for (nb::object* each : {&host_, &cut_off_, &failed_, &skipped_, &given_, &broke_, &release_}) *each = nb::object();
 }
 
 // A step that is followed
@@ -228,8 +229,11 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
       found_.size() != known.inputs.size()) {
     return differs("arguments");
   }
+  bool are_others = false;
   for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (!is_same_argument(arguments_[i], known.arguments[i].ptr())) return differs("arguments");
+    if (is_same_argument(arguments_[i], known.arguments[i].ptr())) continue;
+    if (!is_comparable(arguments_[i])) return differs("arguments");
+    are_others = true;
   }
   views_.resize(found_.size());
   now_.inputs.resize(found_.size());
@@ -240,6 +244,9 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
   read(found_, views_, now_.inputs);
+  if (are_others) {
+    given_(nb::int_(cursor_), known.function->func, nb::handle(args), kwargs == nullptr ? nb::none() : nb::borrow(kwargs));
+  }
   note_step();
   if (generation != generation_) return differs("thread");
   begins(known.link);

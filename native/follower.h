@@ -2,7 +2,8 @@
 //
 // A step is learned first: what each operator was, where in the program it ran, what it was given, and what its tensors
 // were. In a step that follows, each operator is looked at in the same way and compared with the one that stands next.
-// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors. Where something differs,
+// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors, and of arguments that are
+// no tensors what the host keeps of them (`given`), where they are others. Where something else differs,
 // `follow` says so, and whoever called it records the operator by other means. src/opdump/adapters/torch/following.py
 // is the other half.
 #pragma once
@@ -180,7 +181,7 @@ class Follower {
   nb::object host_, missed_;
   // Of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
-      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, collectives_, storages_;
+      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, given_, collectives_, storages_;
   nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
   Question ours_, mine_;
   nb::object position_, nodes_, recent_, earlier_;

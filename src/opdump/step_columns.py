@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, count
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
 VALUE: Final = "Parameter"
 """op_type of what no operator made: it is filed, and nothing was executed."""
 _NO_EXTREMES: Final[Mapping[int, Extremes]] = MappingProxyType({})
+OtherArguments: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""By the places of operators, the arguments of those that were given others than the pattern says: a rate that changes from step to step."""
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
 
 BlockTensor = tuple[int, IO, int, str, str, int]
@@ -55,7 +57,7 @@ class OperatorSequence:
     """Operators that run one after the other at one place of a step, and the slots of their tensors."""
 
     ops: Sequence[OpRecord]
-    """All that their records say but time stamp and step; none of them was left out."""
+    """All that their records say but time stamp and step, and arguments that change; none of them was left out."""
     slots: Sequence[BlockTensor]
     _last: BlockPattern | None = field(default=None, init=False)
 
@@ -118,10 +120,11 @@ class BlockRun:
     """None where the operators say it."""
     later: int = 0
     """By how much the operators run later in the step than they say."""
+    arguments: OtherArguments = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for two runs that differ in step, time stamps and summaries alone."""
+        """Equal for two runs that differ in step, time stamps, summaries and arguments alone."""
         return self.pattern, self.rank_id, self.later
 
     def op(self, place: int) -> OpRecord:
@@ -144,7 +147,7 @@ class BlockRun:
             op.kernel,
             op.forward_op,
             op.stack,
-            op.arguments,
+            self.arguments.get(place, op.arguments),
             op.skip,
         )
 
@@ -247,6 +250,23 @@ class StepColumns:
             found += part.timestamps if isinstance(part, BlockRun) else [op.timestamp for op in part.ops]
         return found
 
+    @property
+    def singles(self) -> Iterator[tuple[OpRecord, int]]:
+        """The operators that were recorded one by one, and their places."""
+        for part, start in zip(self.parts, self.op_starts, strict=False):
+            if isinstance(part, Singles):
+                yield from zip(part.ops, count(start))
+
+    @property
+    def other_arguments(self) -> dict[int, Mapping[str, Any]]:
+        """Of the operators of blocks that were given others than their pattern says, by their places."""
+        return {
+            start + place: arguments
+            for part, start in zip(self.parts, self.op_starts, strict=False)
+            if isinstance(part, BlockRun)
+            for place, arguments in part.arguments.items()
+        }
+
     def op(self, place: int) -> OpRecord:
         """The record of one operator."""
         part, within = _find(self.op_starts, place)
@@ -274,13 +294,10 @@ class StepColumns:
 
     def executions(self, tensors: Iterable[int]) -> Iterator[tuple[int, OpRecord, Sequence[FiledTensor]]]:
         """The operators of these tensors in order, each with its place and all of its tensors: no other record is made."""
-        singles = [
-            (part, start) for part, start in zip(self.parts, self.op_starts, strict=False) if isinstance(part, Singles)
-        ]
-        places = {id(op): start + place for part, start in singles for place, op in enumerate(part.ops)}
+        places = {id(op): place for op, place in self.singles}
         of_single: dict[int, list[FiledTensor]] = {}
-        for part, _ in singles:
-            for tensor in part.tensors:
+        for part in self.parts:
+            for tensor in part.tensors if isinstance(part, Singles) else ():
                 of_single.setdefault(places.get(id(tensor.op), -1), []).append(tensor)
         owners: set[int] = set()
         for tensor_place in tensors:

@@ -1,21 +1,23 @@
 """Prepares the records of one call, a batch, for the index and for statistic.csv.
 
 A regular training runs the same operators on the same tensors in every step. What ran is a `Pattern`, and a batch that
-repeats the last one has the very same: who keeps something by pattern finds that out with `is`.
+repeats one of the last few has the very same: who keeps something by pattern finds that out with `is`. The arguments of operators may be others
+(`Batch.arguments`): Adam divides by another number in each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from operator import is_
-from typing import cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.records import WITHOUT_KERNEL, FiledTensor, OpRecord, StatisticValue
-from opdump.step_columns import BlockRun, StepColumns, columns_of, statistics_of
+from opdump.step_columns import BlockRun, OtherArguments, StepColumns, columns_of, statistics_of
 
 Key = tuple[object, ...]
 
@@ -23,16 +25,16 @@ Key = tuple[object, ...]
 # Not compared by value: that a batch repeats the last is found out once, by `Batches`.
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What ran: all but time stamps, statistics and files."""
+    """What ran: all but time stamps, statistics and files; arguments of operators as they were the first time."""
 
     operators: Sequence[Key]
-    """Of each operator the columns of the index's `operators` in order, with stack and arguments by identity."""
+    """Of each operator the columns of the index's `operators` in order but the arguments, with the stack by identity."""
     places: Sequence[int]
     """Of each tensor the place of its operator."""
     signatures: Sequence[Key]
     """Of each tensor the columns of the index's `signatures` in order, shape and memory as they are."""
     first_operators: tuple[OpRecord, ...]
-    """The first operators of this pattern: they keep the identities in `operators` from being given to other objects."""
+    """The first operators of this pattern, with their arguments: they keep the identities in `operators` from being given to other objects."""
     graph_ids: frozenset[int]
     """Graphs of which something was executed."""
 
@@ -47,6 +49,8 @@ class Batch:
     tensors: Sequence[FiledTensor]
     timestamps: list[int]
     """One for each of `ops`."""
+    arguments: OtherArguments
+    """By the places of operators, the arguments that are others than the pattern's."""
     summaries: NDArray[np.float64] | None
     """A row of `SUMMARY_FIELDS` for each tensor, NO_SUMMARY where it has none; None where no tensor has one."""
     bare: Sequence[int]
@@ -57,71 +61,114 @@ class Batch:
     """Whether all operators name the same step."""
 
 
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What batches before ran."""
+
+    pattern: Pattern
+    parts: Sequence[Key] = ()
+    """Where the last one came in columns: equal for one that runs the same."""
+    arguments: OtherArguments = field(default_factory=dict)
+    """The arguments that these parts say, where they are not the pattern's."""
+
+
+_MOST_RECENT: Final = 4
+_MOST_OPERATORS: Final = 50_000
+"""Of all patterns that are kept but the last: a training has a few kinds of steps, and very long ones are kept alone."""
+
+
 class Batches:
-    """Makes batches, and keeps the last pattern. `arguments` of operators must not be changed after they were handed over."""
+    """Makes batches, and keeps the last patterns. `arguments` of operators must not be changed after they were handed over."""
 
     def __init__(self) -> None:
-        self._last: Pattern | None = None
-        self._last_parts: list[Key] = []
-        """What the last batch ran, where it came in columns: equal for one that runs the same."""
+        self._recent: list[_Known] = []
+        """The last one first."""
+
+    @property
+    def recent(self) -> list[Pattern]:
+        """The patterns that are kept."""
+        return [known.pattern for known in self._recent]
 
     def of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
         columns = columns_of(ops, tensors)
         if columns is not None:
             return self._of_columns(columns, ops, tensors)
         ops, places = self._with_owners(ops, tensors)
-        pattern = self._pattern(ops, places, tensors)
+        pattern = self._of_records(ops, places, tensors).pattern
         is_of_one_step = len({op.step for op in ops}) <= 1
-        return Batch(pattern, ops, tensors, [op.timestamp for op in ops], *statistics_of(tensors), is_of_one_step)
+        timestamps = [op.timestamp for op in ops]
+        arguments = _other_arguments(pattern, enumerate(op.arguments for op in ops))
+        return Batch(pattern, ops, tensors, timestamps, arguments, *statistics_of(tensors), is_of_one_step)
 
     def _of_columns(self, columns: StepColumns, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
-        """A batch of which no record is made where it repeats the last."""
+        """A batch of which no record is made where it repeats one of the last."""
         parts = _keys_of_parts(columns)
         if parts is None:  # a tensor whose operator was filed before
             return self.of(*columns.records)
-        if self._last is None or self._last_parts != parts:
+        known = next((each for each in self._recent if each.parts == parts), None)
+        if known is None:
             all_ops, all_tensors = columns.records
             owned = _with_owners(all_ops, [tensor.op for tensor in all_tensors])
-            pattern = self._pattern(*owned, all_tensors)
-            self._last_parts = parts
+            known = self._of_records(*owned, all_tensors)
+            known.parts = parts
+            told = (
+                (start + place, op.arguments)
+                for part, start in zip(columns.parts, columns.op_starts, strict=False)
+                if isinstance(part, BlockRun)
+                for place, op in enumerate(part.pattern.sequence.ops)
+            )
+            known.arguments = _other_arguments(known.pattern, told)
         else:
-            pattern = self._last
+            self._is_last(known)
+        pattern = known.pattern
+        singles = ((place, op.arguments) for op, place in columns.singles)
+        given = chain(known.arguments.items(), singles, columns.other_arguments.items())
+        arguments = _other_arguments(pattern, dict(given).items())
         has_summaries = len(columns.bare) < len(columns.summaries)
         return Batch(
             pattern,
             ops,
             tensors,
             columns.timestamps,
+            arguments,
             columns.summaries if has_summaries else None,
             columns.bare,
             columns.others,
             is_of_one_step=True,
         )
 
-    def _pattern(self, ops: Sequence[OpRecord], places: Sequence[int], tensors: Sequence[FiledTensor]) -> Pattern:
-        """The last pattern where these repeat it."""
-        last, self._last_parts = self._last, []
+    def _of_records(self, ops: Sequence[OpRecord], places: Sequence[int], tensors: Sequence[FiledTensor]) -> _Known:
+        """One of the last patterns where these repeat it."""
         operators, signatures = operator_keys(ops), signature_keys(tensors)
-        if last is None or (last.operators, last.places, last.signatures) != (operators, places, signatures):
+        for known in self._recent:
+            pattern = known.pattern
+            if (pattern.operators, pattern.places, pattern.signatures) == (operators, places, signatures):
+                break
+        else:
             graph_ids = frozenset(op.graph_id for op in ops if op.skip not in WITHOUT_KERNEL)
-            last = self._last = Pattern(operators, places, signatures, tuple(ops), graph_ids)
-        return last
+            known = _Known(Pattern(operators, places, signatures, tuple(ops), graph_ids))
+        self._is_last(known)
+        return known
+
+    def _is_last(self, known: _Known) -> None:
+        self._recent = [known, *(each for each in self._recent if each is not known)][:_MOST_RECENT]
+        while len(self._recent) > 1 and sum(len(each.pattern.operators) for each in self._recent[1:]) > _MOST_OPERATORS:
+            self._recent.pop()
 
     def forget(self) -> None:
-        """Give back the memory of the last pattern; the next batch repeats none."""
-        self._last = None
-        self._last_parts = []
+        """Give back the memory of the last patterns; the next batch repeats none."""
+        self._recent = []
 
     def _with_owners(
         self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]
     ) -> tuple[Sequence[OpRecord], Sequence[int]]:
         owners = [tensor.op for tensor in tensors]
-        last = self._last
-        if last is not None and len(last.first_operators) == len(ops) and len(last.places) == len(owners):
-            # To see that the last places are still right takes a quarter of the time of finding them.
-            expected = map(ops.__getitem__, last.places)
-            if all(map(is_, owners, expected)):
-                return ops, last.places
+        for last in self.recent:
+            if len(last.first_operators) == len(ops) and len(last.places) == len(owners):
+                # To see that the last places are still right takes a quarter of the time of finding them.
+                expected = map(ops.__getitem__, last.places)
+                if all(map(is_, owners, expected)):
+                    return ops, last.places
         return _with_owners(ops, owners)
 
 
@@ -144,7 +191,6 @@ def operator_keys(ops: Iterable[OpRecord]) -> list[Key]:
             op.occurrence,
             op.skip,
             id(op.stack),
-            id(op.arguments) if op.arguments else 0,
         )
         for op in ops
     ]
@@ -171,14 +217,8 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
 
 
 def _keys_of_parts(columns: StepColumns) -> list[Key] | None:
-    """Equal for steps that differ in time stamps and statistics alone; None where a tensor's operator is not in the step."""
-    singles = [
-        (op, start + place)
-        for part, start in zip(columns.parts, columns.op_starts, strict=False)
-        if not isinstance(part, BlockRun)
-        for place, op in enumerate(part.ops)
-    ]
-    places = {id(op): place for op, place in singles}
+    """Equal for steps that differ in time stamps, statistics and arguments alone; None where a tensor's operator is not in the step."""
+    places = {id(op): place for op, place in columns.singles}
     keys: list[Key] = []
     for part in columns.parts:
         if isinstance(part, BlockRun):
@@ -189,6 +229,16 @@ def _keys_of_parts(columns: StepColumns) -> list[Key] | None:
             return None
         keys.append((operator_keys(part.ops), signature_keys(part.tensors), owners))
     return keys
+
+
+def _other_arguments(pattern: Pattern, given: Iterable[tuple[int, Mapping[str, Any]]]) -> OtherArguments:
+    """Of the arguments of operators, by their places, those that are not the pattern's: an adapter gives the same object for the same ones."""
+    first = pattern.first_operators
+    return {
+        place: arguments
+        for place, arguments in given
+        if arguments is not first[place].arguments and (arguments or first[place].arguments)
+    }
 
 
 def _with_owners(ops: Sequence[OpRecord], owners: Sequence[OpRecord]) -> tuple[Sequence[OpRecord], Sequence[int]]:

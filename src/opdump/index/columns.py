@@ -66,8 +66,8 @@ class BatchColumns:
     """Of each tensor; NaN for the count of one that has none."""
     counted: Mapping[SkipReason, int]
     """How many operators without data ran that an earlier batch lists, by reason."""
-    make_op: Callable[[int, int, int], OpRecord]
-    """An operator, by its row, its time and its step."""
+    make_op: Callable[[int, int, int, Mapping[str, Any]], OpRecord]
+    """An operator, by its row, its time, its step and its arguments."""
     make_tensor: Callable[[OpRecord, int, Summary | None], TensorRecord]
     """A tensor of an operator, by its signature."""
 
@@ -78,8 +78,7 @@ class BatchColumns:
 
     def records(self) -> tuple[list[OpRecord], list[TensorRecord]]:
         """All operators and tensors, in the order in which they were filed."""
-        times = self.timestamps.tolist()
-        ops = [self.make_op(row, time, self.step) for row, time in zip(self.pattern.operators, times, strict=True)]
+        ops = [*map(self.op, range(len(self.pattern.operators)))]
         rows = map(Summary._make, self.summaries.tolist())
         tensors = [
             self.make_tensor(ops[place], signature, None if summary.count != summary.count else summary)
@@ -87,9 +86,14 @@ class BatchColumns:
         ]
         return ops, tensors
 
+    def op(self, place: int) -> OpRecord:
+        """One operator by its place."""
+        pattern = self.pattern
+        return self.make_op(pattern.operators[place], int(self.timestamps[place]), self.step, pattern.arguments[place])
+
     def operator(self, place: int) -> tuple[OpRecord, list[TensorRecord]]:
         """One operator by its place, and its tensors, in the order in which they were filed: no other record is made."""
-        op = self.make_op(self.pattern.operators[place], int(self.timestamps[place]), self.step)
+        op = self.op(place)
         tensors = []
         for number in self.pattern.program.tensors_by_operator.get(place, ()):
             summary = Summary._make(self.summaries[number].tolist())

@@ -17,7 +17,7 @@ from opdump.index.columns import BatchColumns, Pattern, Program
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
-from opdump.index.schema import BOUNDS_SINCE, OPERATOR_FIELDS, may_lack_summaries
+from opdump.index.schema import ARGUMENTS_SINCE, BOUNDS_SINCE, OPERATOR_FIELDS, may_lack_summaries
 from opdump.index.values import (
     Budget,
     count,
@@ -115,6 +115,7 @@ class IndexReader:
             check_index(self._file)
             with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
+                self._version = int(database.execute("PRAGMA user_version").fetchone()[0])
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
                 budget = self._budget()
@@ -136,7 +137,7 @@ class IndexReader:
     def _degradations(self, database: sqlite3.Connection) -> dict[int, list[Degradation]]:
         """What each run left out because a bound was met, in the order of time."""
         found: dict[int, list[Degradation]] = {}
-        if database.execute("PRAGMA user_version").fetchone()[0] < BOUNDS_SINCE:
+        if self._version < BOUNDS_SINCE:
             return found
         budget = self._budget()
         for row in database.execute("SELECT run, step, time, bound, now, why FROM degradations ORDER BY id"):
@@ -181,8 +182,8 @@ class IndexReader:
         filed = self._filed(database, batch)
         pattern, extras = filed.pattern, filed.extras
         found = summaries(filed.summaries, len(pattern.tensors))
-        times = zip(pattern.operators, filed.times, strict=True)
-        ops = [self._op(operator, time, batch.step) for operator, time in times]
+        executed = zip(pattern.operators, filed.times, pattern.arguments, strict=True)
+        ops = [self._op(operator, time, batch.step, arguments) for operator, time, arguments in executed]
         tensors = [
             self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
             for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
@@ -190,8 +191,10 @@ class IndexReader:
         return BatchRecords(ops, tensors, _counted(filed.counted))
 
     def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
+        arguments = "arguments" if self._version >= ARGUMENTS_SINCE else "'[]'"
         row = database.execute(
-            "SELECT pattern, timestamps, summaries, counted FROM batches WHERE id = ?", (batch.id,)
+            f"SELECT pattern, timestamps, summaries, counted, {arguments} FROM batches WHERE id = ?",  # noqa: S608  # one of two words of our own
+            (batch.id,),
         ).fetchone()
         if row is None:
             raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
@@ -200,6 +203,8 @@ class IndexReader:
         budget.size = self._file.size()
         budget.spend(row)
         pattern = self._pattern(database, whole(row[0]))
+        if row[4] != "[]":
+            pattern = self._with_arguments(database, pattern, batch, row[4])
         extras = self._extras(database, batch, len(pattern.tensors), budget)
         self._read_before.add(batch)
         times = whole_numbers(row[1])
@@ -223,7 +228,8 @@ class IndexReader:
                 "SELECT id, run, step, operator, timestamp, signature, summary, statistics, file FROM constants ORDER BY id",
             ):
                 (summary,) = summaries(blob, 1)
-                op = self._op(operator, whole(time), whole(step))
+                _, _, arguments = known(self._operators, operator, "operator")
+                op = self._op(operator, whole(time), whole(step), self._arguments_of(arguments))
                 found.append((whole(run), self._tensor(op, signature, summary, others, file)))
         return found
 
@@ -234,13 +240,13 @@ class IndexReader:
         of_graph = (fields for fields, _, _ in self._operators.values() if fields["graph_id"] == graph_id)
         return tuple(dict.fromkeys((fields["op_type"], fields["op_name"]) for fields in of_graph))
 
-    def _op(self, operator: Any, time: int, step: int) -> OpRecord:
-        fields, stack, arguments = known(self._operators, operator, "operator")
+    def _op(self, operator: Any, time: int, step: int, arguments: Mapping[str, Any]) -> OpRecord:
+        fields, stack, _ = known(self._operators, operator, "operator")
         return OpRecord(
             timestamp=time,
             step=step,
             stack=known(self._stacks, stack, "stack"),
-            arguments=known(self._arguments, arguments, "arguments") if arguments else {},
+            arguments=arguments,
             **fields,
         )
 
@@ -275,20 +281,29 @@ class IndexReader:
         self._tensors[key] = tensors
         self._load_what_is_new(database)  # a pattern comes with what it names
         rows = [known(self._operators, operator, "operator") for operator in operators]
-        arguments = [known(self._arguments, each, "arguments") if each else _NO_ARGUMENTS for _, _, each in rows]
+        arguments = [self._arguments_of(each) for _, _, each in rows]
         program = self._program(rows, tensors)
         pattern = self._patterns[number] = Pattern(operators, tensors, program, arguments)
         return pattern
 
     def _tensors_of(self, number: int, value: Any, operators: int) -> _Tensors:
-        tensors = []
-        for pair in json_array(value):
-            if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < operators:
-                raise CorruptDumpError(
-                    f"pattern {number} of the index has a tensor {shown(pair)} among {operators} operators"
-                )
-            tensors.append((whole(pair[0]), whole(pair[1])))
-        return tensors
+        return _by_operators(value, operators, f"pattern {number} of the index has a tensor")
+
+    def _arguments_of(self, number: int) -> Mapping[str, Any]:
+        """The row of `arguments`; none for 0."""
+        return cast(Mapping[str, Any], known(self._arguments, number, "arguments")) if number else _NO_ARGUMENTS
+
+    def _with_arguments(
+        self, database: sqlite3.Connection, pattern: Pattern, batch: FiledBatch, value: Any
+    ) -> Pattern:
+        """The pattern with the arguments that the operators of a batch were given."""
+        pairs = _by_operators(value, len(pattern.operators), f"batch {batch.id} of the index has arguments")
+        if any(number not in self._arguments for _, number in pairs):
+            self._load_what_is_new(database)
+        arguments = list(pattern.arguments)
+        for place, number in pairs:
+            arguments[place] = self._arguments_of(number)
+        return replace(pattern, arguments=arguments)
 
     def _program(self, rows: Sequence[_Operator], tensors: _Tensors) -> Program:
         """The program of a pattern: that of one read before, where this differs from that in arguments alone."""
@@ -370,6 +385,16 @@ class IndexReader:
         except (sqlite3.Error, ValueError, OverflowError, MemoryError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise CorruptDumpError(f"{self._file.path}: the index cannot be read ({reason})") from error
+
+
+def _by_operators(value: Any, operators: int, what: str) -> list[tuple[int, int]]:
+    """A JSON array of pairs: the place of one of so many operators, and a row."""
+    pairs = []
+    for pair in json_array(value):
+        if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < operators:
+            raise CorruptDumpError(f"{what} {shown(pair)} among {operators} operators")
+        pairs.append((whole(pair[0]), whole(pair[1])))
+    return pairs
 
 
 def _run(row: tuple[Any, ...]) -> Run:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -42,10 +42,11 @@ TABLES: Final = (
         opdump_version TEXT NOT NULL, process INTEGER NOT NULL, command TEXT NOT NULL, plan TEXT NOT NULL)""",
     # What one call filed: a step, or a part of it. `timestamps`: JSON array, one for each operator of the pattern;
     # `summaries`: eleven doubles for each tensor of the pattern, NULL where no tensor has any; `counted`: JSON object, how
-    # many operators without data ran that an earlier batch lists, by reason.
+    # many operators without data ran that an earlier batch lists, by reason; `arguments`: JSON array of pairs, the place of an operator in the
+    # pattern and a row of `arguments`, for each that was given others than its row of `operators` says.
     """CREATE TABLE batches(
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, pattern INTEGER NOT NULL,
-        timestamps TEXT NOT NULL, summaries BLOB, counted TEXT NOT NULL)""",
+        timestamps TEXT NOT NULL, summaries BLOB, counted TEXT NOT NULL, arguments TEXT NOT NULL)""",
     # JSON arrays. `operators`: a row of `operators` for each execution, in execution order; `tensors`: for each tensor a
     # pair of its execution's place in `operators`, from 0, and its row of `signatures`.
     "CREATE TABLE patterns(id INTEGER PRIMARY KEY, operators TEXT NOT NULL, tensors TEXT NOT NULL)",
@@ -99,7 +100,11 @@ VIEWS: Final = (
         LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key""",
 )
 
-_WITHOUT_MEMORY: Final = ((", memory TEXT NOT NULL)", ")"),)  # of `signatures`
+_WITHOUT_ARGUMENTS: Final = ((", arguments TEXT NOT NULL)", ")"),)  # of `batches`
+_WITHOUT_MEMORY: Final = (
+    *_WITHOUT_ARGUMENTS,
+    (", memory TEXT NOT NULL)", ")"),  # of `signatures`
+)
 _WITHOUT_SAMPLE: Final = (
     *_WITHOUT_MEMORY,
     (", sample INTEGER NOT NULL)", ")"),  # of `signatures`
@@ -115,15 +120,19 @@ def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tup
     return former
 
 
-_WITHOUT_BOUNDS: Final = tuple(each for each in (*TABLES, *VIEWS) if "TABLE degradations" not in each)
+_ALL: Final = (*TABLES, *VIEWS)
+_WITHOUT_BOUNDS: Final = tuple(each for each in _ALL if "TABLE degradations" not in each)
 BOUNDS_SINCE: Final = 5
 """The first version with a table of degradations."""
+ARGUMENTS_SINCE: Final = 6
+"""The first version where a batch says which arguments are others than its pattern's: before, a pattern was stored for each."""
 
 SCHEMAS: Final = {
     2: _without(_WITHOUT_SAMPLE, _WITHOUT_BOUNDS),
     3: _without(_WITHOUT_MEMORY, _WITHOUT_BOUNDS),
-    4: _WITHOUT_BOUNDS,
-    SCHEMA_VERSION: (*TABLES, *VIEWS),
+    4: _without(_WITHOUT_ARGUMENTS, _WITHOUT_BOUNDS),
+    5: _without(_WITHOUT_ARGUMENTS, _ALL),
+    SCHEMA_VERSION: _ALL,
 }
 """What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it.
 Version 3: nothing was known of memory. Version 4: no run had bounds."""

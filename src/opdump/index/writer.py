@@ -48,7 +48,7 @@ from opdump.index.values import memory_text
 from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
 from opdump.sink.failures import reason_of, remedy_for
 from opdump.sink.open_directories import link_error
-from opdump.step_columns import NO_SUMMARY, statistics_of
+from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
@@ -121,8 +121,8 @@ class IndexWriter:
         self._signatures: dict[tuple[object, ...], int] = {}
         self._patterns: dict[bytes, int] = {}
         self._batches = Batches()
-        self._last: tuple[Pattern, int] | None = None
-        """What the last batch ran, and its row of `patterns`: most often the next one runs the same."""
+        self._rows_of_patterns: dict[Pattern, int] = {}
+        """Their rows of `patterns`."""
         self.bytes_added = 0
         """By how much the file has grown since this run began."""
         self._size_before = self._path.stat().st_size if self._path.exists() else 0
@@ -165,13 +165,19 @@ class IndexWriter:
         with self._transaction() as database:
             rows = _NewRows(self, database)
             if batch.ops or counted or not constants:
-                if self._last is None or self._last[0] is not pattern:
-                    operators = rows.operators(batch.ops, pattern.operators)
+                number = self._rows_of_patterns.get(pattern)
+                if number is None:
+                    operators = rows.operators(pattern.first_operators, pattern.operators)
                     number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
-                    self._last = pattern, number
+                    for each in self._rows_of_patterns.keys() - self._batches.recent:  # nobody asks for these again
+                        del self._rows_of_patterns[each]
+                    self._rows_of_patterns[pattern] = number
                 cursor = database.execute(
-                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?)",
-                    (self.run_id, step, self._last[1], timestamps, summaries, json.dumps(counted)),
+                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(self.run_id, step, number, timestamps, summaries, json.dumps(counted)),
+                        json.dumps(rows.arguments(batch.arguments)),
+                    ),
                 )
                 row = cursor.lastrowid
                 for place in extras:
@@ -198,7 +204,7 @@ class IndexWriter:
         self._stacks_by_identity.clear()
         self._stacks = {(): 0}
         self._batches.forget()
-        self._last = None
+        self._rows_of_patterns.clear()
 
     def end_run(self, totals: Mapping[str, int], ended: int = 0) -> None:
         """Note the time, now where `ended` is 0, and the totals: the mark of a run that ended in good order."""
@@ -339,6 +345,7 @@ class _NewRows:
     def operators(self, ops: Sequence[OpRecord], keys: Sequence[Key]) -> list[int]:
         """The row of each operator, whose key of `Pattern.operators` is at the same place."""
         known = self._index._operators_by_identity
+        keys = [(*key, id(op.arguments) if op.arguments else 0) for op, key in zip(ops, keys, strict=True)]
         numbers = [*map(known.get, keys)]
         if None in numbers:
             for place, number in enumerate(numbers):
@@ -347,6 +354,14 @@ class _NewRows:
                     numbers[place] = known[keys[place]] = self._operator(op, keys[place][:-2])
                     self._index._held.append(op)
         return cast(list[int], numbers)
+
+    def arguments(self, given: OtherArguments) -> list[tuple[int, int]]:
+        """The row of each of these arguments, behind the place of its operator."""
+        known: dict[int, int] = {}
+        for each in given.values():
+            if id(each) not in known:
+                known[id(each)] = self._argument(each) if each else 0
+        return [(place, known[id(each)]) for place, each in given.items()]
 
     def signatures(self, keys: Sequence[Key]) -> list[int]:
         """The row of what each tensor looks like, for the keys of `Pattern.signatures`."""

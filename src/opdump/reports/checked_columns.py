@@ -97,7 +97,7 @@ class ChosenOperators:
 
 
 def _execution(columns: BatchColumns, place: int, tensors: Sequence[int]) -> tuple[OpRecord, list[Known]]:
-    op = columns.make_op(columns.pattern.operators[place], int(columns.timestamps[place]), columns.step)
+    op = columns.op(place)
     known: list[Known] = []
     for tensor in tensors:
         summary = Summary._make(columns.summaries[tensor].tolist())

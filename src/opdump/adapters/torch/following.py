@@ -3,7 +3,7 @@
 A training runs the same operators at the same places on the same kind of tensors in each step. So one step is learned while it is recorded,
 operator by operator: where in the program it ran, its arguments, which tensors it read and wrote, and where these lay. In the steps
 behind it the compiled `Follower` looks at each operator in the same way, and compares. As long as all is equal a time stamp and the summaries are
-all that is kept, in columns (`BlockRun`). What differs is recorded by `CaptureMode` as ever, one operator or the rest of the step:
+all that is kept, in columns (`BlockRun`), and arguments that change from step to step, a learning rate. What else differs is recorded by `CaptureMode` as ever, one operator or the rest of the step:
 
     learning     CaptureMode records, and what it recorded is learned
     following    the follower looks on; CaptureMode is not asked
@@ -26,7 +26,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVa
 import numpy as np
 import torch
 
-from opdump.adapters.torch.arguments import COMPARABLE
+from opdump.adapters.torch.arguments import COMPARABLE, arguments_of
 from opdump.adapters.torch.collectives import Collectives
 from opdump.adapters.torch.lesson import Event, Kind, Lesson, Named, are_alike
 from opdump.adapters.torch.lessons import Lessons, Outcome
@@ -134,6 +134,8 @@ class Following:
         """The operator that is running, where somebody had to record it while it did."""
         self._in_flight: tuple[int, list[int], int] | None = None
         """Its time stamp, the rows of its inputs, and its step."""
+        self._given: dict[int, Mapping[str, Any]] = {}
+        """By their places among the events, the arguments of operators that were given others than were learned."""
         # What the follower asks.
         self.dispatch_depth, self.graph_task, self.autograd_node = dispatch_depth, graph_task, autograd_node
         self.sequence_number, self.is_grad_enabled, self.unseen = sequence_number, torch.is_grad_enabled, unseen
@@ -181,6 +183,7 @@ class Following:
         """The next one begins."""
         self._synced = self._pauses = self.followed_events = 0
         self._event = self._in_flight = None
+        self._given = {}
         self._is_spoilt = False
         links = self._naming.links
         nodes = links.mine()
@@ -272,7 +275,13 @@ class Following:
         if len(timestamps) > ops:
             self._in_flight = timestamps[ops], numbers[slots:].tolist(), step
         if ops:
-            self.recorder.add_run(BlockRun(pattern, step, timestamps[:ops], numbers[:slots]))
+            begin = self._lesson.events[first].number
+            given = {
+                self._lesson.events[place].number - begin: self._given.pop(place)
+                for place in [*self._given]
+                if first <= place < last
+            }
+            self.recorder.add_run(BlockRun(pattern, step, timestamps[:ops], numbers[:slots], arguments=given))
 
     def _leave(self) -> None:
         """From now on, until the step ends, CaptureMode records."""
@@ -317,7 +326,8 @@ class Following:
         assert self._in_flight is not None, "an operator that runs has a time stamp"
         timestamp, rows, step = self._in_flight
         self._in_flight = None
-        op = replace(event.op, timestamp=timestamp, step=step)
+        arguments = self._given.pop(place, event.op.arguments)
+        op = replace(event.op, timestamp=timestamp, step=step, arguments=arguments)
         taken = []
         for known, row in zip(event.tensors[: event.inputs], rows, strict=True):
             entry = TensorSnapshot(known.dtype, known.shape, known.data_size, known.skip)
@@ -329,6 +339,12 @@ class Following:
         return Running(op, event.site, event.link)
 
     # What the follower calls
+
+    def given(self, place: int, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> None:
+        """The operator of an event is given other arguments, its tensors left aside, than were learned."""
+        site = self._lesson.events[place].site
+        assert site is not None, "an operator with a kernel has one"
+        self._given[place] = arguments_of(site, self._mode.schema(func), args, kwargs or {})
 
     @beside_the_program
     def release(self) -> None:
@@ -470,7 +486,7 @@ class Following:
         elif event.kind in (Kind.KERNEL, Kind.VALUE) and not are_alike(facts, event.tensors, self._reader.table):
             event.kind = Kind.OTHER
             self._follower.refuse()
-        self._lesson.events.append(event)
+        self._lesson.learned(event)
 
 
 def is_available() -> bool:

@@ -43,6 +43,8 @@ class Event:
     tensors: Sequence[TensorSnapshot] = ()
     """Inputs and outputs, as they were taken; their numbers mean nothing."""
     inputs: int = 0
+    number: int = 0
+    """How many before it are among the operators of patterns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +54,13 @@ class Lesson:
     number: int
     events: list[Event] = field(default_factory=list)
     patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
+
+    def learned(self, event: Event) -> None:
+        """The next operator."""
+        if self.events:
+            last = self.events[-1]
+            event.number = last.number + (last.op is not None and last.kind is not Kind.OTHER)
+        self.events.append(event)
 
     def pattern(self, first: int, last: int) -> BlockPattern:
         """The operators of these events, and their tensors: the same object each time."""
