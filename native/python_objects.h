@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <structmember.h>
 
+#include <cstring>
 #include <string>
 
 #include "prototype.h"
@@ -42,10 +43,14 @@ inline bool are_equal(PyObject* one, PyObject* other) {
   return found == 1;
 }
 
-// Of arguments: 1, 1.0 and True are equal but not the same.
+// Of arguments: 1, 1.0 and True are equal but not the same, nor are 0.0 and -0.0.
 inline bool is_same_argument(PyObject* one, PyObject* other) {
   if (one == other) return true;
   if (Py_TYPE(one) != Py_TYPE(other)) return false;
+  if (PyFloat_CheckExact(one)) {
+    const double values[] = {PyFloat_AS_DOUBLE(one), PyFloat_AS_DOUBLE(other)};
+    return std::memcmp(&values[0], &values[1], sizeof(double)) == 0;
+  }
   if (!PyList_Check(one) && !PyTuple_Check(one)) return are_equal(one, other);
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(one);
   if (size != PySequence_Fast_GET_SIZE(other)) return false;

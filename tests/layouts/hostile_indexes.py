@@ -140,6 +140,12 @@ def _values() -> dict[str, Change]:
         "giant time stamps": run_sql("UPDATE batches SET timestamps = hex(zeroblob(2000000))"),
         "giant arguments": run_sql(f"UPDATE arguments SET json = '{{\"a\": [{'[],' * 30_000}[]]}}'"),
         "deep time stamps": run_sql(f"UPDATE batches SET timestamps = '{deep}'"),
+        "arguments of no operator": run_sql("UPDATE batches SET arguments = '[[1000000, 1]]'"),
+        "arguments that are none": run_sql("UPDATE batches SET arguments = '[[0, 1000000]]'"),
+        "arguments that are no pairs": run_sql("UPDATE batches SET arguments = '[[0], 1, null, [0, true]]'"),
+        "words for arguments": run_sql("UPDATE batches SET arguments = 'none'"),
+        "giant arguments of a batch": run_sql(f"UPDATE batches SET arguments = '[{'[0, 0],' * 300_000}[0, 0]]'"),
+        "deep arguments": run_sql(f"UPDATE batches SET arguments = '{deep}'"),
         "deep statistics": run_sql(f"UPDATE extras SET statistics = '{deep}'"),
         "deep totals": run_sql(f"UPDATE runs SET plan = '{deep}', command = '{deep}'"),
         "words for statistics": run_sql("UPDATE extras SET statistics = '{\"max\": [1, {}]}'"),
@@ -152,7 +158,7 @@ def _values() -> dict[str, Change]:
         ),
         "steps by the thousand": run_sql(
             "INSERT INTO patterns VALUES (1000000, '[]', '[]')",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}' FROM (" + _numbers(5_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}', '[]' FROM (" + _numbers(5_000) + ")",
         ),
         "frames by the thousand": run_sql(
             "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
@@ -210,37 +216,37 @@ def _multiplying() -> dict[str, Change]:
     return {
         "a pattern that many batches share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}' FROM (" + _numbers(2_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}', '[]' FROM (" + _numbers(2_000) + ")",
         ),
         "a pattern that many batches of one step share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",
-            "INSERT INTO batches SELECT NULL, 1, 0, 1000000, '[1]', NULL, '{}' FROM (" + _numbers(2_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, 0, 1000000, '[1]', NULL, '{}', '[]' FROM (" + _numbers(2_000) + ")",
         ),
         "many small patterns in turn": run_sql(
             f"INSERT INTO patterns SELECT 1000000 + i, '[' || {operator} || ']', '[[0,' || {signature} || ']'"
             f" || substr(hex(zeroblob(4000)), 1, 0) || replace(hex(zeroblob(4000)), '00', '  ') || ']'"
             f" FROM ({_numbers(17)})",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000 + i % 17, '[1783959000000000]', NULL, '{}'"
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000 + i % 17, '[1783959000000000]', NULL, '{}', '[]'"
             " FROM (" + _numbers(2_000) + ")",
         ),
         "many operators with long names": run_sql(
             "UPDATE operators SET op_name = hex(zeroblob(32000)), op_type = hex(zeroblob(32000))",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
             " FROM (" + _numbers(5_000) + ")",
         ),
         "many operators with large arguments": run_sql(
             f"UPDATE arguments SET json = (SELECT json_group_object('k' || i, i) FROM ({_numbers(5_000)}))",
             "UPDATE operators SET arguments = (SELECT MIN(id) FROM arguments)",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
             " FROM (" + _numbers(5_000) + ")",
         ),
         "many operators with deep stacks": run_sql(
             "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
             "UPDATE operators SET stack = 1000000",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
             " FROM (" + _numbers(5_000) + ")",
         ),
     }

@@ -22,9 +22,9 @@ def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, t
     run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert f"version {version} " in str(problem)
-    assert "reads versions 2 to 5" in str(problem)
+    assert "reads versions 2 to 6" in str(problem)
     assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 5: dump into"):
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 6: dump into"):
         new_writer(DumpPlan(path=tmp_path))
 
 

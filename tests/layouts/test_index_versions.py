@@ -105,9 +105,21 @@ def test_an_index_of_version_4_knows_of_no_bounds(tmp_path: Path) -> None:
     assert all(record.numpy().shape == record.shape for record in catalog)
 
 
-def test_nothing_is_added_to_an_index_of_version_4(tmp_path: Path) -> None:
-    dump = _unpacked("version_4", tmp_path) / "sync"
-    with pytest.raises(DumpPathError, match=r"is an index of version 4.*dump into a new directory"):
+def test_an_index_of_version_5_has_a_pattern_for_all_arguments(tmp_path: Path) -> None:
+    catalog = open_dump(_unpacked("version_5", tmp_path) / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    given = [op.op.arguments["value"] for op in catalog.ops() if "/addcdiv_-op" in op.op.op_name]
+    assert len(given) == 6
+    assert given[0] == given[1] == pytest.approx(-0.1)
+    assert len({*given}) == 3
+    assert all(record.numpy().shape == record.shape for record in catalog)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nothing_is_added_to_an_index_of_a_version_before(version: int, tmp_path: Path) -> None:
+    dump = _unpacked(f"version_{version}", tmp_path) / "sync"
+    with pytest.raises(DumpPathError, match=rf"is an index of version {version}.*dump into a new directory"):
         new_writer(DumpPlan(path=dump))
 
 

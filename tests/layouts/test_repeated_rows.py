@@ -184,7 +184,6 @@ def test_a_step_that_repeats_the_last_has_its_pattern() -> None:
         {"order": 2},
         {"skip": "empty"},
         {"stack": _STACK[:1]},
-        {"arguments": {"stride": 2}},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -194,6 +193,28 @@ def test_another_operator_is_another_pattern(changes: dict[str, Any]) -> None:
     op = replace(second[0].op, **changes)
     second = [replace(tensor, op=op) for tensor in second]
     assert batches.of([second[0].op], second).pattern is not batches.of([first[0].op], first).pattern
+
+
+@pytest.mark.parametrize("arguments", [{"stride": 2}, {}], ids=["others", "none"])
+def test_other_arguments_are_told_by_the_batch(arguments: dict[str, Any]) -> None:
+    batches = Batches()
+    first, second = _step(0), _step(1)
+    op = replace(second[0].op, arguments=arguments)
+    second = [replace(tensor, op=op) for tensor in second]
+    filed = [batches.of([tensors[0].op], tensors) for tensors in (first, second, _step(2))]
+    assert len({id(batch.pattern) for batch in filed}) == 1
+    assert [batch.arguments for batch in filed] == [{}, {0: arguments}, {}]
+
+
+def test_a_step_that_repeats_one_before_the_last_has_its_pattern() -> None:
+    batches = Batches()
+    patterns = []
+    for step, order in enumerate([1, 2, 3, 1, 2, 3]):
+        op = replace(_step(step)[0].op, order=order)
+        patterns.append(batches.of([op], [replace(tensor, op=op) for tensor in _step(step)]).pattern)
+    assert len({*map(id, patterns[:3])}) == 3
+    assert [*map(id, patterns[3:])] == [*map(id, patterns[:3])]
+    assert {*map(id, batches.recent)} == {*map(id, patterns)}
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,36 @@ def branches() -> Any:
 
 
 def arguments_that_look_alike() -> Any:
-    """1, 1.0 and True are equal, and are not the same argument; nor is a NaN another number."""
-    scales = [1.0, 1.0, 1.0, 1.0, 1, True, 2.0, float("nan"), float("nan")]
+    """1, 1.0 and True are equal, and are not the same argument, nor are 0.0 and -0.0; nor is a NaN another number."""
+    scales = [1.0, 1.0, 1.0, 1, True, float("nan"), float("nan"), 0.0, -0.0]
+    assert len(scales) == STEPS
     net = _net()
     return _train(
         net,
         torch.optim.SGD(net.parameters(), 0.0),
         loss_of=lambda out, step: (out * 1).sum() + 0 * torch.ones(2).mul(scales[step]).nan_to_num().sum(),
     )
+
+
+def changing_arguments() -> Any:
+    """Numbers, lists, absent ones and other kinds of them, among operators that fail, or whose result they make another one."""
+    net, found = _net(), []
+    generators = [torch.Generator().manual_seed(step) for step in range(STEPS)]
+
+    def before(step: int, net: nn.Sequential) -> None:
+        values = torch.arange(12.0).reshape(3, 4)
+        found.append(values.roll([step % 3, 1], [0, 1]))
+        found.append(values.clamp(min=None if step == 6 else step, max=2.0 * step))
+        found.append(values.sum(dim=step % 2 if step > 5 else 1))
+        found.append(values.add(1, alpha=step) / (1 + step))
+        found.append(torch.rand(2, generator=generators[step] if step > 4 else None))
+        found.append(torch.cumsum(values, 1, dtype=torch.float64 if step == 7 else None))
+        try:
+            values.sum(dim=step if step == 7 else 0)
+        except IndexError as error:
+            found.append(torch.tensor(len(str(error))))
+
+    return _train(net, torch.optim.SGD(net.parameters(), 0.1), before=before), found
 
 
 def outputs_of_any_size() -> Any:
@@ -432,6 +454,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
             growing_batches,
             branches,
             arguments_that_look_alike,
+            changing_arguments,
         ),
         *(outputs_of_any_size, failures, two_optimizers, accumulation, train_and_evaluate, inference, checkpoints),
         *(
@@ -453,7 +476,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 FOLLOWED = frozenset(
     {
         *("plain", "adam", "foreach_adamw", "scheduled", "two_optimizers", "accumulation", "inference", "attention"),
-        *("hooks", "large_tensors", "function_mode", "failures", "branches", "changing_batches", "mixed_precision"),
+        *("changing_arguments", "hooks", "large_tensors", "function_mode", "failures", "branches", "changing_batches", "mixed_precision"),
     }
 )
 """Those most of whose later steps are followed."""

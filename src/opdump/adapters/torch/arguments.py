@@ -69,8 +69,8 @@ def arguments_of(
         raw = (*raw, *[part for number in numbers for part in number])
     elif not raw:
         return _NO_ARGUMENTS
-    # 1, 1.0 and True are equal but not the same argument.
-    kinds = tuple(map(type, raw))
+    # 1, 1.0 and True are equal but not the same argument, nor are 0.0 and -0.0.
+    kinds = tuple([math.copysign(1.0, each) if each.__class__ is float and not each else type(each) for each in raw])
     if site.raw_arguments != (kinds, raw):
         given = len(args)
         site.arguments = {
