@@ -245,7 +245,8 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   }
   read(found_, views_, now_.inputs);
   if (are_others) {
-    given_(nb::int_(cursor_), known.function->func, nb::handle(args), kwargs == nullptr ? nb::none() : nb::borrow(kwargs));
+    given_(nb::int_(cursor_), known.function->func, nb::handle(args),
+           kwargs == nullptr ? nb::none() : nb::borrow(kwargs));
   }
   note_step();
   if (generation != generation_) return differs("thread");

@@ -2,10 +2,10 @@
 //
 // A step is learned first: what each operator was, where in the program it ran, what it was given, and what its tensors
 // were. In a step that follows, each operator is looked at in the same way and compared with the one that stands next.
-// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors, and of arguments that are
-// no tensors what the host keeps of them (`given`), where they are others. Where something else differs,
-// `follow` says so, and whoever called it records the operator by other means. src/opdump/adapters/torch/following.py
-// is the other half.
+// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors, and of arguments that
+// are no tensors what the host keeps of them (`given`), where they are others. Where something else differs, `follow`
+// says so, and whoever called it records the operator by other means. src/opdump/adapters/torch/following.py is the
+// other half.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -158,7 +158,9 @@ def _values() -> dict[str, Change]:
         ),
         "steps by the thousand": run_sql(
             "INSERT INTO patterns VALUES (1000000, '[]', '[]')",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}', '[]' FROM (" + _numbers(5_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}', '[]' FROM ("
+            + _numbers(5_000)
+            + ")",
         ),
         "frames by the thousand": run_sql(
             "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
@@ -216,7 +218,9 @@ def _multiplying() -> dict[str, Change]:
     return {
         "a pattern that many batches share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}', '[]' FROM (" + _numbers(2_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}', '[]' FROM ("
+            + _numbers(2_000)
+            + ")",
         ),
         "a pattern that many batches of one step share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",

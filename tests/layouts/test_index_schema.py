@@ -21,7 +21,13 @@ from tests.layouts.index_files import index_file, run_sql
 
 
 def test_another_text_of_the_schema_has_another_version() -> None:
-    digests = {2: "2c7fb78a08bc8941", 3: "f07823998b2bc07d", 4: "34a1030f29509dac", 5: "250918a965153c8e", 6: "091dfe36dff383d6"}
+    digests = {
+        2: "2c7fb78a08bc8941",
+        3: "f07823998b2bc07d",
+        4: "34a1030f29509dac",
+        5: "250918a965153c8e",
+        6: "091dfe36dff383d6",
+    }
     for version, statements in SCHEMAS.items():
         text = re.sub(r"\s+", " ", ";".join(statements))
         assert digests[version] == sha256(text.encode()).hexdigest()[:16], (

@@ -476,7 +476,16 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 FOLLOWED = frozenset(
     {
         *("plain", "adam", "foreach_adamw", "scheduled", "two_optimizers", "accumulation", "inference", "attention"),
-        *("changing_arguments", "hooks", "large_tensors", "function_mode", "failures", "branches", "changing_batches", "mixed_precision"),
+        *(
+            "changing_arguments",
+            "hooks",
+            "large_tensors",
+            "function_mode",
+            "failures",
+            "branches",
+            "changing_batches",
+            "mixed_precision",
+        ),
     }
 )
 """Those most of whose later steps are followed."""

@@ -293,9 +293,7 @@ class IndexReader:
         """The row of `arguments`; none for 0."""
         return cast(Mapping[str, Any], known(self._arguments, number, "arguments")) if number else _NO_ARGUMENTS
 
-    def _with_arguments(
-        self, database: sqlite3.Connection, pattern: Pattern, batch: FiledBatch, value: Any
-    ) -> Pattern:
+    def _with_arguments(self, database: sqlite3.Connection, pattern: Pattern, batch: FiledBatch, value: Any) -> Pattern:
         """The pattern with the arguments that the operators of a batch were given."""
         pairs = _by_operators(value, len(pattern.operators), f"batch {batch.id} of the index has arguments")
         if any(number not in self._arguments for _, number in pairs):
