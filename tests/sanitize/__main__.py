@@ -2,10 +2,10 @@
 
     python -m tests.sanitize [address] [thread]
 
-`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer over the tests of the kernels, ThreadSanitizer over calls from several
+`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer over the tests of the kernels and of steps that are followed, ThreadSanitizer over calls from several
 threads at once (`threads.py`). Ends with 1 where a test failed or a sanitizer reported anything; the reports are printed.
 
-What is not built here (CPython, numpy) is not instrumented, and nothing of it had to be suppressed. Leaks are not looked for: what CPython
+What is not built here (CPython, numpy, PyTorch) is not instrumented, and nothing of it had to be suppressed. Leaks are not looked for: what CPython
 holds at its end is no leak of the modules.
 """
 
@@ -23,19 +23,22 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).parents[2]
-_TESTS: Final = tuple(
-    f"tests/kernels/test_{name}.py"
-    for name in (
-        "summary",
-        "digests",
-        "pair",
-        "reorder",
-        "metrics",
-        "table",
-        "seen",
-        "summary_differences",
-        "odd_arrays",
-    )
+_TESTS: Final = (
+    *(
+        f"tests/kernels/test_{name}.py"
+        for name in (
+            "summary",
+            "digests",
+            "pair",
+            "reorder",
+            "metrics",
+            "table",
+            "seen",
+            "summary_differences",
+            "odd_arrays",
+        )
+    ),
+    "tests/torch/test_following.py",
 )
 _TIME: Final = 3000
 
