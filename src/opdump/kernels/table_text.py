@@ -1,6 +1,8 @@
 r"""Fills tables whose text repeats but for numbers: the twin of the compiled `TableText`, and what runs where that is missing.
 
-TableText("a,%d,%g\nb,%d,%g\n").fill([np.array([1.0, 2.0]), np.array([0.5, np.nan])])    # b"a,1,0.5\nb,2,nan\n"
+    TableText("a,%d,%g\nb,%d,%g\n").fill([np.array([1.0, 2.0]), np.array([0.5, np.nan])])    # b"a,1,0.5\nb,2,nan\n"
+
+What is printed is what `template % values` gives.
 """
 
 from __future__ import annotations
