@@ -29,6 +29,7 @@
 #include "seen.h"
 #include "summarise.h"
 #include "summary_table.h"
+#include "table_text.h"
 #include "xxh3.h"
 
 namespace nb = nanobind;
@@ -338,6 +339,9 @@ NB_MODULE(_native, m) {
       .def_prop_ro("missed_place", &opdump::Follower::missed_place)
       .def_prop_ro("difference", &opdump::Follower::difference)
       .def_prop_ro("missed", &opdump::Follower::missed);
+  nb::class_<opdump::TableText>(m, "TableText")
+      .def(nb::init<nb::str>(), "template"_a)
+      .def("fill", &opdump::TableText::fill, "columns"_a);
   nb::class_<Appender>(m, "AppendFile")
       .def(nb::init<int, int, int64_t>(), "descriptor"_a, "threads"_a = 2, "capacity"_a = int64_t{1} << 30)
       .def("append", &Appender::append, "header"_a, "elements"_a, "byte_count"_a)

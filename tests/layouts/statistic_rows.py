@@ -12,4 +12,4 @@ def rows_of(encoder: StatisticEncoder, op: OpRecord, op_name: str, tensors: Iter
     """The rows of the tensors of one operator, which the file calls `op_name`; none for those without statistics."""
     start = encoder.start(op, op_name)
     texts = (encoder.text([start], [tensor]) for tensor in tensors if not tensor.skip)
-    return [text for text in texts if text]
+    return [text.decode() for text in texts if text]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from opdump.catalog.catalog import open_dump
+from opdump.errors import DumpPathError
 from opdump.index.opening import TURNS
 from opdump.index.reader import IndexReader
 from opdump.plan import DumpPlan
@@ -143,6 +144,47 @@ def test_nothing_is_kept_of_a_dump_that_nobody_reads(tmp_path: Path) -> None:
     assert _is_open(index_file(root))
     del reader
     assert not _is_open(index_file(root))
+
+
+def test_the_steps_of_a_run_are_written_by_one_connection_that_no_child_has(tmp_path: Path, opened: list[str]) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    opened.clear()
+    for number in range(3):
+        file_step(writer, sample_step(number))
+    assert not opened
+    assert _is_open(index_file(tmp_path))
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if _is_open(index_file(tmp_path)) else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    file_step(writer, sample_step(3))
+    assert len(opened) == 1
+    writer.close({"executed": 4})
+    assert not _is_open(index_file(tmp_path))
+    assert open_dump(str(tmp_path)).steps == (0, 1, 2, 3)
+
+
+def test_what_was_filed_is_there_without_the_end_of_the_run(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+        for number in range(3):
+            file_step(writer, sample_step(number))
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert open_dump(str(tmp_path)).steps == (0, 1, 2)
+
+
+def test_a_writer_finds_that_its_index_was_removed_or_replaced(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path / "dump", saved_data="statistic"))
+    file_step(writer, sample_step(0))
+    other = _dump(tmp_path / "other", 2)
+    shutil.move(index_file(other), index_file(tmp_path / "dump"))
+    file_step(writer, sample_step(7))
+    assert [batch.step for batch in IndexReader(index_file(tmp_path / "dump"), tmp_path).batches] == [0, 1, 7]
+    index_file(tmp_path / "dump").unlink()
+    with pytest.raises(DumpPathError, match="it was removed while the dump was written"):
+        file_step(writer, sample_step(8))
 
 
 def _is_open(path: Path) -> bool:

@@ -143,7 +143,7 @@ def test_a_template_serves_every_later_step(steps: list[list[TensorRecord]], cat
             tables = repeated_rows(batch, encoder, directory_of=_directory, written_as=_written_as)
         files = {f"{_directory(batch.ops[rows.op])}/statistic.csv": rows.text(batch) for rows in tables}
         expected = _one_by_one(encoder, tensors)
-        assert {path: (encoder.header + text).encode() for path, text in files.items()} == expected
+        assert {path: encoder.header.encode() + text for path, text in files.items()} == expected
 
 
 _SUMMARY = SummaryStatistics(Summary(4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0, 1.0, 6.0, 10.0))

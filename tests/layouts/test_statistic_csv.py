@@ -152,17 +152,16 @@ def test_headings_in_any_case_and_nulls_are_read() -> None:
 def test_rows_are_appended_under_the_same_header() -> None:
     encoder = StatisticEncoder(("max",))
     first = _file(encoder, _RECORD).encode()
-    rows = "".join(rows_of(encoder, _OP, "again", [_RECORD]))
+    rows = "".join(rows_of(encoder, _OP, "again", [_RECORD])).encode()
     merged = merge_statistic_csv(first, encoder.header, rows, where="statistic.csv")
-    assert merged == first + rows.encode()
+    assert merged == first + rows
 
 
 def test_rows_of_a_run_with_other_categories_keep_their_own_columns() -> None:
     old = _file(StatisticEncoder(("max", "min"), trailing_comma=True), _RECORD).encode()
     encoder = StatisticEncoder(("l2norm", "max"))
-    merged = merge_statistic_csv(
-        old, encoder.header, "".join(rows_of(encoder, _OP, "new", [_RECORD])), where="statistic.csv"
-    )
+    rows = "".join(rows_of(encoder, _OP, "new", [_RECORD])).encode()
+    merged = merge_statistic_csv(old, encoder.header, rows, where="statistic.csv")
     assert merged.decode().splitlines()[0] == f"{_START},L2Norm Value,Max Value,Min Value"
     first, second = decode_statistic_csv(merged)
     assert (first.op_name, set(first.statistics)) == ("MatMul-op0", {"max", "min"})

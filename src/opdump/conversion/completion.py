@@ -215,8 +215,8 @@ class _RankCompletion:
             writer.write_batch(step, batch, files)
         for directory, (starts, rows) in tables.items():
             if not is_covered[directory]:
-                text = self._encoder.header + self._encoder.text(starts, rows)
-                sink.write_bytes(f"{directory}/{STATISTIC_NAME}", text.encode("utf-8", "backslashreplace"))
+                header = self._encoder.header.encode("utf-8", "backslashreplace")
+                sink.write_bytes(f"{directory}/{STATISTIC_NAME}", header + self._encoder.text(starts, rows))
                 self._rank.statistics += 1
 
     def _is_in_table(self, record: TensorRecord) -> bool:

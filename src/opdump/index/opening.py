@@ -18,7 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -44,40 +44,42 @@ _FileKey = tuple[Path, int, int]
 """A path and the file that it led to: device and inode."""
 
 
-class _Idle:
-    """The connection that was used last, for whoever reads the same file next: opening one takes longer than most reads.
+class Idle:
+    """The connection that was used last, for whoever uses the same file next: opening one takes longer than most reads, and than writing a step.
 
-    It holds no lock meanwhile, so that a capture which is still going on is not held up. One for all files and threads, for a
-    dump may have thousands of ranks.
+    It holds no lock of the file meanwhile, so that neither a capture which is still going on is held up nor a reader. One for all files and
+    threads, for a dump may have thousands of ranks.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: tuple[_FileKey, sqlite3.Connection] | None = None
+        # One at most, but where two threads put one at once. Nothing comes between what takes it out and who has it, no signal's handler either.
+        self._kept: list[tuple[_FileKey, sqlite3.Connection]] = []
 
     def take(self, key: _FileKey) -> sqlite3.Connection | None:
         """The connection to that file, which is the caller's from now on; None where there is none."""
-        with self._lock:
-            if self._kept is None or self._kept[0] != key:
-                return None
-            _, database = self._kept
-            self._kept = None
-            return database
+        with suppress(IndexError):
+            while True:
+                found, database = self._kept.pop()
+                if found == key:
+                    return database
+                database.close()
+        return None
 
     def put(self, key: _FileKey, database: sqlite3.Connection) -> None:
-        with self._lock:
-            former, self._kept = self._kept, (key, database)
-        if former is not None:
-            former[1].close()
+        self.close()
+        self._kept.append((key, database))
 
     def close(self, path: Path | None = None) -> None:
         """Closes the connection, or that to `path` alone."""
-        with self._lock:
-            former = self._kept
-            if former is None or (path is not None and former[0][0] != path):
-                return
-            self._kept = None
-        former[1].close()
+        others = []
+        with suppress(IndexError):
+            while True:
+                kept = self._kept.pop()
+                if path is None or kept[0][0] == path:
+                    kept[1].close()
+                else:
+                    others.append(kept)
+        self._kept += others
 
 
 class _Turns:
@@ -104,7 +106,7 @@ class _Turns:
 TURNS: Final = _Turns()
 """Of all indexes of this process."""
 os.register_at_fork(after_in_child=TURNS.begin_anew)
-_IDLE: Final = _Idle()
+_IDLE: Final = Idle()
 os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
 atexit.register(_IDLE.close)
 
@@ -283,9 +285,14 @@ def address_of(path: Path, mode: str) -> str:
     return f"file:{quoted}?mode={mode}"
 
 
-def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
+def key_of(path: Path) -> _FileKey:
+    """What `Idle` keeps a connection by."""
     found = path.stat()
-    key = (path, found.st_dev, found.st_ino)
+    return path, found.st_dev, found.st_ino
+
+
+def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
+    key = key_of(path)
     database = _IDLE.take(key)
     try:
         if database is None:
@@ -297,7 +304,7 @@ def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
                 check_same_thread=False,  # one thread at a time has it
             )
             _restrict(database)
-        _limit(database, found.st_size)
+        _limit(database, path.stat().st_size)
         database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time
     except BaseException:
         if database is not None:

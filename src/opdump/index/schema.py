@@ -8,8 +8,8 @@ of its pattern, and what differs from step to step. What ran how is a row of `op
 `signatures`, and the sequence of both in a step a row of `patterns`. All three are only ever added to.
 
 It keeps a rollback journal, not a write-ahead log: such a file can be read from a read-only directory and over a network
-file system. Each step is one transaction on a connection of its own, so a process that is killed leaves the last finished
-step, and a forked process shares no connection.
+file system. Each step is one transaction, so a process that is killed leaves the last finished step; the connection is kept for
+the next step, but closed before a fork.
 
 This file is the one place that says what an index holds. Readers refuse a file with any other table, view or column
 (`index_opening.py`), so a change of a line of `TABLES` or `VIEWS`, but for spaces, is a new `SCHEMA_VERSION`. What the version

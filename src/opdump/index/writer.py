@@ -12,9 +12,10 @@ import os
 import sqlite3
 import stat
 import time
+import weakref
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib import metadata
 from itertools import chain
@@ -34,7 +35,8 @@ from opdump.index.batch import (
     operator_keys,
     signature_keys,
 )
-from opdump.index.opening import TURNS, address_of, check_files, check_schema
+from opdump.index.connection import close_idle, connect, transaction
+from opdump.index.opening import TURNS, check_files, check_schema
 from opdump.index.schema import (
     APPLICATION_ID,
     INDEX_NAME,
@@ -50,8 +52,6 @@ from opdump.sink.failures import reason_of, remedy_for
 from opdump.sink.open_directories import link_error
 from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
 
-# A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
-_PATIENCE_SECONDS = 60.0
 _MOST_CACHED_STACKS = 20_000
 _MOST_HELD_OPERATORS = 50_000
 _MOST_KNOWN_ROWS = 200_000
@@ -108,6 +108,7 @@ class IndexWriter:
 
     def __init__(self, metadata: Path, run: RunFacts) -> None:
         self._path = metadata / INDEX_NAME
+        self._directory = metadata
         self._place = _identity(metadata)
         self.failed = False
         self._operators: dict[tuple[object, ...], int] = {}
@@ -126,6 +127,7 @@ class IndexWriter:
         self.bytes_added = 0
         """By how much the file has grown since this run began."""
         self._size_before = self._path.stat().st_size if self._path.exists() else 0
+        weakref.finalize(self, close_idle, self._path)
         self.run_id = self._begin_run(run)
 
     def batch_of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
@@ -212,6 +214,7 @@ class IndexWriter:
             database.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended or time.time_ns() // 1000, self.run_id))
             rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
             database.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", rows)
+        close_idle(self._path)
 
     def write_degradation(self, found: Degradation) -> None:
         """Note what is left out from a step on."""
@@ -225,7 +228,9 @@ class IndexWriter:
         """Take back the run, of which nothing was filed; how many others the index has."""
         with self._transaction() as database:
             database.execute("DELETE FROM runs WHERE id = ?", (self.run_id,))
-            return int(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+            others = int(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+        close_idle(self._path)
+        return others
 
     def _begin_run(self, run: RunFacts) -> int:
         try:
@@ -267,7 +272,7 @@ class IndexWriter:
             check_files(self._path)
         except CorruptDumpError as error:
             raise DumpPathError(f"{error}; or dump into a new directory") from error
-        database = _connect(self._path)
+        database = connect(self._path, create=True)
         try:
             database.execute("BEGIN IMMEDIATE")
             version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -297,11 +302,9 @@ class IndexWriter:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
             self._refuse_another_place()
-            with TURNS.take(), closing(_connect(self._path, create=False)) as database:
-                database.execute("BEGIN IMMEDIATE")
+            with transaction(self._path) as database:
                 yield database
-                database.execute("COMMIT")
-                self.bytes_added = self._path.stat().st_size - self._size_before
+            self.bytes_added = self._path.stat().st_size - self._size_before
         except BaseException as error:
             self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
             self.failed = True
@@ -313,7 +316,7 @@ class IndexWriter:
         """Raises DumpPathError where another directory, or a link, stands where the index was begun."""
         if self._path.is_symlink():
             raise link_error(self._path)
-        if _identity(self._path.parent) != self._place:
+        if _identity(self._directory) != self._place:
             raise DumpPathError(
                 f"{self._path}: the index cannot be written (its directory was removed or replaced while the dump was written): run it "
                 "again, and leave the directory; the files written so far are whole"
@@ -467,18 +470,6 @@ class _NewRows:
 def _blob(summaries: NDArray[np.float64]) -> bytes:
     """Little-endian, as `index_schema.SUMMARY` reads it."""
     return summaries.astype("<f8", copy=False).tobytes()
-
-
-def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
-    address = address_of(path, "rwc" if create else "rw")
-    database = sqlite3.connect(address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
-    # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
-    try:
-        database.execute("PRAGMA synchronous = OFF")
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:

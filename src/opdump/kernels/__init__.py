@@ -20,7 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
-from opdump.kernels import append_file, batch_summarizer, digest_batch, pair_reference, reference, reorder, seen
+from opdump.kernels import (
+    append_file,
+    batch_summarizer,
+    digest_batch,
+    pair_reference,
+    reference,
+    reorder,
+    seen,
+    table_text,
+)
 from opdump.kernels.addressed import addressed
 from opdump.kernels.pair import Totals, metrics_of_pair
 from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
@@ -39,6 +48,7 @@ __all__ = [
     "Summary",
     "SummaryDifferences",
     "SummaryTable",
+    "TableText",
     "WorstChannel",
     "active",
     "compare_pair",
@@ -104,6 +114,7 @@ if _REASON:
     DigestBatch = digest_batch.DigestBatch
     SeenTensors = seen.SeenTensors
     AppendFile = append_file.AppendFile
+    TableText = table_text.TableText
     NATIVE_FOLLOWER: Any = None
     xxh3_low_pointer = append_file.xxh3_low_pointer
     summarise_pointer = reference.summarise_pointer
@@ -121,6 +132,7 @@ else:
     DigestBatch = _native.DigestBatch  # type: ignore[misc,assignment]  # the twin is one too
     SeenTensors = _native.SeenTensors  # type: ignore[misc,assignment]  # the twin is one too
     AppendFile = _native.AppendFile  # type: ignore[misc,assignment]  # the twin is one too
+    TableText = _native.TableText  # type: ignore[misc,assignment]  # the twin is one too
     NATIVE_FOLLOWER = _native.Follower
     xxh3_low_pointer = _native.xxh3_low_pointer
     summarise_pointer = _native.summarise_pointer

@@ -110,6 +110,7 @@ class Recorder:
         self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
         """The same reader where it takes all tensors of a side at once."""
+        self._rows_of = reader if isinstance(reader, SupportsRows) else None
         self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
         """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
         if self._checks is not None or plan.save_kernel_args or self._statistics.of_summary:
@@ -362,11 +363,9 @@ class Recorder:
         settle(self.reader, singles.tensors, self._statistics)
         summaries: npt.NDArray[np.float64] | None = None
         extremes: Mapping[int, Extremes] = {}
-        if runs and isinstance(self.reader, SupportsRows):
-            summaries, extremes = self.reader.block_summaries(), self.reader.block_extremes()
-        steps = steps_of(parts)
-        if counted:
-            steps.add(step)
+        if runs and self._rows_of is not None:
+            summaries, extremes = self._rows_of.block_summaries(), self._rows_of.block_extremes()
+        steps = steps_of(parts) | ({step} if counted else set())
         # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
         self._forget_records()
         self._counted = Counter()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -112,14 +112,16 @@ def classic_template(tensors: Sequence[FiledTensor], summarised: Collection[int]
 
 
 def classic_columns(
-    summaries: NDArray[np.float64], extremes: Mapping[int, Extremes], whole: Iterable[int]
-) -> list[list[StatisticValue]]:
+    summaries: NDArray[np.float64], extremes: Mapping[int, Extremes], whole: Sequence[int]
+) -> list[NDArray[np.float64] | list[Any]]:
     """What fills rows of classic tables, column by column. `summaries` are rows of summaries, (n, 11), `whole` those of whole numbers.
 
     `extremes` are, by row, max and min by the rules of a device where they are not those of the summary.
     """
     of_all: Any = Summary._make(summaries.T)
-    bounds: list[list[StatisticValue]] = [of_all.max.tolist(), of_all.min.tolist()]
+    bounds: list[Any] = [of_all.max, of_all.min]
+    if extremes or whole:
+        bounds = [column.tolist() for column in bounds]
     for row, both in extremes.items():
         for column, value in zip(bounds, both, strict=True):
             column[row] = value
@@ -127,7 +129,7 @@ def classic_columns(
         for column in bounds:
             column[row] = _number(column[row], whole=True)
     with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
-        return [*bounds, *(function(of_all).tolist() for function in _OF_SUMMARIES)]
+        return [*bounds, *(function(of_all) for function in _OF_SUMMARIES)]
 
 
 def is_whole(tensor: FiledTensor) -> bool:

@@ -15,13 +15,13 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import CorruptDumpError
-from opdump.kernels import Summary
+from opdump.kernels import Summary, TableText
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
 from opdump.statistics import (
     OWN,
@@ -103,7 +103,7 @@ class StatisticEncoder:
                 self._templates[key] = template
         return template
 
-    def text(self, starts: Sequence[str], tensors: Sequence[FiledTensor]) -> str:
+    def text(self, starts: Sequence[str], tensors: Sequence[FiledTensor]) -> bytes:
         """The rows of tensors, one after the other; `starts` runs parallel to them. None for those without statistics."""
         # One template for all rows, filled once.
         pieces: list[str] = []
@@ -121,23 +121,21 @@ class StatisticEncoder:
             elif statistics:
                 pieces.append(start)
                 pieces.append(_literal(_middle(tensor) + self._from_mapping(statistics)))
-        if not summaries:
-            return "".join(pieces) % ()
         numbers = np.fromiter(chain.from_iterable(summaries), np.float64, len(summaries) * len(Summary._fields))
-        columns = self.columns(numbers.reshape(len(summaries), -1), others)
-        return "".join(pieces) % tuple(chain.from_iterable(zip(*columns, strict=True)))
+        columns = self.columns(numbers.reshape(len(summaries), len(Summary._fields)), others)
+        return TableText("".join(pieces)).fill(columns)
 
     def columns(
         self, summaries: NDArray[np.float64], others: Sequence[Mapping[str, StatisticValue]]
-    ) -> list[list[StatisticValue]]:
+    ) -> list[NDArray[np.float64] | list[Any]]:
         """What fills the templates of many rows: a column for each category. A row of `summaries` and one of `others` is a tensor's."""
         of_all = Summary._make(summaries.T)
-        filled: list[list[StatisticValue]] = []
+        filled: list[NDArray[np.float64] | list[Any]] = []
         with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
             for name, each in self._statistics.items():
                 function = (each.of_summaries or each.of_summary) if name in OWN else None
                 if function is not None:
-                    filled.append(function(of_all).tolist())  # type: ignore[union-attr]  # of columns it gives a column
+                    filled.append(function(of_all))  # type: ignore[arg-type]  # of columns it gives a column
                 else:
                     cells = (given.get(name) for given in others)
                     filled.append([NOT_COMPUTED if value is None else format_statistic(value) for value in cells])
@@ -148,18 +146,18 @@ class StatisticEncoder:
         return "," + ",".join(cells) + self._end
 
 
-def merge_statistic_csv(earlier: bytes, header: str, rows: str, *, where: str) -> bytes:
+def merge_statistic_csv(earlier: bytes, header: str, rows: bytes, *, where: str) -> bytes:
     """`earlier` with `rows` appended, as MindSpore appends.
 
     Where the earlier file has other columns, the result has the new columns followed by the old ones that are no longer
     asked for, and `null` where a statistic was not taken. Raises CorruptDumpError for an earlier file that is none.
     """
     if earlier.startswith(header.encode()):
-        return earlier + rows.encode("utf-8", "backslashreplace")
+        return earlier + rows
     if not earlier:
-        return (header + rows).encode("utf-8", "backslashreplace")
+        return header.encode("utf-8", "backslashreplace") + rows
     old_header, old_rows = _table(earlier, where)
-    new_header, new_rows = _table((header + rows).encode("utf-8", "backslashreplace"), where)
+    new_header, new_rows = _table(header.encode("utf-8", "backslashreplace") + rows, where)
     columns = [*new_header, *(heading for heading in old_header if heading not in new_header)]
     output = io.StringIO()
     output.write(",".join(columns) + "\n")

@@ -78,7 +78,7 @@ class StatisticFiles:
                 kept.append(tensor)
         self._append({directory: self._encoder.text(*table) for directory, table in tables.items()})
 
-    def _append(self, texts: Mapping[str, str]) -> None:
+    def _append(self, texts: Mapping[str, bytes]) -> None:
         written = {}
         for directory, rows in texts.items():
             if not rows:

@@ -1,0 +1,61 @@
+"""The connection by which a process writes into the index of a rank."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from opdump.index.opening import TURNS, Idle, address_of, key_of
+
+# A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
+_PATIENCE_SECONDS = 60.0
+
+_IDLE: Final = Idle()
+os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
+atexit.register(_IDLE.close)
+
+close_idle: Final = _IDLE.close
+"""Closes the connection that is kept for the next transaction in the index at a path."""
+
+
+@contextmanager
+def transaction(path: Path) -> Iterator[sqlite3.Connection]:
+    """One transaction, which is undone where the block raises. Raises sqlite3.Error as SQLite does.
+
+    The connection is that of the last transaction, unless another file has the name by now: opening one takes longer than filing a step.
+    """
+    with TURNS.take():
+        try:
+            kept = _IDLE.take(key_of(path))
+        except FileNotFoundError:
+            kept = None
+        database = kept or connect(path)
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            yield database
+            database.execute("COMMIT")
+            _IDLE.put(key_of(path), database)
+        except BaseException:
+            database.close()
+            raise
+
+
+def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """A connection of one's own."""
+    address = address_of(path, "rwc" if create else "rw")
+    # One thread at a time has it.
+    database = sqlite3.connect(
+        address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
+    try:
+        database.execute("PRAGMA synchronous = OFF")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
