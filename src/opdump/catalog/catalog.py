@@ -15,7 +15,6 @@ docs/files.md for what a damaged or hostile one gives.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from opdump.amounts import repr_of
 from opdump.catalog.asked import Asked, first_of, grouped
 from opdump.catalog.data_frames import pandas_frame, polars_frame
 from opdump.catalog.execution import Execution
-from opdump.catalog.operator_choice import OperatorChoice
 from opdump.catalog.source_place import SourcePlace
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
@@ -36,7 +34,6 @@ from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
 from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
 from opdump.layouts.detect import read_ranks
-from opdump.plan import KernelPattern
 from opdump.records import IO, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
@@ -288,6 +285,8 @@ class Catalog:
 
         Raises ConfigError for a pattern that cannot be used.
         """
+        from opdump.plan import KernelPattern
+
         texts = (kernels,) if isinstance(kernels, str) else tuple(kernels)
         patterns = [KernelPattern.parse(text) for text in texts]
         for record in self.tensors(step=step, rank=rank, io=io, include_skipped=include_skipped):
@@ -396,6 +395,7 @@ class _Filters:
 
 def _choices(name: str, include_skipped: bool, filters: _Filters) -> list[Asked]:
     """What a name may mean, the likeliest first; what left no data is meant where nothing else is."""
+    from opdump.catalog.operator_choice import OperatorChoice  # reads the table of all operators' names
 
     def of(meant: Callable[[Execution], bool], skipped: bool) -> Asked:
         return Asked(skipped, lambda execution: filters.take(execution) and meant(execution))
@@ -411,6 +411,8 @@ def _where(step: int | None, rank: int | None) -> str:
 def _nearest(name: str, names: list[str]) -> str:
     if not names:
         return "; no operator was recorded there"
+    import difflib
+
     base = name.rpartition("/")[2]
     by_base = {full.rpartition("/")[2]: full for full in names}
     near = difflib.get_close_matches(name, names, 2) + [

@@ -27,7 +27,6 @@ def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def _format(name: str | None, *, as_json: bool) -> Any:
-    from opdump.plan.nearest import with_nearest
     from opdump.reports.formats import FORMATS
 
     if as_json and name not in (None, "json"):
@@ -36,6 +35,8 @@ def _format(name: str | None, *, as_json: bool) -> Any:
         )
     name = "json" if as_json else name or "text"
     if name not in FORMATS:
+        from opdump.plan.nearest import with_nearest
+
         known = FORMATS.names()
         text = f"{name!r} is no format; expected one of {', '.join(map(repr, known))}"
         raise click.BadParameter(with_nearest(text, name, known), param_hint="--format")
