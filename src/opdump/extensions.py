@@ -12,7 +12,6 @@ or where all of them are asked for.
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -20,8 +19,6 @@ from typing import Any, Generic, TypeVar
 from opdump.errors import ExtensionError
 
 Part = TypeVar("Part")
-
-_LOG = logging.getLogger("opdump")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +76,10 @@ class Registry(Generic[Part]):
         for name in self.names():
             reason = self._reason(name)
             if reason and name not in self._told:
+                import logging
+
                 self._told.add(name)
-                _LOG.warning("%s; it is left out", reason)
+                logging.getLogger("opdump").warning("%s; it is left out", reason)
         return {name: self._loaded[name] for name in self.names() if name in self._loaded}
 
     def added(self) -> dict[str, Part]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> str:
@@ -26,8 +25,14 @@ def html_facts(facts: Iterable[tuple[str, object]], *, caption: str = "") -> str
 
 def html_line(text: str) -> str:
     """A line of text; nothing for no text."""
-    return f"<div>{escape(text)}</div>" if text else ""
+    return f"<div>{_escaped(text)}</div>" if text else ""
 
 
 def _row(kind: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{kind}>{_escaped(cell)}</{kind}>" for cell in cells) + "</tr>"
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # with a table of all entities; whoever imports records shows few of them in a notebook
+
+    return escape(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -10,9 +11,30 @@ from pathlib import Path
 import pytest
 
 import opdump
+from tests.cli.test_show import write_dump
 
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("torch", "onnxruntime", "tensorflow", "jax", "mindspore", "transformers", "sklearn")
+
+
+WITH_LATE_NAMES = ("checks", "dump_file", "kernels", "plan", "sink")
+NOT_SHOWN = (
+    *(
+        "google.protobuf",
+        "difflib",
+        "hashlib",
+        "html",
+        "importlib.metadata",
+        "logging",
+        "numpy.ma",
+        "shutil",
+        "tempfile",
+    ),
+    *("opdump.plan.dump_plan", "opdump.sink.directory", "opdump.dump_file.dump_file", "opdump.kernels.pair_metrics"),
+    *("opdump.checks.registry", "opdump.recorder", "opdump.capturing", "opdump.comparison", "opdump.conversion"),
+    *("opdump.layouts.ascend.reader", "opdump.layouts.graph_files", "opdump.reports.computational_graph"),
+)
+"""Parts of Python, of other packages and of opdump that a dump of statistics is shown without."""
 
 
 def _modules_after(code: str) -> set[str]:
@@ -54,6 +76,31 @@ except SystemExit as end:
     assert end.code == 0
 """
     assert _modules_after(code).isdisjoint({*FRAMEWORKS, "numpy", "rich"} if verb != "config" else FRAMEWORKS)
+
+
+@pytest.mark.parametrize("wanted", [(), ("--step", "0"), ("--op", "MatMul")])
+def test_show_imports_nothing_that_it_does_not_need(
+    wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    dump = write_dump(tmp_path / "dump", saved_data="statistic")
+    code = f"""
+from opdump.commands import main
+main(["show", {str(dump)!r}, *{wanted!r}], standalone_mode=False)
+"""
+    loaded = _modules_after(code)
+    assert "opdump.index.reader" in loaded
+    assert loaded.isdisjoint({*FRAMEWORKS, *NOT_SHOWN, "rich", "rich.console"})
+
+
+@pytest.mark.parametrize("package", WITH_LATE_NAMES)
+def test_every_name_that_a_package_offers_is_there(package: str) -> None:
+    module = importlib.import_module(f"opdump.{package}")
+    for name in module.__all__:
+        assert getattr(module, name) is not None or name == "NATIVE_FOLLOWER"
+    with pytest.raises(AttributeError, match=f"module 'opdump.{package}' has no attribute 'nothing'"):
+        _ = module.nothing
 
 
 def test_the_linter_holds_the_rows_that_the_architecture_page_draws() -> None:

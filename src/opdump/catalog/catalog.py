@@ -15,7 +15,6 @@ docs/files.md for what a damaged or hostile one gives.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from opdump.amounts import repr_of
 from opdump.catalog.asked import Asked, first_of, grouped
 from opdump.catalog.data_frames import pandas_frame, polars_frame
 from opdump.catalog.execution import Execution
-from opdump.catalog.operator_choice import OperatorChoice
 from opdump.catalog.source_place import SourcePlace
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
@@ -36,7 +34,6 @@ from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
 from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
 from opdump.layouts.detect import read_ranks
-from opdump.plan import KernelPattern
 from opdump.records import IO, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
@@ -193,30 +190,42 @@ class Catalog:
         if name is None:
             return self._executions(step, rank, Asked(include_skipped, filters.take if filters != _Filters() else None))
         choices = _choices(name, include_skipped, filters)
-        first = self._first_of(choices, step, rank)
+        first, names = self._first_of(choices, step, rank)
         if first < len(choices):
             return self._executions(step, rank, choices[first])
-        unfiltered = _choices(name, include_skipped, _Filters())
-        if filters == _Filters() or self._first_of(unfiltered, step, rank) == len(unfiltered):
-            self.op(name, step, rank)  # its error has the nearest names
-        return iter(())
+        if filters != _Filters():
+            unfiltered = _choices(name, include_skipped, _Filters())
+            first, names = self._first_of(unfiltered, step, rank)
+            if first < len(unfiltered):
+                return iter(())
+        raise self._not_found(name, step, rank, names)
 
     executions = ops
     """The older name of `ops`."""
 
-    def _first_of(self, choices: Sequence[Asked], step: int | None, rank: int | None) -> int:
-        """The first choice that some operator fits; their number where none does. Steps are looked at until it is the very first."""
-        of_columns = FactsByProgram(lambda columns: first_of(choices, grouped(*columns.records())))
+    def _first_of(self, choices: Sequence[Asked], step: int | None, rank: int | None) -> tuple[int, list[str]]:
+        """The first choice that some operator fits; their number where none does, and then the names of all operators, in the order in
+        which they first ran. Steps are looked at until it is the very first.
+        """
+
+        def looked_at(executions: Sequence[Execution]) -> tuple[int, Sequence[str]]:
+            found = first_of(choices, executions)
+            return found, () if found < len(choices) else [execution.op.op_name for execution in executions]
+
+        of_columns = FactsByProgram(lambda columns: looked_at(list(grouped(*columns.records()))))
         best = len(choices)
+        names: dict[str, None] = {}
+        last: Sequence[str] = ()
         for number, one in self._places(step, rank):
             columns = self.columns(one, number)
-            if columns is not None:
-                best = min(best, of_columns.of(columns))
-            else:
-                best = first_of(choices[:best], self._recorded(number, one))
+            first, ran = looked_at(list(self._recorded(number, one))) if columns is None else of_columns.of(columns)
+            best = min(best, first)
             if best == 0:
                 break
-        return best
+            if ran is not last:
+                names.update(dict.fromkeys(ran))
+                last = ran
+        return best, list(names)
 
     def _executions(self, step: int | None, rank: int | None, asked: Asked) -> Iterator[Execution]:
         chosen = FactsByProgram(lambda columns: asked.places(grouped(*columns.records())))
@@ -288,6 +297,8 @@ class Catalog:
 
         Raises ConfigError for a pattern that cannot be used.
         """
+        from opdump.plan import KernelPattern
+
         texts = (kernels,) if isinstance(kernels, str) else tuple(kernels)
         patterns = [KernelPattern.parse(text) for text in texts]
         for record in self.tensors(step=step, rank=rank, io=io, include_skipped=include_skipped):
@@ -318,24 +329,26 @@ class Catalog:
             return (occurrence is None or op.occurrence == occurrence) and op.op_name.rpartition("/")[2] == name
 
         choices = [Asked(include_skipped=True, is_meant=is_meant) for is_meant in (is_named, ends_so)]
-        first = self._first_of(choices, step, rank)
+        first, names = self._first_of(choices, step, rank)
         if first < len(choices):
             return next(self._executions(step, rank, choices[first]))
-        view = self._without_kernel(name, rank)
-        if view is not None and step is not None:
-            raise NotInDumpError(
-                f"{self.path}: {view} runs no kernel and leaves no data; the first step that ran it lists it, step {step} only "
-                "counts it: ask without a step"
-            )
-        raise NotInDumpError(
-            f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, self._names(step, rank))}"
-        )
+        raise self._not_found(name, step, rank, names)
 
     def at_source(
         self, place: str, *, step: int | None = None, rank: int | None = None, include_skipped: bool = False
     ) -> Iterator[Execution]:
         """The older name of `ops(source=...)`."""
         return self.ops(source=place, step=step, rank=rank, include_skipped=include_skipped)
+
+    def _not_found(self, name: str, step: int | None, rank: int | None, names: list[str]) -> NotInDumpError:
+        """The error for a name that no operator has; `names` are those of all that were looked at."""
+        view = self._without_kernel(name, rank)
+        if view is not None and step is not None:
+            return NotInDumpError(
+                f"{self.path}: {view} runs no kernel and leaves no data; the first step that ran it lists it, step {step} only "
+                "counts it: ask without a step"
+            )
+        return NotInDumpError(f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, names)}")
 
     def _without_kernel(self, name: str, rank: int | None) -> str | None:
         """The full name of the operator of that name (full, or its last component) that runs no kernel; None if none does."""
@@ -345,18 +358,6 @@ class Catalog:
                 if not node.runs_kernel and name in (node.op_name, node.op_name.rpartition("/")[2]):
                     return node.op_name
         return None
-
-    def _names(self, step: int | None, rank: int | None) -> list[str]:
-        """The names of all operators, in the order in which they first ran."""
-        of_columns = FactsByProgram(lambda columns: dict.fromkeys(op.op_name for op in columns.records()[0]))
-        names: dict[str, None] = {}
-        for number, one in self._places(step, rank):
-            columns = self.columns(one, number)
-            if columns is not None:
-                names.update(of_columns.of(columns))
-            else:
-                names.update(dict.fromkeys(op.op_name for op in self._content(number, one).ops))
-        return list(names)
 
     def _places(self, step: int | None, rank: int | None) -> Iterator[tuple[int, int]]:
         """The ranks and steps that are meant."""
@@ -396,6 +397,7 @@ class _Filters:
 
 def _choices(name: str, include_skipped: bool, filters: _Filters) -> list[Asked]:
     """What a name may mean, the likeliest first; what left no data is meant where nothing else is."""
+    from opdump.catalog.operator_choice import OperatorChoice  # reads the table of all operators' names
 
     def of(meant: Callable[[Execution], bool], skipped: bool) -> Asked:
         return Asked(skipped, lambda execution: filters.take(execution) and meant(execution))
@@ -411,6 +413,8 @@ def _where(step: int | None, rank: int | None) -> str:
 def _nearest(name: str, names: list[str]) -> str:
     if not names:
         return "; no operator was recorded there"
+    import difflib
+
     base = name.rpartition("/")[2]
     by_base = {full.rpartition("/")[2]: full for full in names}
     near = difflib.get_close_matches(name, names, 2) + [

@@ -6,10 +6,15 @@ Checks(Thresholds()).findings(op, tensors)                          # NaN, Inf, 
 
 from __future__ import annotations
 
-from opdump.checks.finding import CheckName, Finding, Thresholds
-from opdump.checks.inspected_tensor import InspectedTensor
-from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status
-from opdump.checks.registry import CHECKS, Checks
+from typing import TYPE_CHECKING
+
+from opdump.interpreter.late_names import late_names
+
+if TYPE_CHECKING:
+    from opdump.checks.finding import CheckName, Finding, Thresholds
+    from opdump.checks.inspected_tensor import InspectedTensor
+    from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status
+    from opdump.checks.registry import CHECKS, Checks
 
 __all__ = [
     "CHECKS",
@@ -23,3 +28,13 @@ __all__ = [
     "overflow_kind",
     "overflow_status",
 ]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        ".finding": ("CheckName", "Finding", "Thresholds"),
+        ".inspected_tensor": ("InspectedTensor",),
+        ".overflow": ("OVERFLOW_KINDS", "OverflowStatus", "overflow_kind", "overflow_status"),
+        ".registry": ("CHECKS", "Checks"),
+    },
+)

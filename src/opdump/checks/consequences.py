@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from opdump.checks.finding import Thresholds
 from opdump.checks.inspected_tensor import INTEGERS
+from opdump.checks.not_finite import has_only_finite_arguments
 from opdump.checks.operator_classes import class_of, words
-from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.tensor_checks import LARGEST
 from opdump.checks.tensor_stats import TensorStats
 from opdump.op_types import bare_name

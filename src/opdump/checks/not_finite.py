@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from opdump.records import StatisticValue
 
@@ -31,3 +31,20 @@ def has_nan(statistics: Mapping[str, StatisticValue]) -> bool:
     if "nan count" in statistics:
         return bool(statistics["nan count"])
     return any(isinstance(value := statistics.get(name), float) and math.isnan(value) for name in ("max", "min"))
+
+
+def has_only_finite_arguments(arguments: Mapping[str, Any]) -> bool:
+    """Whether no argument is or holds NaN or an infinity."""
+    return all(_is_finite_argument(value) for value in arguments.values())
+
+
+def _is_finite_argument(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, complex):
+        return math.isfinite(value.real) and math.isfinite(value.imag)
+    if isinstance(value, Mapping):  # {"float": "-inf"}, {"complex": [1.0, {"float": "nan"}]}
+        return "float" not in value and all(_is_finite_argument(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_finite_argument(item) for item in value)
+    return True

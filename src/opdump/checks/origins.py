@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import has_nan, not_finite
+from opdump.checks.not_finite import has_nan, has_only_finite_arguments, not_finite
 from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
-from opdump.checks.overflow import has_only_finite_arguments
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 Update = tuple[str, frozenset[tuple[int, ...]]]

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from opdump.checks.inspected_tensor import FLOATS, INTEGERS, UNSIGNED, InspectedTensor
 from opdump.checks.integer_overflow import integer_status
+from opdump.checks.not_finite import has_only_finite_arguments
 from opdump.checks.operator_classes import adds_atomically, class_of
 from opdump.op_types import bare_name
 
@@ -127,23 +128,6 @@ def _are_finite(name: str, arguments: Mapping[str, Any], inputs: Sequence[Inspec
     if data and all(seen.is_empty for seen in data):
         return False  # the mean of nothing is NaN, and nothing was computed
     return all(seen.is_exact or seen.is_finite for seen in data)
-
-
-def has_only_finite_arguments(arguments: Mapping[str, Any]) -> bool:
-    """Whether no argument is or holds NaN or an infinity."""
-    return all(_is_finite_argument(value) for value in arguments.values())
-
-
-def _is_finite_argument(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, complex):
-        return math.isfinite(value.real) and math.isfinite(value.imag)
-    if isinstance(value, Mapping):  # {"float": "-inf"}, {"complex": [1.0, {"float": "nan"}]}
-        return "float" not in value and all(_is_finite_argument(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(_is_finite_argument(item) for item in value)
-    return True
 
 
 def _may_be_masked_out(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> bool:

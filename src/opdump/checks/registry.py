@@ -14,8 +14,8 @@ from typing import Final
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known, is_lowest, is_root_input
 from opdump.checks.finding import CheckName, Finding, Thresholds
 from opdump.checks.histories import Histories
+from opdump.checks.not_finite import has_only_finite_arguments
 from opdump.checks.operator_classes import class_of
-from opdump.checks.overflow import has_only_finite_arguments
 from opdump.checks.tensor_stats import TensorStats
 from opdump.checks.zero_parameters import Parameters
 from opdump.extensions import Registry

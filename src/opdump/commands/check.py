@@ -15,6 +15,7 @@ import click
 from opdump.commands import EXIT_USAGE
 from opdump.commands.report_format import format_options
 from opdump.errors import OpdumpError
+from opdump.interpreter.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
@@ -108,13 +109,14 @@ def _check(
     wide: bool,
     report_format: ReportFormat,
 ) -> int:
-    from opdump.catalog.catalog import open_dump
-    from opdump.checks import Thresholds
-    from opdump.configs.shared.watchpoints import watchpoints_of
-    from opdump.degradation import left_out_at, told
-    from opdump.errors import NotInDumpError
-    from opdump.reports.findings import check_dump
-    from opdump.reports.formats import FindingsReport
+    with imported_for_good("opdump.reports.findings"):
+        from opdump.catalog.catalog import open_dump
+        from opdump.checks import Thresholds
+        from opdump.configs.shared.watchpoints import watchpoints_of
+        from opdump.degradation import left_out_at, told
+        from opdump.errors import NotInDumpError
+        from opdump.reports.findings import check_dump
+        from opdump.reports.formats import FindingsReport
 
     watchpoints = watchpoints_of(watch)
     catalog = open_dump(path)

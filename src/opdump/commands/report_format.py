@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from opdump.interpreter.lasting_imports import imported_for_good
+
 
 def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds the options; the command takes what they mean as `report_format`."""
@@ -27,7 +29,6 @@ def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def _format(name: str | None, *, as_json: bool) -> Any:
-    from opdump.plan.nearest import with_nearest
     from opdump.reports.formats import FORMATS
 
     if as_json and name not in (None, "json"):
@@ -36,7 +37,10 @@ def _format(name: str | None, *, as_json: bool) -> Any:
         )
     name = "json" if as_json else name or "text"
     if name not in FORMATS:
+        from opdump.plan.nearest import with_nearest
+
         known = FORMATS.names()
         text = f"{name!r} is no format; expected one of {', '.join(map(repr, known))}"
         raise click.BadParameter(with_nearest(text, name, known), param_hint="--format")
-    return FORMATS.load(name)
+    with imported_for_good("opdump.catalog.catalog"):
+        return FORMATS.load(name)

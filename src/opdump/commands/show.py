@@ -108,6 +108,8 @@ def show(
 
 
 def _search_graphs(catalog: Catalog, graph_file: str | None) -> GraphSearch | None:
+    if graph_file is None and not catalog.model_directories:
+        return None
     from opdump.reports.computational_graph import search_graphs
 
     named = Path(graph_file) if graph_file is not None else None

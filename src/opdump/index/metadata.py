@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from opdump.plan import DumpPlan
+if TYPE_CHECKING:
+    from opdump.plan import DumpPlan
 
 METADATA: Final = ".dump_metadata"
 CONFIG_NAME: Final = "data_dump.json"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import shutil
 import sqlite3
 import stat
 import sys
@@ -25,7 +24,6 @@ from typing import Any, Final
 
 from opdump.errors import CorruptDumpError
 from opdump.index.schema import APPLICATION_ID, SCHEMA_VERSION, SCHEMAS, TABLES
-from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _PATIENCE_SECONDS = 30.0
 _MAGIC: Final = b"SQLite format 3\0"
@@ -151,6 +149,10 @@ class IndexFile:
         return path.stat().st_size
 
     def _copy_with_journal(self) -> None:
+        import shutil
+
+        from opdump.sink.temporary_directories import remove_own, temporary_directory
+
         copy = temporary_directory("index")
         weakref.finalize(self, remove_own, copy)
         weakref.finalize(self, _IDLE.close, copy / self.path.name)

@@ -184,16 +184,13 @@ def summary_rows(blob: Any, tensors: int) -> NDArray[np.float64]:
             f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
         )
     rows = np.frombuffer(blob, "<f8").reshape(tensors, len(Summary._fields))
-    if not np.all(_is_summary(rows[~np.isnan(rows[:, 0])])):
-        raise CorruptDumpError("the index holds a summary whose counts or squares are negative or without end")
+    counts, squares = rows[:, :_COUNTS], rows[:, -1]  # squares of no numbers are not a number
+    are_counts, are_negative = (counts >= 0) & (counts < 2**63), squares < 0
+    if not are_counts.all() or are_negative.any():  # mostly every tensor has a summary
+        has_one = ~np.isnan(rows[:, 0])
+        if not are_counts[has_one].all() or are_negative[has_one].any():
+            raise CorruptDumpError("the index holds a summary whose counts or squares are negative or without end")
     return rows
-
-
-def _is_summary(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each row can be one: counts of elements first, the sum of squares last; of no numbers it is not a number."""
-    counts, squares = rows[:, :_COUNTS], rows[:, -1]
-    found: NDArray[np.bool_] = np.all((counts >= 0) & (counts < 2**63), axis=1) & ~(squares < 0)
-    return found
 
 
 def known(table: Mapping[int, Any], number: Any, what: str) -> Any:

@@ -14,27 +14,21 @@ import importlib
 import os
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
-from opdump.kernels import (
-    append_file,
-    batch_summarizer,
-    digest_batch,
-    pair_reference,
-    reference,
-    reorder,
-    seen,
-    table_text,
-)
+from opdump.interpreter.late_names import late_names
+from opdump.kernels import reference
 from opdump.kernels.addressed import addressed
-from opdump.kernels.pair import Totals, metrics_of_pair
-from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
+from opdump.kernels.reorder import MOVED_AS
 from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
-from opdump.kernels.summary_differences import SummaryDifferences, compare_summaries
+
+if TYPE_CHECKING:
+    from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
+    from opdump.kernels.summary_differences import SummaryDifferences, compare_summaries
 
 __all__ = [
     "DTYPE_CODES",
@@ -108,40 +102,50 @@ def _use(kernels: ModuleType, name: str, source: str) -> None:
 _kernels, _REASON = _choose(os.environ)
 
 # The choice is made once, at import. The hot path calls the chosen functions without another one in between.
-if _REASON:
-    SummaryTable = reference.SummaryTable
-    BatchSummarizer = batch_summarizer.BatchSummarizer
-    DigestBatch = digest_batch.DigestBatch
-    SeenTensors = seen.SeenTensors
-    AppendFile = append_file.AppendFile
-    TableText = table_text.TableText
-    NATIVE_FOLLOWER: Any = None
-    xxh3_low_pointer = append_file.xxh3_low_pointer
-    summarise_pointer = reference.summarise_pointer
-    summarise_strided_pointer = reference.summarise_strided_pointer
-    set_threads = reference.set_threads
-    threads = reference.threads
-    pair_totals: Totals = pair_reference.pair_totals
-    copy_strided_pointer = reorder.copy_strided_pointer
-    widen_codes = reorder.widen_codes
-else:
-    from opdump.kernels import _native
+# The compiled ones have the types of their twins, which are imported only where they run.
+if TYPE_CHECKING or _REASON:
+    from opdump.kernels.append_file import AppendFile, xxh3_low_pointer
+    from opdump.kernels.batch_summarizer import BatchSummarizer
+    from opdump.kernels.digest_batch import DigestBatch
+    from opdump.kernels.pair_reference import pair_totals
+    from opdump.kernels.reference import (
+        SummaryTable,
+        set_threads,
+        summarise_pointer,
+        summarise_strided_pointer,
+        threads,
+    )
+    from opdump.kernels.reorder import copy_strided_pointer, widen_codes
+    from opdump.kernels.seen import SeenTensors
+    from opdump.kernels.table_text import TableText
 
-    SummaryTable = _native.SummaryTable  # type: ignore[misc,assignment]  # the twin is one too
-    BatchSummarizer = _native.BatchSummarizer  # type: ignore[misc,assignment]  # the twin is one too
-    DigestBatch = _native.DigestBatch  # type: ignore[misc,assignment]  # the twin is one too
-    SeenTensors = _native.SeenTensors  # type: ignore[misc,assignment]  # the twin is one too
-    AppendFile = _native.AppendFile  # type: ignore[misc,assignment]  # the twin is one too
-    TableText = _native.TableText  # type: ignore[misc,assignment]  # the twin is one too
-    NATIVE_FOLLOWER = _native.Follower
-    xxh3_low_pointer = _native.xxh3_low_pointer
-    summarise_pointer = _native.summarise_pointer
-    summarise_strided_pointer = _native.summarise_strided_pointer
-    set_threads = _native.set_threads
-    threads = _native.threads
-    pair_totals = _native.pair_totals
-    copy_strided_pointer = _native.copy_strided_pointer
-    widen_codes = _native.widen_codes
+    NATIVE_FOLLOWER: Any = None
+else:
+    from opdump.kernels._native import (
+        AppendFile,
+        BatchSummarizer,
+        DigestBatch,
+        SeenTensors,
+        SummaryTable,
+        TableText,
+        copy_strided_pointer,
+        pair_totals,
+        set_threads,
+        summarise_pointer,
+        summarise_strided_pointer,
+        threads,
+        widen_codes,
+        xxh3_low_pointer,
+    )
+    from opdump.kernels._native import Follower as NATIVE_FOLLOWER  # noqa: N814
+
+__getattr__ = late_names(
+    __name__,
+    {
+        ".pair_metrics": ("PairMetrics", "WorstChannel"),
+        ".summary_differences": ("SummaryDifferences", "compare_summaries"),
+    },
+)
 
 
 def active() -> str:
@@ -191,6 +195,8 @@ def compare_pair(
     beside a complex one. `dtype_a` and `dtype_b` name element types where numpy cannot, as in `summarise`. Raises ValueError for two
     shapes and for a tolerance that is negative or not finite, UnsupportedDtypeError for other elements.
     """
+    from opdump.kernels.pair import metrics_of_pair  # not where nothing is compared: it takes a while to import
+
     return metrics_of_pair(a, b, pair_totals, atol=atol, rtol=rtol, dtype_a=dtype_a, dtype_b=dtype_b)
 
 
@@ -205,7 +211,7 @@ def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
             f"elements of {source.dtype} {source.shape} cannot be copied to {destination.dtype} {destination.shape}"
         )
     item = source.dtype.itemsize
-    if item not in reorder.MOVED_AS or source.dtype.hasobject:
+    if item not in MOVED_AS or source.dtype.hasobject:
         np.copyto(destination, source, casting="no")
         return
     if not destination.flags.writeable:

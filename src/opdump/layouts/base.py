@@ -14,12 +14,12 @@ from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.index.columns import BatchColumns
 from opdump.index.runs import Run, RunChoice
-from opdump.plan import DumpPlan, LayoutFacts
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
-from opdump.sink import DirectorySink
 
 if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
+    from opdump.plan import DumpPlan, LayoutFacts
+    from opdump.sink import DirectorySink
 
 
 @dataclass(frozen=True, slots=True)

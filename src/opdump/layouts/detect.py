@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,6 @@ from opdump.layouts.base import Layout, Rank, ReadRanks
 from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.registry import LAYOUTS
 
-_LOG = logging.getLogger("opdump")
 _ASKED: Final = ("acl", "packed", "mindspore-2.3")
 """In this order. They find the dumps of the others, too: `mindspore-async` is a device's, and `mindspore-2.10` differs in names alone."""
 _READS_ONE: Final = ". One dump file is read by opdump.read_dump_file"
@@ -52,8 +50,11 @@ def _asked(layout: Layout, path: Path) -> ReadRanks | None:
     except OpdumpError:
         raise
     except Exception as error:  # noqa: BLE001  it is not opdump's code
+        import logging
+
         told = f"{type(error).__name__}: {error}"
-        _LOG.warning("%s: the layout %r cannot look at it (%s); it is left out", path, layout.name, told)
+        log = logging.getLogger("opdump")
+        log.warning("%s: the layout %r cannot look at it (%s); it is left out", path, layout.name, told)
         return None
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from opdump.extensions import Registry
 from opdump.layouts.base import Layout, RankWriter
-from opdump.plan import DumpPlan, layouts
+from opdump.plan import layouts
 
 if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
+    from opdump.plan import DumpPlan
 
 LAYOUTS: Final = cast(Registry[Layout], layouts.LAYOUTS)
 """The registry whose names plans are checked by, with all that a layout has."""

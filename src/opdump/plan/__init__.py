@@ -10,26 +10,31 @@ True
 
 from __future__ import annotations
 
-from opdump.plan.dump_plan import (
-    TRIGGERS,
-    DumpLevel,
-    DumpPlan,
-    ExceptionDetail,
-    FileFormat,
-    OnError,
-    OverflowKind,
-    SavedData,
-    Selection,
-    StatCalcMode,
-    StatPrecision,
-    SyncLayoutName,
-    Trigger,
-)
-from opdump.plan.kernel_pattern import KernelPattern
-from opdump.plan.layouts import LayoutFacts
-from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
-from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode, WatchedLook
-from opdump.plan.step_set import StepSet
+from typing import TYPE_CHECKING
+
+from opdump.interpreter.late_names import late_names
+
+if TYPE_CHECKING:
+    from opdump.plan.dump_plan import (
+        TRIGGERS,
+        DumpLevel,
+        DumpPlan,
+        ExceptionDetail,
+        FileFormat,
+        OnError,
+        OverflowKind,
+        SavedData,
+        Selection,
+        StatCalcMode,
+        StatPrecision,
+        SyncLayoutName,
+        Trigger,
+    )
+    from opdump.plan.kernel_pattern import KernelPattern
+    from opdump.plan.layouts import LayoutFacts
+    from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
+    from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode, WatchedLook
+    from opdump.plan.step_set import StepSet
 
 __all__ = [
     "DATA",
@@ -61,3 +66,29 @@ __all__ = [
     "Trigger",
     "WatchedLook",
 ]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        ".dump_plan": (
+            "TRIGGERS",
+            "DumpLevel",
+            "DumpPlan",
+            "ExceptionDetail",
+            "FileFormat",
+            "OnError",
+            "OverflowKind",
+            "SavedData",
+            "Selection",
+            "StatCalcMode",
+            "StatPrecision",
+            "SyncLayoutName",
+            "Trigger",
+        ),
+        ".kernel_pattern": ("KernelPattern",),
+        ".layouts": ("LayoutFacts",),
+        ".model_selection": ("Exclusion", "ModelFilter", "ModelSelection", "OperatorRange"),
+        ".modes": ("DATA", "EXCEPTION", "MODES", "OVERFLOW", "WATCH", "Captures", "Mode", "WatchedLook"),
+        ".step_set": ("StepSet",),
+    },
+)

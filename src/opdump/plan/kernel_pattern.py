@@ -15,7 +15,6 @@ from typing import Literal
 
 from opdump.errors import ConfigError
 from opdump.op_types import is_called
-from opdump.plan.bounded_pattern import UnboundedPatternError, matcher_of
 
 _REGEX_HEAD = "name-regex("
 
@@ -39,6 +38,8 @@ class KernelPattern:
         """
         entry = text.replace('"', "").replace(" ", "")
         if entry.startswith(_REGEX_HEAD) and entry.endswith(")"):
+            from opdump.plan.bounded_pattern import UnboundedPatternError, matcher_of
+
             try:
                 is_meant = matcher_of(entry[len(_REGEX_HEAD) : -1])
             except UnboundedPatternError as error:

@@ -11,7 +11,6 @@ from typing import Final, Literal, Protocol
 
 from opdump.errors import ConfigError, ExtensionError
 from opdump.extensions import Registry
-from opdump.plan.nearest import with_nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,8 @@ def facts_of(name: str) -> LayoutFacts:
     try:
         return LAYOUTS.load(name).facts
     except KeyError:
+        from opdump.plan.nearest import with_nearest
+
         known = LAYOUTS.names()
         text = f"layout is {name!r}, expected one of {', '.join(map(repr, known))}"
         raise ConfigError(with_nearest(text, name, known)) from None

@@ -6,18 +6,20 @@ import math
 import os
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.degradation import told
 from opdump.graph import graph_word
 from opdump.records import TensorRecord, shown_shape
-from opdump.reports.computational_graph import GraphSearch, search_lines
 from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
 from opdump.reports.step_rows import StepRows
 from opdump.reports.table import Column, Printer
+
+if TYPE_CHECKING:
+    from opdump.reports.computational_graph import GraphSearch
 
 _SPARE = {"avg": 10, "l2norm": 9}
 _STATISTICS: Final = (*SHOWN, "nan/inf")
@@ -56,7 +58,11 @@ def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
 
 def print_graph_search(printer: Printer, search: GraphSearch | None) -> None:
     """Which model is the computational graph, with an empty line behind; nothing where there is nothing to tell."""
-    lines = list(search_lines(search)) if search is not None else []
+    if search is None:
+        return
+    from opdump.reports.computational_graph import search_lines
+
+    lines = list(search_lines(search))
     for line in (*lines, "") if lines else ():
         printer.text(line)
 

@@ -7,16 +7,18 @@ that grep and awk work on it; `--wide` gives the same on a terminal.
 
 from __future__ import annotations
 
+import builtins
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, TextIO
 
 from opdump import amounts
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _GAP = "  "
 _LEAST = 12
@@ -43,13 +45,27 @@ class Printer:
     """
 
     def __init__(self, stream: TextIO | None = None, *, width: int | None = None, wide: bool = False) -> None:
-        stream = stream or sys.stdout
-        self._terminal = stream.isatty()
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self.width = width if width is not None else self._console.width if self._terminal and not wide else None
+        self._stream = stream or sys.stdout
+        terminal = self._stream.isatty()
+        self._plain = not terminal and not _is_styled_anyway()
+        self.width = width if width is not None else self._console.width if terminal and not wide else None
         self._left_out = 0
 
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(file=self._stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
     def text(self, text: str = "", *, style: str = "") -> None:
+        if (
+            self._plain and text.isprintable()
+        ):  # what rich would write, which takes longer to import than many a dump to read
+            self._stream.write(text + "\n")
+            self._stream.flush()
+            return
+        from rich.text import Text
+
         self._console.print(Text(text, style=style))
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: str = "") -> None:
@@ -102,6 +118,20 @@ class Printer:
             if widths[widest] == _floor(columns[widest], _LEAST):
                 texts.remove(widest)
         return kept
+
+
+def _is_styled_anyway() -> bool:
+    """Whether rich may do more than write text as it is, though the stream is no terminal."""
+    return "FORCE_COLOR" in os.environ or "TTY_COMPATIBLE" in os.environ or hasattr(builtins, "get_ipython")
+
+
+def cell_len(text: str) -> int:
+    """How many cells of a terminal a text takes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich.cells import cell_len as measured
+
+    return measured(text)
 
 
 def _floor(column: Column, least: int) -> int:

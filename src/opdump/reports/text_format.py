@@ -15,7 +15,6 @@ from opdump.reports.dump_tables import (
 from opdump.reports.formats import DumpReport, FindingsReport
 from opdump.reports.shown_part import selected
 from opdump.reports.table import Printer
-from opdump.reports.watch import print_watch
 
 if TYPE_CHECKING:
     from opdump.conversion.overflow import OverflowSearch
@@ -31,6 +30,8 @@ class TextFormat:
         printer = Printer(wide=wide)
         part, catalog = report.part, report.catalog
         if report.watched is not None:
+            from opdump.reports.watch import print_watch
+
             print_watch(printer, report.watched, limit=part.limit)
             return
         executions = selected(catalog, part)

@@ -7,7 +7,20 @@ sink.close()
 
 from __future__ import annotations
 
-from opdump.sink.directory import FILE_MODE, DirectorySink
-from opdump.sink.open_directories import make_directory
+from typing import TYPE_CHECKING
+
+from opdump.interpreter.late_names import late_names
+
+if TYPE_CHECKING:
+    from opdump.sink.directory import FILE_MODE, DirectorySink
+    from opdump.sink.open_directories import make_directory
 
 __all__ = ["FILE_MODE", "DirectorySink", "make_directory"]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        ".directory": ("FILE_MODE", "DirectorySink"),
+        ".open_directories": ("make_directory",),
+    },
+)

@@ -5,7 +5,6 @@ All are hexadecimal, of the elements in C order, little-endian, before any widen
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
 
 def md5(array: npt.NDArray[Any]) -> str:
     """MD5 of the whole buffer."""
+    import hashlib  # only where a digest is taken: it starts OpenSSL
+
     return hashlib.md5(_elements_of(array).view("u1").data, usedforsecurity=False).hexdigest()
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,6 @@ from opdump.statistics.table import OWN, Statistic, one_spelling, statistic
 
 Array = npt.NDArray[Any]
 Values = dict[str, StatisticValue]
-
-_LOG: Final = logging.getLogger("opdump")
 
 
 class ElementStatistics:
@@ -72,6 +69,10 @@ class ElementStatistics:
             if name in OWN:
                 raise
             if name not in self._failed:
+                import logging
+
                 self._failed.add(name)
                 reason = f"{type(error).__name__}: {error}"
-                _LOG.warning("the statistic %r of a tensor is left out: %s (told once)", name, reason)
+                logging.getLogger("opdump").warning(
+                    "the statistic %r of a tensor is left out: %s (told once)", name, reason
+                )

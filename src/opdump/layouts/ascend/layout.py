@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdump.dump_file.names import UNKNOWN_ID
-from opdump.plan import DumpPlan, LayoutFacts
+from opdump.plan import LayoutFacts
 
 if TYPE_CHECKING:
     from opdump.index.runs import RunChoice
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opdump.layouts.ascend.places import Found
     from opdump.layouts.ascend.writer import AscendWriter
     from opdump.layouts.base import Rank, ReadRanks
+    from opdump.plan import DumpPlan
 
 
 class AclLayout:

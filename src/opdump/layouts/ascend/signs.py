@@ -69,7 +69,9 @@ def _in_ranks(path: Path) -> Found:
     devices = []
     for rank in ranks:
         places = find_places(rank.root) if rank.places is None else rank.places
-        if rank.root.name.startswith("rank_") and any(_holds_dump_file(rank.root, place) for place in places):
+        if rank.root.name.startswith("rank_") and any(
+            _holds_dump_file(f"{rank.root}/{place.relative}") for place in places
+        ):
             devices.append(_device(path, rank, places))
     return Found(tuple(devices), ())
 
@@ -87,9 +89,9 @@ def _device(path: Path, rank: RankPlace, places: Sequence[Place]) -> DevicePlace
     return DevicePlaces(root, path if prefix else rank.root.parent, rank.rank_id, found)
 
 
-def _holds_dump_file(root: Path, place: Place) -> bool:
+def _holds_dump_file(directory: str) -> bool:
     try:
-        with os.scandir(root / place.relative) as entries:
+        with os.scandir(directory) as entries:
             return any(parse_dump_name(entry.name) is not None for entry in itertools.islice(entries, _LOOKED_AT))
     except OSError:
         return False  # listing it tells what is wrong

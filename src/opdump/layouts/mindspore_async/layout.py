@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from opdump.dump_file.names import UNKNOWN_ID
 from opdump.layouts.ascend.layout import ACL
-from opdump.plan import DumpPlan, LayoutFacts
+from opdump.plan import LayoutFacts
 
 if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
     from opdump.layouts.base import ReadRanks
     from opdump.layouts.mindspore_async.writer import AsyncWriter
+    from opdump.plan import DumpPlan
 
 
 class AsyncLayout:

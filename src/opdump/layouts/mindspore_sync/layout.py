@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from opdump.errors import UnknownLayoutError
-from opdump.plan import DumpPlan, LayoutFacts, SyncLayoutName
+from opdump.plan import LayoutFacts
 
 if TYPE_CHECKING:
     from opdump.index.writer import RunFacts
     from opdump.layouts.base import ReadRanks
     from opdump.layouts.mindspore_sync.writer import SyncWriter
+    from opdump.plan import DumpPlan, SyncLayoutName
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from opdump.index.reader import BatchRecords, IndexReader
 from opdump.index.runs import Run, RunChoice
 from opdump.index.schema import INDEX_NAME
 from opdump.layouts.base import StepContent, require_run
-from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (
     PayloadWithHeader,
@@ -173,7 +172,7 @@ class RankTree:
         try:
             columns = self._index.columns(batches[0])
             # Executions that share their time stamp may be one, filed in two parts.
-            if columns is None or len(np.unique(columns.timestamps)) < len(columns.timestamps):
+            if columns is None or len({*columns.timestamps.tolist()}) < len(columns.timestamps):
                 return None
             with_summary = columns.with_summary
             for place in self._places_of_step.get(step, ()):
@@ -213,6 +212,8 @@ class RankTree:
     def graph(self, graph_id: int) -> Graph | None:
         """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither."""
         if graph_id not in self._graphs:
+            from opdump.layouts.graph_files.mindspore import decode_ir, decode_pb
+
             name = f"{_GRAPH_STEM}{graph_word(graph_id)}"
             graph = self._decoded(f"{_GRAPHS}/{name}.pb", decode_pb)
             if graph is None:
@@ -222,11 +223,15 @@ class RankTree:
 
     def history(self, graph_id: int) -> tuple[int, ...]:
         """The steps that the execution history of a graph lists; a second run repeats them."""
+        from opdump.layouts.graph_files.mindspore import decode_execution_history
+
         name = f"{_ORDERS}/{_HISTORY_STEM}{graph_word(graph_id)}.csv"
         return self._decoded(name, decode_execution_history) or ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
         """The operators of a graph, in the order that was known when the graph was filed."""
+        from opdump.layouts.graph_files.mindspore import decode_execution_order
+
         name = f"{_ORDERS}/{_ORDER_STEM}{graph_word(graph_id)}.csv"
         return self._decoded(name, decode_execution_order) or ()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdump.errors import UnknownLayoutError
-from opdump.plan import DumpPlan, LayoutFacts
+from opdump.plan import LayoutFacts
 
 if TYPE_CHECKING:
     from opdump.index.runs import RunChoice
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opdump.layouts.base import Rank, ReadRanks
     from opdump.layouts.mindspore_sync.locate import RankPlace
     from opdump.layouts.packed.writer import PackedWriter
+    from opdump.plan import DumpPlan
 
 _ELEMENTS = "elements"
 
