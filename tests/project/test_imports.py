@@ -99,6 +99,16 @@ def test_every_name_that_a_package_offers_is_there(package: str) -> None:
     module = importlib.import_module(f"opdump.{package}")
     for name in module.__all__:
         assert getattr(module, name) is not None or name == "NATIVE_FOLLOWER"
+    code = f"""
+import importlib, pkgutil, types
+import opdump.{package} as package
+for each in pkgutil.iter_modules(package.__path__):
+    if each.name != "_native":
+        importlib.import_module(f"opdump.{package}.{{each.name}}")
+for name in package.__all__:
+    assert not isinstance(getattr(package, name), types.ModuleType), name
+"""
+    assert f"opdump.{package}" in _modules_after(code)  # no module took the place of a name
     with pytest.raises(AttributeError, match=f"module 'opdump.{package}' has no attribute 'nothing'"):
         _ = module.nothing
 
