@@ -312,8 +312,8 @@ NB_MODULE(_native, m) {
            "prototype"_a, "classes"_a, "digests"_a = nb::none(), "seen"_a = nb::none(), "place"_a = nb::none())
       .def("take_all", &BatchSummarizer::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
   nb::class_<opdump::Follower>(m, "Follower")
-      .def(nb::init<nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle>(), "table"_a, "classes"_a,
-           "seen"_a.none(), "place"_a.none(), "host"_a)
+      .def(nb::init<nb::handle, const nb::tuple&, nb::handle, nb::handle, bool, bool, nb::handle>(), "table"_a,
+           "classes"_a, "seen"_a.none(), "place"_a.none(), "files_inputs"_a, "files_outputs"_a, "host"_a)
       .def("start", &opdump::Follower::start, "lesson"_a, "position"_a, "nodes"_a, "order"_a, "timestamp"_a)
       .def("resume", &opdump::Follower::resume, "place"_a, "nodes"_a, "order"_a, "timestamp"_a)
       .def("suspend", &opdump::Follower::suspend)

@@ -47,8 +47,11 @@ class Busy {
 
 }  // namespace
 
-Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, nb::handle host)
+Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, bool files_inputs,
+                   bool files_outputs, nb::handle host)
     : tensors_(table, classes, nb::none(), seen, place),
+      files_inputs_(files_inputs),
+      files_outputs_(files_outputs),
       host_(nb::borrow(host)),
       missed_(owned(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type)))),
       tensor_class_(nb::borrow(classes[0])),
@@ -239,7 +242,8 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
-  read(found_, views_, now_.inputs);
+  new_rows_.clear();
+  if (files_inputs_) read(found_, views_, now_.inputs);
   note_step();
   if (generation != generation_) return differs("thread");
   begins(known.link);
@@ -270,7 +274,8 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
     if (!observe(found_[i], is_counted, false, nullptr, slot, views_[i])) return false;
     if (!slot.is_same(known.outputs[i])) return false;
   }
-  read(found_, views_, now_.outputs);
+  new_rows_.clear();
+  if (files_outputs_) read(found_, views_, now_.outputs);
   if (generation != generation_) return false;
   commit(false);
   in_operator_ = false;
@@ -379,6 +384,7 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     Slot& slot = now_.outputs[0];
     found_.assign(1, {0, 0, tensor.ptr()});
     if (!observe(found_[0], false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
+    new_rows_.clear();
     read(found_, views_, now_.outputs);
     note_step();
     if (generation != generation_) return false;

@@ -31,8 +31,10 @@ enum class EventKind : int {
 
 class Follower {
  public:
-  // `host` has the functions and tables that are asked for in the constructor, by these names.
-  Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, nb::handle host);
+  // Of the sides of an operator whose tensors are filed, inputs or outputs, summaries are taken. `host` has the
+  // functions and tables that are asked for in the constructor, by these names.
+  Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, bool files_inputs,
+           bool files_outputs, nb::handle host);
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
@@ -58,8 +60,8 @@ class Follower {
   bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
             const nb::set& constants);
   // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
-  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of inputs and
-  // outputs; None where it cannot be followed.
+  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of those inputs
+  // and outputs that are filed; None where it cannot be followed.
   nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
   nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
   void learn_other();
@@ -107,7 +109,7 @@ class Follower {
     size_t argument = 0;
     int code = 0;
     std::vector<int64_t> dimensions;  // sizes, then strides
-    int64_t storage = 0;
+    int64_t storage = 0;              // what no record tells is not looked at
     int64_t offset = 0;
     int64_t version = 0;
     nb::object source;
@@ -155,6 +157,7 @@ class Follower {
   bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
                   std::vector<Found>& found) const;
   bool observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
+  void locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot);
   nb::object source_of(const nb::object& key, PyObject* tensor);
   void note(PyObject* tensor, const nb::object& source);
   void hold(const nb::object& key, const nb::object& storage);
@@ -177,6 +180,7 @@ class Follower {
   static PyObject* named(nb::handle kwargs);
 
   PlainTensors tensors_;
+  const bool files_inputs_, files_outputs_;
   nb::object host_, missed_;
   // Of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,

@@ -15,7 +15,7 @@ from opdump.adapters.torch.following import Following
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.records import OpRecord, TensorRecord
 from tests.torch.answers import answer_of, differences
-from tests.torch.repeating_programs import FOLLOWED, PROGRAMS
+from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
 pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compiled kernels nothing is followed")
 
@@ -56,7 +56,7 @@ def captured(
 ) -> dict[str, bytes]:
     monkeypatch.setenv("OPDUMP_FOLLOW", follow)
     torch.manual_seed(11)
-    with opdump.capture(path=path, iteration="all", saved_data="statistic", **options) as dump:
+    with opdump.capture(path=path, **{"iteration": "all", "saved_data": "statistic", **options}) as dump:
         answer = answer_of(program)
     assert dump.report is not None
     (path / "report").write_text(
@@ -65,15 +65,46 @@ def captured(
     return answer
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "inputs": {"outputs": False},
+    "outputs": {"inputs": False},
+}
+"""Dumps of something else than statistics of inputs and outputs."""
+
+
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_followed_step_is_filed_as_a_recorded_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
 ) -> None:
+    both_are_alike(name, {}, tmp_path, monkeypatch, followed)
+
+
+@pytest.mark.sampled(5, each="kind")
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_so_is_a_step_of_which_something_else_is_filed(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    both_are_alike(name, KINDS[kind], tmp_path, monkeypatch, followed)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_most_steps_are_followed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    captured(PROGRAMS["inference"], tmp_path, monkeypatch, "strict", **KINDS[kind])
+    assert followed["following"] > STEPS / 2, followed
+
+
+def both_are_alike(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    """The dumps of a program whose steps are followed, and are not."""
     program = PROGRAMS[name]
     torch.manual_seed(11)
     plain = answer_of(program)
     for follow in ("0", "strict"):  # from one line: it is in the records
-        answer = captured(program, tmp_path / follow, monkeypatch, follow)
+        answer = captured(program, tmp_path / follow, monkeypatch, follow, **options)
         assert not differences(plain, answer)
         assert bool(followed) == (follow != "0")
     one, other = records_of(tmp_path / "0"), records_of(tmp_path / "strict")

@@ -80,6 +80,8 @@ class Follower:
         classes: tuple[type, ...],
         seen: SeenTensors | None,
         place: Callable[[Any], tuple[int, int] | None] | None,
+        files_inputs: bool,
+        files_outputs: bool,
         host: Any,
     ) -> None: ...
     def start(self, lesson: int, position: Any, nodes: Any, order: int, timestamp: int) -> None: ...

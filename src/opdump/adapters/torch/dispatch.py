@@ -84,7 +84,7 @@ class CaptureMode(RecordingMode):
         self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
         self.models = models
         self.storages = Storages() if storages is None else storages
-        self.provenance = Provenance(self.storages)
+        self.provenance = Provenance(self.storages, are_read=plan.inputs)
         self._foreign: dict[type, bool] = {}
         self.watches: Watches | None = None
         if plan.mode.watches:
@@ -131,8 +131,6 @@ class CaptureMode(RecordingMode):
             and self._reads_all
             and not (self._judges or self._calls_only or self.failures or self.watches or self.models)
             and self._in_graph is None
-            and plan.inputs
-            and plan.outputs
             and plan.devices is None
             and plan.selection == "all"
             and plan.checks is None
@@ -427,7 +425,7 @@ class CaptureMode(RecordingMode):
         if not site.described:
             self._describe(op, site, schema, running.inputs, outputs)
         if self.following is not None:
-            self.following.learns(site, args, kwargs, result)
+            self.following.learns(site, args, kwargs, outputs, result)
 
     def _forget_written(self, schema: OperatorSchema, inputs: Sequence[LiveTensor]) -> None:
         """What the operator has written into is read anew."""

@@ -148,7 +148,10 @@ class Following:
         self.storages = storages
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
         assert NATIVE_FOLLOWER is not None, "`is_available` asks first"
-        self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
+        plan = mode.recorder.plan
+        self._follower = NATIVE_FOLLOWER(
+            self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, plan.inputs, plan.outputs, self
+        )
         self.follow: Callable[..., Any] = self._follower.follow
         self.missed: Final = self._follower.missed
         mode.recorder.gather = self.gather
@@ -410,7 +413,9 @@ class Following:
             self._is_spoilt = True
         self._event = event
 
-    def learns(self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def learns(
+        self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Sequence[Found], result: Any
+    ) -> None:
         """The operator has run, and its outputs were read."""
         if self.state != "learning":
             self.passed(site)
@@ -424,7 +429,7 @@ class Following:
             return
         taken = self.recorder.taken[self._taken :]
         event.tensors, event.inputs = taken, sum(entry.io == "input" for entry in taken)
-        sources = [site.source(entry.slot) for entry in taken[event.inputs :]]
+        sources = [site.source(slot) for slot, _, _ in outputs]
         self._learned(event, self._follower.learn(args, kwargs, result, event.link, sources))
 
     def learns_listed(
