@@ -4,8 +4,8 @@
 
 One process, one torch thread; ten minutes. Printed is the ratio to the plain step, in CPU seconds of the process (a disk is waited for by
 others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `empty mode` records nothing: a
-dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `not followed` are statistics
-where steps that repeat are recorded in Python as all others (OPDUMP_FOLLOW=0). `tensors` and `packed` are
+dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `not followed` are statistics,
+and `md5 not followed` those with digests, where steps that repeat are recorded in Python as all others (OPDUMP_FOLLOW=0). `tensors` and `packed` are
 tensors and statistics, with a file for each tensor and with one file for all (`layout="packed"`); the files are removed again.
 """
 
@@ -44,6 +44,7 @@ _KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
     "statistics": {"saved_data": "statistic", "statistic_category": _ALL},
     "not followed": {"saved_data": "statistic", "statistic_category": _ALL},
     "+ md5": {"saved_data": "statistic", "statistic_category": (*_ALL, "md5")},
+    "md5 not followed": {"saved_data": "statistic", "statistic_category": (*_ALL, "md5")},
     "tensors": {"saved_data": "full", "statistic_category": _ALL},
     "packed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
 }
@@ -108,7 +109,7 @@ def under(kind: str) -> Iterator[None]:
         return
     options = _KINDS[kind]
     root = Path(tempfile.mkdtemp(prefix="opdump-table-"))
-    os.environ["OPDUMP_FOLLOW"] = "0" if kind == "not followed" else ""
+    os.environ["OPDUMP_FOLLOW"] = "0" if kind.endswith("not followed") else ""
     try:
         with nullcontext() if options is None else opdump.capture(path=root, **{"iteration": "all", **options}):
             yield

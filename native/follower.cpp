@@ -47,9 +47,9 @@ class Busy {
 
 }  // namespace
 
-Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, bool files_inputs,
-                   bool files_outputs, nb::handle host)
-    : tensors_(table, classes, nb::none(), seen, place),
+Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place,
+                   bool files_inputs, bool files_outputs, nb::handle host)
+    : tensors_(table, classes, digests, seen, place),
       files_inputs_(files_inputs),
       files_outputs_(files_outputs),
       host_(nb::borrow(host)),

@@ -31,10 +31,10 @@ enum class EventKind : int {
 
 class Follower {
  public:
-  // Of the sides of an operator whose tensors are filed, inputs or outputs, summaries are taken. `host` has the
-  // functions and tables that are asked for in the constructor, by these names.
-  Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, bool files_inputs,
-           bool files_outputs, nb::handle host);
+  // Of the sides of an operator whose tensors are filed, inputs or outputs, summaries and digests are taken. `host` has
+  // the functions and tables that are asked for in the constructor, by these names.
+  Follower(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place,
+           bool files_inputs, bool files_outputs, nb::handle host);
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;

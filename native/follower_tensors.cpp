@@ -121,7 +121,7 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
 void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots) {
   for (size_t i = 0; i < found.size(); ++i) {
     const bool has_numbers = !slots[i].is_empty && !slots[i].is_unwritten;
-    const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i]).row) : -1;
+    const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i])) : -1;
     new_rows_.push_back(row);
   }
 }

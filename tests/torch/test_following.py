@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -12,8 +14,10 @@ import torch
 
 import opdump
 from opdump.adapters.torch.following import Following
+from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.records import OpRecord, TensorRecord
+from opdump.statistics.table import STATISTICS
 from tests.torch.answers import answer_of, differences
 from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
@@ -47,6 +51,18 @@ def records_of(path: Path) -> list[tuple[Any, ...]]:
     return found
 
 
+def tables_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each `statistic.csv`, but for time stamps."""
+    found = {}
+    for each in path.rglob("statistic.csv"):
+        with each.open(newline="") as file:
+            rows = [*csv.reader(file)]
+        at = rows[0].index("Timestamp")
+        found[str(each.relative_to(path))] = [(*row[:at], *row[at + 1 :]) for row in rows]
+    assert found
+    return found
+
+
 def _facts(record: OpRecord | TensorRecord, *without: str) -> tuple[Any, ...]:
     return tuple(repr(getattr(record, each.name)) for each in fields(record) if each.name not in without)
 
@@ -68,6 +84,8 @@ def captured(
 KINDS: dict[str, dict[str, Any]] = {
     "inputs": {"outputs": False},
     "outputs": {"inputs": False},
+    "md5": {"statistic_category": ["max", "l2norm", "md5"]},
+    "digests": {"statistic_category": ["avg", "md5", "hash:sha1", "xxh3"]},
 }
 """Dumps of something else than statistics of inputs and outputs."""
 
@@ -96,6 +114,35 @@ def test_most_steps_are_followed(
     assert followed["following"] > STEPS / 2, followed
 
 
+def test_digests_of_followed_steps_are_those_of_hashlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    captured(PROGRAMS["inference"], tmp_path, monkeypatch, "strict", **KINDS["digests"])
+    assert followed["following"] > STEPS / 2, followed
+    torch.manual_seed(11)
+    of_last = {
+        tensor.op.step: tensor.statistics
+        for tensor in opdump.open(tmp_path).tensors()
+        if tensor.op.op_type == "addmm" and tensor.io == "output"
+    }
+    for step, result in enumerate(PROGRAMS["inference"]()):
+        elements = result.numpy().tobytes()
+        assert of_last[step]["md5"] == hashlib.md5(elements, usedforsecurity=False).hexdigest()
+        assert of_last[step]["hash:sha1"] == hashlib.sha1(elements, usedforsecurity=False).hexdigest()
+
+
+def test_what_a_package_adds_to_summaries_is_in_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from opdump.statistics import Statistic\nSPAN = Statistic(heading='Span', of_summary=lambda s: s.max - s.min)"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(STATISTICS._parts(), "span", Listed("opdump.statistics", "span", "odd:SPAN"))
+    monkeypatch.setattr(STATISTICS, "_loaded", {**STATISTICS._loaded})
+    captured(PROGRAMS["inference"], tmp_path / "dump", monkeypatch, "strict", statistic_category=["max", "min", "span"])
+    for tensor in opdump.open(tmp_path / "dump").tensors():
+        assert tensor.statistics["span"] == tensor.statistics["max"] - tensor.statistics["min"]
+
+
 def both_are_alike(
     name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
 ) -> None:
@@ -111,6 +158,7 @@ def both_are_alike(
     assert len(one) == len(other)
     for expected, found in zip(one, other, strict=True):
         assert found == expected
+    assert tables_of(tmp_path / "0") == tables_of(tmp_path / "strict")
     assert (tmp_path / "0/report").read_text() == (tmp_path / "strict/report").read_text()
     if name in FOLLOWED:
         assert followed["events"] > len(one) / 30, followed

@@ -54,7 +54,7 @@ from opdump.recorder.step_parts import (
 )
 from opdump.recorder.tally import Tally
 from opdump.recorder.writers import StepWriter, SupportsHistory
-from opdump.records import IO, OpRecord, SkipReason
+from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 from opdump.statistics import ElementStatistics, Extremes
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
 from opdump.verdict import Verdict
@@ -112,7 +112,7 @@ class Recorder:
         """The same reader where it takes all tensors of a side at once."""
         self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
         """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
-        if self._checks is not None or plan.save_kernel_args or self._statistics.of_summary:
+        if not self.takes_runs:
             self._blocks_of = None
         self._parts: list[TakenPart] = []
         """What was recorded of the step before `_ops` and `taken`."""
@@ -223,6 +223,11 @@ class Recorder:
             facts, rows = self._blocks_of.take_block(tensors)
             pattern = sequence.pattern(facts)
             self.add_run(BlockRun(pattern, step, timestamps, rows[pattern.tensor_places]))
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether `add_run` may be called: nobody looks at the operators and tensors of a run one by one."""
+        return self._checks is None and not self.plan.save_kernel_args and not self._statistics.of_summary
 
     def add_run(self, run: BlockRun) -> None:
         """Appends operators that ran one after the other; the reader has their summaries."""
@@ -362,8 +367,10 @@ class Recorder:
         settle(self.reader, singles.tensors, self._statistics)
         summaries: npt.NDArray[np.float64] | None = None
         extremes: Mapping[int, Extremes] = {}
+        others: Mapping[int, Mapping[str, StatisticValue]] = {}
         if runs and isinstance(self.reader, SupportsRows):
             summaries, extremes = self.reader.block_summaries(), self.reader.block_extremes()
+            others = self.reader.block_others()
         steps = steps_of(parts)
         if counted:
             steps.add(step)
@@ -373,7 +380,12 @@ class Recorder:
         try:
             is_only = len(steps) == 1
             records = [
-                (number, *records_of_step(parts, number, is_only=is_only, summaries=summaries, extremes=extremes))
+                (
+                    number,
+                    *records_of_step(
+                        parts, number, is_only=is_only, summaries=summaries, extremes=extremes, others=others
+                    ),
+                )
                 for number in sorted(steps)
             ]
             ended = EndedStep(step, steps, parts, records, counted)

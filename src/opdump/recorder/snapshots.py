@@ -116,7 +116,7 @@ class TensorSnapshot:
         self.row = -1
         self.table: Any = None
         self.digest = -1
-        """The number of its MD5 where the reader takes that of many tensors together; `others` has it once they are settled."""
+        """The number of its digests where the reader takes those of many tensors together and knows them by this; `others` has them once they are settled."""
         self.others: dict[str, StatisticValue] | None = None
         """Statistics that a summary does not give: digests, and those of packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None
@@ -280,6 +280,9 @@ class SupportsRows(Protocol):
 
     def block_extremes(self) -> Mapping[int, Extremes]:
         """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
+
+    def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
+        """What summaries do not give, by such a row: digests."""
 
 
 @runtime_checkable

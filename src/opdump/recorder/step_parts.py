@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.recorder.snapshots import TensorSnapshot
-from opdump.records import FiledTensor, OpRecord, SkipReason
+from opdump.records import FiledTensor, OpRecord, SkipReason, StatisticValue
 from opdump.statistics import Extremes
 from opdump.step_columns import BlockRun, Singles, StepColumns
 
@@ -116,8 +116,9 @@ def records_of_step(
     is_only: bool,
     summaries: npt.NDArray[np.float64] | None,
     extremes: Mapping[int, Extremes],
+    others: Mapping[int, Mapping[str, StatisticValue]],
 ) -> tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]:
-    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `summaries` and `extremes`: those of blocks, where some ran."""
+    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `summaries`, `extremes` and `others`: those of blocks, where some ran."""
     if not is_only:
         # Threads share one count of steps: what another thread ran belongs to the step that it was in.
         parts = [
@@ -130,5 +131,5 @@ def records_of_step(
     if summaries is None or not any(isinstance(part, BlockRun) for part in parts):
         singles = merged(parts)
         return singles.ops, singles.tensors, [entry.file for entry in singles.tensors]
-    columns = StepColumns(parts, summaries, extremes)
+    columns = StepColumns(parts, summaries, extremes, others)
     return columns.ops, columns.tensors, [None] * len(columns.tensors)  # where blocks are taken, no elements are

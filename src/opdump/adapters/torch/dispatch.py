@@ -120,7 +120,7 @@ class CaptureMode(RecordingMode):
 
     @property
     def records_summaries_alone(self) -> bool:
-        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries."""
+        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries and digests."""
         plan, recorder = self._plan, self._recorder
         reader = recorder.reader
         return (
@@ -133,8 +133,7 @@ class CaptureMode(RecordingMode):
             and self._in_graph is None
             and plan.devices is None
             and plan.selection == "all"
-            and plan.checks is None
-            and not plan.save_kernel_args
+            and recorder.takes_runs
         )
 
     @records_failures

@@ -150,7 +150,13 @@ class Following:
         assert NATIVE_FOLLOWER is not None, "`is_available` asks first"
         plan = mode.recorder.plan
         self._follower = NATIVE_FOLLOWER(
-            self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, plan.inputs, plan.outputs, self
+            self._reader.table,
+            PLAIN_CLASSES,
+            self._reader.digests,
+            *self._reader.seen_and_place,
+            plan.inputs,
+            plan.outputs,
+            self,
         )
         self.follow: Callable[..., Any] = self._follower.follow
         self.missed: Final = self._follower.missed
