@@ -118,11 +118,21 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
   return true;
 }
 
-void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots) {
+void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots,
+                    bool is_filed) {
+  new_rows_.clear();
+  new_kept_.clear();
+  if (!is_filed) return;
   for (size_t i = 0; i < found.size(); ++i) {
     const bool has_numbers = !slots[i].is_empty && !slots[i].is_unwritten;
     const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i])) : -1;
     new_rows_.push_back(row);
+    if (!files_elements_) continue;
+    if (has_numbers) {
+      keep(views[i]);
+    } else {
+      new_kept_.push_back({nullptr, -1});
+    }
   }
 }
 

@@ -105,6 +105,30 @@ class BlockPattern:
         return Counter(skip for skip in skips if skip)
 
 
+def ran(op: OpRecord, timestamp: int, step: int, rank_id: int | None = None, later: int = 0) -> OpRecord:
+    """The operator at another time."""
+    return OpRecord(
+        op.op_type,
+        op.op_name,
+        timestamp,
+        step,
+        op.net_name,
+        op.graph_id,
+        op.rank_id if rank_id is None else rank_id,
+        op.device_id,
+        op.task_id,
+        op.stream_id,
+        op.order + later,
+        op.occurrence,
+        op.phase,
+        op.kernel,
+        op.forward_op,
+        op.stack,
+        op.arguments,
+        op.skip,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockRun:
     """One run of a block."""
@@ -117,6 +141,8 @@ class BlockRun:
     """Of each slot the row of its summary, among those that a `StepColumns` is given."""
     rank_id: int | None = None
     """None where the operators say it."""
+    files: Sequence[str | None] | None = None
+    """Of each slot where its elements are; None where none were filed."""
     later: int = 0
     """By how much the operators run later in the step than they say."""
 
@@ -127,27 +153,7 @@ class BlockRun:
 
     def op(self, place: int) -> OpRecord:
         """The record of an operator."""
-        op = self.pattern.sequence.ops[place]
-        return OpRecord(
-            op.op_type,
-            op.op_name,
-            self.timestamps[place],
-            self.step,
-            op.net_name,
-            op.graph_id,
-            op.rank_id if self.rank_id is None else self.rank_id,
-            op.device_id,
-            op.task_id,
-            op.stream_id,
-            op.order + self.later,
-            op.occurrence,
-            op.phase,
-            op.kernel,
-            op.forward_op,
-            op.stack,
-            op.arguments,
-            op.skip,
-        )
+        return ran(self.pattern.sequence.ops[place], self.timestamps[place], self.step, self.rank_id, self.later)
 
     def records(self) -> list[OpRecord]:
         """The records of all operators."""

@@ -16,6 +16,7 @@ import opdump
 from opdump.adapters.torch.following import Following
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
+from opdump.layouts.packed.payload import PackedPayload
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics.table import STATISTICS
 from tests.torch.answers import answer_of, differences
@@ -45,10 +46,19 @@ def records_of(path: Path) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = [_facts(each.op, "timestamp") for each in dump.ops()]
     for tensor in dump.tensors(include_skipped=True):
         op = tensor.op
-        found.append(
-            (op.step, op.order, op.op_name, *_facts(tensor, "op", "statistics"), repr(dict(tensor.statistics)))
-        )
+        facts = _facts(tensor, "op", "statistics", "payload")
+        found.append((op.step, op.order, op.op_name, *facts, repr(dict(tensor.statistics)), *_elements(tensor)))
     return found
+
+
+def _elements(tensor: TensorRecord) -> tuple[Any, ...]:
+    """Where the elements of a tensor are, the name that they have there but for the time stamp, and they themselves."""
+    payload = tensor.payload
+    if not isinstance(payload, PackedPayload):
+        assert payload is None
+        return ()
+    name = payload.header().name.replace(str(tensor.op.timestamp), "")
+    return payload.relative, payload.offset, name, payload.to_host().tobytes()
 
 
 def tables_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
@@ -59,7 +69,6 @@ def tables_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
             rows = [*csv.reader(file)]
         at = rows[0].index("Timestamp")
         found[str(each.relative_to(path))] = [(*row[:at], *row[at + 1 :]) for row in rows]
-    assert found
     return found
 
 
@@ -85,6 +94,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "inputs": {"outputs": False},
     "outputs": {"inputs": False},
     "md5": {"statistic_category": ["max", "l2norm", "md5"]},
+    "elements": {"saved_data": "full", "layout": "packed"},
     "digests": {"statistic_category": ["avg", "md5", "hash:sha1", "xxh3"]},
 }
 """Dumps of something else than statistics of inputs and outputs."""
@@ -129,6 +139,14 @@ def test_digests_of_followed_steps_are_those_of_hashlib(
         elements = result.numpy().tobytes()
         assert of_last[step]["md5"] == hashlib.md5(elements, usedforsecurity=False).hexdigest()
         assert of_last[step]["hash:sha1"] == hashlib.sha1(elements, usedforsecurity=False).hexdigest()
+
+
+def test_a_bound_leaves_out_the_same_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    both_are_alike("plain", {**KINDS["elements"], "max_disk": "1100kB"}, tmp_path, monkeypatch, followed)
+    tensors = opdump.open(tmp_path / "strict").tensors()
+    assert len({tensor.payload is None for tensor in tensors}) == 2
 
 
 def test_what_a_package_adds_to_summaries_is_in_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,13 @@ class Elements:
         """A file that holds all of them already (`HostPayload.npy`)."""
         self.file: str | None = None
 
+    @classmethod
+    def filed_as(cls, file: str | None) -> Elements:
+        """Those that are in that file already."""
+        elements = cls(np.empty(0))
+        elements.filed(file)
+        return elements
+
     @property
     def are_held(self) -> bool:
         """Whether they are in memory, or on their way there."""
@@ -283,6 +290,15 @@ class SupportsRows(Protocol):
 
     def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
         """What summaries do not give, by such a row: digests."""
+
+
+def block_numbers(
+    reader: Reader,
+) -> tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]] | None:
+    """What it knows of the tensors of blocks; None where it takes none."""
+    if not isinstance(reader, SupportsRows):
+        return None
+    return reader.block_summaries(), reader.block_extremes(), reader.block_others()
 
 
 @runtime_checkable

@@ -79,7 +79,7 @@ class TensorReader:
         alone = self._element_statistics.digests_alone
         self.digests = DigestBatch(alone) if alone and statistics else None
         """Of tensors that the taker takes."""
-        self._by_row: Mapping[int, dict[str, StatisticValue]] = {}
+        self._by_row: Mapping[int, Mapping[str, StatisticValue]] = {}
         """What was asked of `digests` last."""
         summaries_alone = (
             not elements and not device_extremes and (self.digests is not None or not self._element_statistics)
@@ -98,6 +98,12 @@ class TensorReader:
         return self._taker is not None
 
     @property
+    def takes_elements_too(self) -> bool:
+        """Whether nothing but a summary and a copy of all elements is taken of a tensor on the host."""
+        is_plain = self._sample is None and not (self._device_extremes or self._element_statistics)
+        return self._elements and self._statistics and is_plain and self._accelerators.reads_host and _DESCRIBES_TENSORS
+
+    @property
     def table(self) -> SummaryTable:
         """The summaries of the step, by rows."""
         return self._table
@@ -114,10 +120,10 @@ class TensorReader:
     def block_extremes(self) -> Mapping[int, Extremes]:
         return {}
 
-    def block_others(self) -> Mapping[int, dict[str, StatisticValue]]:
+    def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
         digests = self.digests
         if digests is not None and len(self._by_row) != len(digests):  # no row has two
-            self._by_row = {**digests.by_row()}
+            self._by_row = digests.by_row()
         return self._by_row
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
@@ -208,7 +214,7 @@ class TensorReader:
         if others:
             for taken in entries:
                 if taken.table is table and taken.row in others:
-                    taken.others = others[taken.row]
+                    taken.others = dict(others[taken.row])
         rows = [make(row) for row in table.rows().tolist()]
         return [
             rows[taken.row] if taken.table is table else (None if taken.table is None else device.summary(taken.row))
