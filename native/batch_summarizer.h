@@ -40,8 +40,8 @@ class BatchSummarizer {
   }
 
  private:
-  enum Place { kDtype, kShape, kSize, kRow, kTable, kDigest, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
-  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table", "digest",
+  enum Place { kDtype, kShape, kSize, kRow, kTable, kOp, kIo, kSlot, kArgument, kSource, kPlaces };
+  static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table",
                                                   "op",    "io",    "slot",      "argument", "source"};
 
   // Null where it must be looked at otherwise.
@@ -56,13 +56,12 @@ class BatchSummarizer {
       if (size == nullptr) nb::raise_python_error();
       PyTuple_SET_ITEM(shape.ptr(), d, size);
     }
-    const Read read = tensors_.read(tensor, view);
+    const size_t row = tensors_.read(tensor, view);
     nb::object taken = prototype_.copy();
-    if (tensors_.takes_digests()) set(taken, kDigest, nb::int_(read.digest).ptr());
     set(taken, kDtype, dtype);
     set(taken, kShape, shape.ptr());
     set(taken, kSize, nb::int_(view.bytes).ptr());
-    set(taken, kRow, nb::int_(read.row).ptr());
+    set(taken, kRow, nb::int_(row).ptr());
     set(taken, kTable, tensors_.table());
     return taken;
   }

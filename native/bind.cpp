@@ -299,8 +299,9 @@ NB_MODULE(_native, m) {
   nb::class_<Digests>(m, "DigestBatch")
       .def(nb::init<const std::vector<std::string>&, int64_t, bool>(), "names"_a, "capacity"_a = int64_t{1} << 28,
            "with_instructions"_a = true)
-      .def("add", &Digests::add_pointer, "pointer"_a, "byte_count"_a, "item"_a = 1)
+      .def("add", &Digests::add_pointer, "pointer"_a, "byte_count"_a, "item"_a = 1, "row"_a = -1)
       .def("digests", &Digests::digests, "number"_a)
+      .def("by_row", &Digests::by_row)
       .def("clear", &Digests::clear)
       .def("__len__", &Digests::size);
   nb::class_<opdump::Seen>(m, "SeenTensors")
@@ -313,12 +314,14 @@ NB_MODULE(_native, m) {
            "prototype"_a, "classes"_a, "digests"_a = nb::none(), "seen"_a = nb::none(), "place"_a = nb::none())
       .def("take_all", &BatchSummarizer::take_all, "op"_a.none(), "io"_a, "lives"_a, "entries"_a, "other"_a);
   nb::class_<opdump::Follower>(m, "Follower")
-      .def(nb::init<nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle>(), "table"_a, "classes"_a,
-           "seen"_a.none(), "place"_a.none(), "host"_a)
+      .def(nb::init<nb::handle, const nb::tuple&, nb::handle, nb::handle, nb::handle, bool, bool, bool, nb::handle>(),
+           "table"_a, "classes"_a, "digests"_a.none(), "seen"_a.none(), "place"_a.none(), "files_inputs"_a,
+           "files_outputs"_a, "files_elements"_a, "host"_a)
       .def("start", &opdump::Follower::start, "lesson"_a, "position"_a, "nodes"_a, "order"_a, "timestamp"_a)
       .def("resume", &opdump::Follower::resume, "place"_a, "nodes"_a, "order"_a, "timestamp"_a)
       .def("suspend", &opdump::Follower::suspend)
       .def("take", &opdump::Follower::take)
+      .def("take_elements", &opdump::Follower::take_elements)
       .def("follow", &opdump::Follower::follow, "func"_a, "types"_a, "args"_a, "kwargs"_a.none())
       .def("follow_value", &opdump::Follower::follow_value, "name"_a, "graph_id"_a, "tensor"_a)
       .def("forget", &opdump::Follower::forget, "lesson"_a)

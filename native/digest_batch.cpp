@@ -9,9 +9,6 @@
 
 namespace opdump {
 
-namespace {
-
-// The elements as adjacent bytes in C order; null where they do not lie so.
 const uint8_t* dense_bytes(const StridedElements& tensor) {
   int64_t stride = tensor.item;
   for (int d = tensor.dimensions - 1; d >= 0; --d) {
@@ -20,6 +17,8 @@ const uint8_t* dense_bytes(const StridedElements& tensor) {
   }
   return static_cast<const uint8_t*>(tensor.elements);
 }
+
+namespace {
 
 void gather(const StridedElements& tensor, uint8_t* to) {
   int64_t dense[kMaxDimensions];
@@ -45,6 +44,8 @@ std::string hexadecimal(uint64_t number) {
 }
 
 }  // namespace
+
+void copy_dense(const StridedElements& tensor, const uint8_t* dense, uint8_t* to) { copy(tensor, dense, 0, to); }
 
 DigestBatch::DigestBatch(const std::vector<std::string>& names, int64_t capacity, bool with_instructions) {
   for (const std::string& name : names) {

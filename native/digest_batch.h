@@ -21,6 +21,11 @@ struct StridedElements {
   int64_t count;
 };
 
+// The elements as adjacent bytes in C order; null where they do not lie so.
+const uint8_t* dense_bytes(const StridedElements& tensor);
+// Copies them in C order; `dense` is what `dense_bytes` gives.
+void copy_dense(const StridedElements& tensor, const uint8_t* dense, uint8_t* to);
+
 // MindSpore hashes in slices of so many elements, and then the hexadecimal digests of the slices, joined.
 constexpr int64_t kSha1Slice = 20480;
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "addressed.h"
@@ -17,16 +18,19 @@ namespace opdump {
 class Digests {
  public:
   Digests(const std::vector<std::string>& names, int64_t capacity, bool with_instructions)
-      : names_(names), batch_(names, capacity, with_instructions) {}
+      : batch_(names, capacity, with_instructions) {
+    for (const std::string& name : names) names_.push_back(nb::str(name.c_str()));
+  }
 
-  // `steps` in elements.
+  // `steps` in elements; `row`: that of the tensor's summary, -1 without one.
   size_t add(const void* elements, int64_t item, int dimensions, const int64_t* sizes, const int64_t* steps,
-             int64_t count) {
+             int64_t count, int64_t row) {
     int64_t strides[kMaxDimensions];
     for (int d = 0; d < dimensions; ++d) strides[d] = steps[d] * item;
     const auto take = [&] {
       const std::lock_guard<std::mutex> hold(mutex_);
       const size_t number = batch_.add({elements, item, dimensions, sizes, strides, count});
+      if (row >= 0) rows_.emplace_back(row, number);
       note();
       return number;
     };
@@ -35,14 +39,14 @@ class Digests {
     return take();
   }
 
-  size_t add_pointer(uintptr_t pointer, int64_t bytes, int64_t item) {
+  size_t add_pointer(uintptr_t pointer, int64_t bytes, int64_t item, int64_t row) {
     require_adjacent(pointer, bytes);
     if (item < 1 || bytes % item != 0) {
       throw nb::value_error(
           (std::to_string(bytes) + " bytes are no elements of " + std::to_string(item) + " bytes").c_str());
     }
     const int64_t count = bytes / item, one = 1;
-    return add(reinterpret_cast<const void*>(pointer), item, 1, &count, &one, count);
+    return add(reinterpret_cast<const void*>(pointer), item, 1, &count, &one, count, row);
   }
 
   nb::dict digests(size_t number) {
@@ -57,9 +61,21 @@ class Digests {
       found = batch_.digests(number);
       note();
     }
-    nb::dict by_name;
-    for (size_t i = 0; i < found.size(); ++i) by_name[names_[i].c_str()] = found[i];
-    return by_name;
+    return by_name(found);
+  }
+
+  // Those of all tensors that have a summary, by its row.
+  nb::dict by_row() {
+    std::vector<std::pair<int64_t, std::vector<std::string>>> found;
+    {
+      const nb::gil_scoped_release released;
+      const std::lock_guard<std::mutex> hold(mutex_);
+      for (const auto& [row, number] : rows_) found.emplace_back(row, batch_.digests(number));
+      note();
+    }
+    nb::dict rows;
+    for (const auto& [row, digests] : found) rows[nb::int_(row)] = by_name(digests);
+    return rows;
   }
 
   size_t size() const { return size_.load(std::memory_order_relaxed); }
@@ -67,18 +83,26 @@ class Digests {
   void clear() {
     const std::lock_guard<std::mutex> hold(mutex_);
     batch_.clear();
+    rows_.clear();
     note();
   }
 
  private:
+  nb::dict by_name(const std::vector<std::string>& found) const {
+    nb::dict named;
+    for (size_t i = 0; i < found.size(); ++i) named[names_[i]] = found[i];
+    return named;
+  }
+
   void note() {
     full_.store(batch_.is_full(), std::memory_order_relaxed);
     size_.store(batch_.size(), std::memory_order_relaxed);
   }
 
   std::mutex mutex_;
-  std::vector<std::string> names_;
+  std::vector<nb::str> names_;
   DigestBatch batch_;
+  std::vector<std::pair<int64_t, size_t>> rows_;  // and the numbers of the tensors
   // What is asked for without the mutex.
   std::atomic<bool> full_{false};
   std::atomic<size_t> size_{0};

@@ -47,8 +47,12 @@ class Busy {
 
 }  // namespace
 
-Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, nb::handle host)
-    : tensors_(table, classes, nb::none(), seen, place),
+Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place,
+                   bool files_inputs, bool files_outputs, bool files_elements, nb::handle host)
+    : tensors_(table, classes, digests, seen, place),
+      files_inputs_(files_inputs),
+      files_outputs_(files_outputs),
+      files_elements_(files_elements),
       host_(nb::borrow(host)),
       missed_(owned(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type)))),
       tensor_class_(nb::borrow(classes[0])),
@@ -67,6 +71,7 @@ Follower::Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, 
                                                        {&observer_, "observer"},
                                                        {&recorder_, "recorder"},
                                                        {&release_, "release"},
+                                                       {&file_, "file_elements"},
                                                        {&cut_off_, "cut_off"},
                                                        {&failed_, "failed"},
                                                        {&broke_, "broke"},
@@ -106,6 +111,10 @@ void Follower::start(int lesson, nb::handle position, nb::handle nodes, int64_t 
   events_ = events;
   timestamps_.clear();
   rows_.clear();
+  kept_.clear();
+  copied_.clear();
+  has_lent_ = false;
+  told_timestamps_ = 0;
   counted_ = nb::dict();
   resume(0, nodes, order, timestamp);
 }
@@ -146,6 +155,7 @@ nb::tuple Follower::take() {
   first_event_ = cursor_;
   timestamps_.clear();
   rows_.clear();
+  told_timestamps_ = 0;
   counted_ = nb::dict();
   step_ = nb::object();
   return taken;
@@ -156,7 +166,9 @@ void Follower::forget(int lesson) { lessons_.erase(lesson); }
 void Follower::close() {
   suspend();
   lessons_.clear();
-  for (nb::object* each : {&host_, &cut_off_, &failed_, &skipped_, &given_, &broke_, &release_}) *each = nb::object();
+  for (nb::object* each : {&host_, &cut_off_, &failed_, &skipped_, &given_, &broke_, &release_, &file_}) {
+    *each = nb::object();
+  }
 }
 
 // A step that is followed
@@ -206,6 +218,8 @@ void Follower::commit(bool is_stamped) {
     ++order_;
   }
   rows_.insert(rows_.end(), new_rows_.begin(), new_rows_.end());
+  for (const Kept& each : new_kept_) has_lent_ |= each.lent != nullptr;
+  kept_.insert(kept_.end(), new_kept_.begin(), new_kept_.end());
 }
 
 bool Follower::differs(const char* what) {
@@ -225,6 +239,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
     return differs("place");
   }
   if (known.kind != EventKind::kKernel) return true;
+  if (keeps_back()) return differs("step");
   if (!look_at_arguments(*known.function, args, kwargs) || arguments_.size() != known.arguments.size() ||
       found_.size() != known.inputs.size()) {
     return differs("arguments");
@@ -243,7 +258,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
-  read(found_, views_, now_.inputs);
+  read(found_, views_, now_.inputs, files_inputs_);
   if (are_others) {
     given_(nb::int_(cursor_), known.function->func, nb::handle(args),
            kwargs == nullptr ? nb::none() : nb::borrow(kwargs));
@@ -278,7 +293,7 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
     if (!observe(found_[i], is_counted, false, nullptr, slot, views_[i])) return false;
     if (!slot.is_same(known.outputs[i])) return false;
   }
-  read(found_, views_, now_.outputs);
+  read(found_, views_, now_.outputs, files_outputs_);
   if (generation != generation_) return false;
   commit(false);
   in_operator_ = false;
@@ -294,6 +309,13 @@ void Follower::release_deferred() {
   const bool is_network = Prototype::slot(position, root_slot_) != Py_None;
   const bool updates = PyUnicode_CompareWithASCIIString(Prototype::slot(position, phase_slot_), "optimizer") == 0;
   if (is_network || updates || number(called(task_)) >= 0) called(release_);
+}
+
+// Whether nobody knows yet where elements are to be filed.
+bool Follower::keeps_back() const {
+  if (!files_elements_) return false;
+  OPDUMP_NAME(keeps_back);
+  return owned(PyObject_GetAttr(recorder_.ptr(), keeps_back)).ptr() != Py_False;
 }
 
 nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs) {
@@ -327,6 +349,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   }
   if (!is_known) return missed_;
   spent(began);
+  if (must_file()) called(file_);
   const bool is_kernel = known.kind == EventKind::kKernel;
   nb::object result = nb::steal(PyObject_Call(func.ptr(), args.ptr(), by_name));
   if (!result) {
@@ -360,6 +383,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
     }
   }
   spent(began);
+  if (is_same && must_file()) called(file_);
   if (is_same || !host_) return result;
   if (is_kernel) {
     cut_off_(func, args, kwargs, result);
@@ -373,6 +397,7 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
   if (!following_ || busy_ || in_operator_ || cursor_ >= events_->size() || PyThread_get_thread_ident() != owner_) {
     return false;
   }
+  if (keeps_back()) return differs("step");
   const std::shared_ptr<std::vector<Event>> events = events_;
   const Event& known = (*events)[cursor_];
   if (known.kind != EventKind::kValue || order_ != known.order || !are_equal(name.ptr(), known.name.ptr()) ||
@@ -380,23 +405,25 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     return false;
   }
   const uint64_t generation = generation_;
-  const Busy busy(busy_);
+  std::optional<Busy> busy(busy_);
   try {
     views_.resize(1);
     now_.outputs.resize(1);
     Slot& slot = now_.outputs[0];
     found_.assign(1, {0, 0, tensor.ptr()});
     if (!observe(found_[0], false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
-    read(found_, views_, now_.outputs);
+    read(found_, views_, now_.outputs, true);
     note_step();
     if (generation != generation_) return false;
     commit(true);
     ++cursor_;
-    return true;
   } catch (nb::python_error& error) {
     broke(error);
+    return false;
   }
-  return false;
+  busy.reset();
+  if (must_file()) called(file_);
+  return true;
 }
 
 void Follower::broke(nb::python_error& error) {

@@ -32,8 +32,11 @@ enum class EventKind : int {
 
 class Follower {
  public:
-  // `host` has the functions and tables that are asked for in the constructor, by these names.
-  Follower(nb::handle table, const nb::tuple& classes, nb::handle seen, nb::handle place, nb::handle host);
+  // Of the sides of an operator whose tensors are filed, inputs or outputs, summaries and digests are taken, and
+  // elements where these are filed. `host` has the functions and tables that are asked for in the constructor, by these
+  // names.
+  Follower(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place,
+           bool files_inputs, bool files_outputs, bool files_elements, nb::handle host);
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
@@ -47,6 +50,10 @@ class Follower {
   // What was followed since the last time: (first event, behind the last event, step, time stamps, rows, counted).
   nb::tuple take();
 
+  // Elements that were not asked for yet: (first event since `take`, step, time stamps that were not told yet, address
+  // of each tensor's). They are there until the next call or the end of the operator; 0 of a tensor without data.
+  nb::tuple take_elements();
+
   // The result of the operator, or `missed`, and nothing was done.
   nb::object follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs);
   bool follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor);
@@ -59,8 +66,8 @@ class Follower {
   bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
             const nb::set& constants);
   // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
-  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of inputs and
-  // outputs; None where it cannot be followed.
+  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of those inputs
+  // and outputs that are filed; None where it cannot be followed.
   nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
   nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
   void learn_other();
@@ -102,13 +109,18 @@ class Follower {
     size_t argument;
     PyObject* tensor;
   };
+  // Where the elements of a tensor are: in the memory of the program, or a place in `copied_`, -1 without any.
+  struct Kept {
+    const uint8_t* lent;
+    int64_t copied;
+  };
   // What is known of a tensor but its numbers.
   struct Slot {
     int64_t slot = 0;
     size_t argument = 0;
     int code = 0;
     std::vector<int64_t> dimensions;  // sizes, then strides
-    int64_t storage = 0;
+    int64_t storage = 0;              // what no record tells is not looked at
     int64_t offset = 0;
     int64_t version = 0;
     nb::object source;
@@ -156,6 +168,7 @@ class Follower {
   bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
                   std::vector<Found>& found) const;
   bool observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
+  void locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot);
   nb::object source_of(const nb::object& key, PyObject* tensor);
   void note(PyObject* tensor, const nb::object& source);
   void hold(const nb::object& key, const nb::object& storage);
@@ -163,7 +176,11 @@ class Follower {
   bool begin(const Event& known, PyObject* args, PyObject* kwargs);
   bool end(const Event& known, PyObject* args, PyObject* kwargs, PyObject* result);
   void forget_written(const Function& function);
-  void read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots);
+  void read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots,
+            bool is_filed);
+  void keep(const View& view);
+  bool must_file() const;
+  bool keeps_back() const;
   void counts(const nb::object& kind);
   void note_step();
   void commit(bool is_stamped);
@@ -178,10 +195,11 @@ class Follower {
   static PyObject* named(nb::handle kwargs);
 
   PlainTensors tensors_;
+  const bool files_inputs_, files_outputs_, files_elements_;
   nb::object host_, missed_;
   // Of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
-      recorder_, tensor_class_, release_, cut_off_, failed_, broke_, skipped_, given_, collectives_, storages_;
+      recorder_, tensor_class_, release_, file_, cut_off_, failed_, broke_, skipped_, given_, collectives_, storages_;
   nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
   Question ours_, mine_;
   nb::object position_, nodes_, recent_, earlier_;
@@ -206,6 +224,10 @@ class Follower {
   uint64_t generation_ = 0;  // grows with each `suspend`
   std::vector<int64_t> timestamps_, rows_, new_rows_;
   nb::dict counted_;
+  std::vector<Kept> kept_, new_kept_;
+  std::vector<uint8_t> copied_, filed_;
+  bool has_lent_ = false;
+  size_t told_timestamps_ = 0;
 };
 
 }  // namespace opdump

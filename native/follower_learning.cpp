@@ -44,14 +44,14 @@ nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result
         !gather(now_.function->counted, args.ptr(), by_name, counted, nullptr)) {
       return nb::none();
     }
-    for (const Slot& slot : now_.inputs) facts.append(facts_of(slot));
+    for (size_t i = 0; files_inputs_ && i < now_.inputs.size(); ++i) facts.append(facts_of(now_.inputs[i]));
     for (const Found& each : found_) {
       if (now_.kind != EventKind::kKernel) break;
       Slot slot;
       View view;
       const bool is_counted = is_among(each.tensor, counted);
       if (!observe(each, is_counted, false, nullptr, slot, view)) return nb::none();
-      facts.append(facts_of(slot));
+      if (files_outputs_) facts.append(facts_of(slot));
       now_.outputs.push_back(std::move(slot));
     }
   }

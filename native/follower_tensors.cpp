@@ -51,30 +51,10 @@ void Follower::note(PyObject* tensor, const nb::object& source) {
   }
 }
 
-// As Storages.memory_of_plain and Provenance.lives. `known`: what a constant is named that nobody was seen to write.
-bool Follower::observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view) {
-  PyObject* const tensor = found.tensor;
-  slot.slot = found.slot;
-  slot.argument = found.argument;
-  OPDUMP_NAME(untyped_storage);
-  OPDUMP_NAME(_cdata);
+// As Storages.memory_of_plain.
+void Follower::locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot) {
   OPDUMP_NAME(_version);
   OPDUMP_NAME(storage_offset);
-  PyObject* dtype = nullptr;
-  if (!tensors_.is_plain(tensor) || !tensors_.describe(tensor, &view, &dtype)) return false;
-  const nb::object storage = nb::steal(PyObject_CallMethodNoArgs(tensor, untyped_storage));
-  if (!storage) {
-    PyErr_Clear();
-    return false;
-  }
-  const nb::object key = owned(PyObject_GetAttr(storage.ptr(), _cdata));
-  nb::object source;
-  if (is_input) {
-    source = source_of(key, tensor);
-    const bool is_named = source && PyUnicode_GET_LENGTH(source.ptr()) > 0;
-    slot.is_constant = !is_named && known != nullptr && known->is_constant;
-    if (slot.is_constant) source = known->source;
-  }
   int64_t version = 0;
   PyObject* counted = PyObject_GetAttr(tensor, _version);
   if (counted == nullptr) {  // made in inference mode, where nothing is counted
@@ -96,6 +76,31 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
     slot.storage = number(nb::borrow(PyTuple_GET_ITEM(seen, 0)));
     slot.version = version - number(nb::borrow(PyTuple_GET_ITEM(seen, 1)));
   }
+}
+
+// As Provenance.lives. `known`: what a constant is named that nobody was seen to write.
+bool Follower::observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view) {
+  PyObject* const tensor = found.tensor;
+  slot.slot = found.slot;
+  slot.argument = found.argument;
+  OPDUMP_NAME(untyped_storage);
+  OPDUMP_NAME(_cdata);
+  PyObject* dtype = nullptr;
+  if (!tensors_.is_plain(tensor) || !tensors_.describe(tensor, &view, &dtype)) return false;
+  const nb::object storage = nb::steal(PyObject_CallMethodNoArgs(tensor, untyped_storage));
+  if (!storage) {
+    PyErr_Clear();
+    return false;
+  }
+  const nb::object key = owned(PyObject_GetAttr(storage.ptr(), _cdata));
+  nb::object source;
+  if (is_input) {
+    source = source_of(key, tensor);
+    const bool is_named = source && PyUnicode_GET_LENGTH(source.ptr()) > 0;
+    slot.is_constant = !is_named && known != nullptr && known->is_constant;
+    if (slot.is_constant) source = known->source;
+  }
+  if (is_input ? files_inputs_ : files_outputs_) locate(tensor, key, storage, is_counted, slot);
   slot.code = view.code;
   slot.dimensions.assign(view.shape, view.shape + view.rank);
   slot.dimensions.insert(slot.dimensions.end(), view.strides, view.strides + view.rank);
@@ -113,12 +118,21 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
   return true;
 }
 
-void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots) {
+void Follower::read(const std::vector<Found>& found, const std::vector<View>& views, const std::vector<Slot>& slots,
+                    bool is_filed) {
   new_rows_.clear();
+  new_kept_.clear();
+  if (!is_filed) return;
   for (size_t i = 0; i < found.size(); ++i) {
     const bool has_numbers = !slots[i].is_empty && !slots[i].is_unwritten;
-    const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i]).row) : -1;
+    const int64_t row = has_numbers ? static_cast<int64_t>(tensors_.read(found[i].tensor, views[i])) : -1;
     new_rows_.push_back(row);
+    if (!files_elements_) continue;
+    if (has_numbers) {
+      keep(views[i]);
+    } else {
+      new_kept_.push_back({nullptr, -1});
+    }
   }
 }
 

@@ -81,12 +81,6 @@ struct View {
   int64_t bytes = 0;
 };
 
-// The row of a summary, and the number of the digest where one is taken.
-struct Read {
-  size_t row;
-  size_t digest;
-};
-
 // Reads plain tensors: of one of some classes, on the host, of a type that can be summarised. With `seen` a large one
 // that was read before, and that nothing has written since, is not read again.
 class PlainTensors {
@@ -103,7 +97,6 @@ class PlainTensors {
         api_(exchange_api_of(classes[0])) {}
 
   PyObject* table() const { return table_object_.ptr(); }
-  bool takes_digests() const { return digests_ != nullptr; }
   Seen* seen() const { return seen_; }
 
   // The properties of a subclass may be overridden, and it may have no memory of its own.
@@ -150,20 +143,24 @@ class PlainTensors {
     return true;
   }
 
-  Read read(PyObject* tensor, const View& view) const {
+  // The row of the summary.
+  size_t read(PyObject* tensor, const View& view) const {
     return seen_ != nullptr && view.bytes >= seen_->least_bytes() ? read_once(tensor, view) : read_now(view);
   }
 
  private:
-  Read read_now(const View& view) const {
+  size_t read_now(const View& view) const {
     const size_t row = table_->append(summary_of_strided(view.elements, static_cast<DType>(view.code), view.rank,
                                                          view.shape, view.strides, view.count));
-    if (digests_ == nullptr) return {row, 0};
-    return {row, digests_->add(view.elements, kItemSize[view.code], view.rank, view.shape, view.strides, view.count)};
+    if (digests_ != nullptr) {
+      digests_->add(view.elements, kItemSize[view.code], view.rank, view.shape, view.strides, view.count,
+                    static_cast<int64_t>(row));
+    }
+    return row;
   }
 
   // What was read of the same view, where nothing has written into its storage since.
-  Read read_once(PyObject* tensor, const View& view) const {
+  size_t read_once(PyObject* tensor, const View& view) const {
     const nb::object place = place_(nb::handle(tensor));
     int64_t extent = 1;
     for (int d = 0; d < view.rank; ++d) {
@@ -179,13 +176,11 @@ class PlainTensors {
     now.version = version;
     now.fingerprint = fingerprint_of(view.elements, bytes);
     const Sighting* before = seen_->find(storage, now);
-    if (before != nullptr) return {before->row, before->digest};
+    if (before != nullptr) return before->row;
     const uint64_t epoch = seen_->epoch();  // another thread may write while this one reads without the GIL
-    const Read read = read_now(view);
-    now.row = read.row;
-    now.digest = read.digest;
+    const size_t row = now.row = read_now(view);
     seen_->add(storage, std::move(now), epoch);
-    return read;
+    return row;
   }
 
   nb::object table_object_;

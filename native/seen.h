@@ -25,9 +25,7 @@ struct Sighting {
   Geometry geometry;
   int64_t version = 0;
   uint64_t fingerprint = 0;
-  // Where the summary is, and the number of the digest.
-  size_t row = 0;
-  size_t digest = 0;
+  size_t row = 0;  // of the summary
 };
 
 class Seen {

@@ -36,6 +36,7 @@ VALUE: Final = "Parameter"
 _NO_EXTREMES: Final[Mapping[int, Extremes]] = MappingProxyType({})
 OtherArguments: TypeAlias = Mapping[int, Mapping[str, Any]]
 """By the places of operators, the arguments of those that were given others than the pattern says: a rate that changes from step to step."""
+_NO_OTHERS: Final[Mapping[int, Mapping[str, StatisticValue]]] = MappingProxyType({})
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
 
 BlockTensor = tuple[int, IO, int, str, str, int]
@@ -106,6 +107,37 @@ class BlockPattern:
         return Counter(skip for skip in skips if skip)
 
 
+def ran(
+    op: OpRecord,
+    timestamp: int,
+    step: int,
+    arguments: Mapping[str, Any],
+    rank_id: int | None = None,
+    later: int = 0,
+) -> OpRecord:
+    """The operator at another time, given these arguments."""
+    return OpRecord(
+        op.op_type,
+        op.op_name,
+        timestamp,
+        step,
+        op.net_name,
+        op.graph_id,
+        op.rank_id if rank_id is None else rank_id,
+        op.device_id,
+        op.task_id,
+        op.stream_id,
+        op.order + later,
+        op.occurrence,
+        op.phase,
+        op.kernel,
+        op.forward_op,
+        op.stack,
+        arguments,
+        op.skip,
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockRun:
     """One run of a block."""
@@ -118,6 +150,8 @@ class BlockRun:
     """Of each slot the row of its summary, among those that a `StepColumns` is given."""
     rank_id: int | None = None
     """None where the operators say it."""
+    files: Sequence[str | None] | None = None
+    """Of each slot where its elements are; None where none were filed."""
     later: int = 0
     """By how much the operators run later in the step than they say."""
     arguments: OtherArguments = field(default_factory=dict)
@@ -130,33 +164,20 @@ class BlockRun:
     def op(self, place: int) -> OpRecord:
         """The record of an operator."""
         op = self.pattern.sequence.ops[place]
-        return OpRecord(
-            op.op_type,
-            op.op_name,
-            self.timestamps[place],
-            self.step,
-            op.net_name,
-            op.graph_id,
-            op.rank_id if self.rank_id is None else self.rank_id,
-            op.device_id,
-            op.task_id,
-            op.stream_id,
-            op.order + self.later,
-            op.occurrence,
-            op.phase,
-            op.kernel,
-            op.forward_op,
-            op.stack,
-            self.arguments.get(place, op.arguments),
-            op.skip,
-        )
+        arguments = self.arguments.get(place, op.arguments)
+        return ran(op, self.timestamps[place], self.step, arguments, self.rank_id, self.later)
 
     def records(self) -> list[OpRecord]:
         """The records of all operators."""
         return [*map(self.op, range(len(self.timestamps)))]
 
     def tensor(
-        self, place: int, op: OpRecord, summary: Summary | None, extremes: Extremes | None = None
+        self,
+        place: int,
+        op: OpRecord,
+        summary: Summary | None,
+        extremes: Extremes | None = None,
+        others: Mapping[str, StatisticValue] | None = None,
     ) -> TensorRecord:
         """The record of what is in a slot."""
         _, io, slot, argument, source, tensor = self.pattern.sequence.slots[place]
@@ -171,11 +192,12 @@ class BlockRun:
             source=source,
             data_size=data_size,
             skip=skip,
-            statistics={} if summary is None else SummaryStatistics(summary, extremes=extremes),
+            statistics={} if summary is None else SummaryStatistics(summary, others, extremes),
             memory=memory,
         )
 
 
+_Known = TypeVar("_Known")
 Filed_co = TypeVar("Filed_co", bound=FiledTensor, covariant=True)
 
 
@@ -194,11 +216,15 @@ class StepColumns:
     """The parts of a step, in the order in which they were recorded."""
 
     def __init__(
-        self, parts: Sequence[Part], summaries: NDArray[np.float64], extremes: Mapping[int, Extremes] = _NO_EXTREMES
+        self,
+        parts: Sequence[Part],
+        summaries: NDArray[np.float64],
+        extremes: Mapping[int, Extremes] = _NO_EXTREMES,
+        others: Mapping[int, Mapping[str, StatisticValue]] = _NO_OTHERS,
     ) -> None:
         """`summaries` are those of the runs; its last row is NO_SUMMARY, which the row -1 means. All parts are of one step.
 
-        `extremes` are, by rows of these, max and min by the rules of a device.
+        `extremes` are, by rows of these, max and min by the rules of a device; `others` what else is known, by such rows too.
         """
         self.parts = parts
         self.op_starts: Sequence[int] = [0, *accumulate(len(_ops_of(part)) for part in parts)]
@@ -206,19 +232,18 @@ class StepColumns:
         self.tensor_starts: Sequence[int] = [0, *accumulate(len(_tensors_of(part)) for part in parts)]
         rows: list[NDArray[np.intp]] = []
         singles: list[tuple[int, NDArray[np.float64]]] = []
-        others: dict[int, Mapping[str, StatisticValue]] = {}
+        further: dict[int, Mapping[str, StatisticValue]] = {}
         found: dict[int, Extremes] = {}
         for part, start in zip(parts, self.tensor_starts, strict=False):
             if isinstance(part, BlockRun):
                 rows.append(part.rows)
-                if extremes:
-                    known = map(extremes.get, part.rows.tolist())
-                    found.update((start + place, each) for place, each in enumerate(known) if each is not None)
+                _by_place(part.rows, start, extremes, found)
+                _by_place(part.rows, start, others, further)
                 continue
             found.update((start + place, each) for place, each in extremes_of(part.tensors).items())
             rows.append(np.full(len(part.tensors), -1, np.intp))
-            numbers, _, further = statistics_of(part.tensors)
-            others.update({start + place: statistics for place, statistics in further.items()})
+            numbers, _, of_part = statistics_of(part.tensors)
+            further.update({start + place: statistics for place, statistics in of_part.items()})
             if numbers is not None:
                 singles.append((start, numbers))
         self.summaries: NDArray[np.float64] = summaries[np.concatenate(rows)] if rows else summaries[:0]
@@ -227,7 +252,7 @@ class StepColumns:
             self.summaries[start : start + len(numbers)] = numbers
         self.bare: Sequence[int] = np.flatnonzero(np.isnan(self.summaries[:, 0])).tolist()
         """The places of tensors without a summary."""
-        self.others: Mapping[int, Mapping[str, StatisticValue]] = others
+        self.others: Mapping[int, Mapping[str, StatisticValue]] = further
         """By a tensor's place, what its summary does not give; or all statistics of one without a summary."""
         self.extremes: Mapping[int, Extremes] = found
         """By a tensor's place, max and min by the rules of a device, where a layout needs them and they are not those of the summary."""
@@ -314,12 +339,17 @@ class StepColumns:
                 yield place, op, of_single[place]
                 continue
             start = self.tensor_starts[number]
-            rows, extremes = self.summaries[start:], self.extremes
+            rows, extremes, others = self.summaries[start:], self.extremes, self.others
             slots = found.pattern.slots_of[within]
             yield (
                 place,
                 op,
-                [found.tensor(slot, op, _summary(rows[slot].tolist()), extremes.get(start + slot)) for slot in slots],
+                [
+                    found.tensor(
+                        slot, op, _summary(rows[slot].tolist()), extremes.get(start + slot), others.get(start + slot)
+                    )
+                    for slot in slots
+                ],
             )
 
     @property
@@ -350,7 +380,8 @@ class StepColumns:
             ops += own
             numbers = self.summaries[start : start + len(part.rows)].tolist()
             for place, (slot, row) in enumerate(zip(part.pattern.sequence.slots, numbers, strict=True)):
-                tensors.append(part.tensor(place, own[slot[0]], _summary(row), self.extremes.get(start + place)))
+                extremes, others = self.extremes.get(start + place), self.others.get(start + place)
+                tensors.append(part.tensor(place, own[slot[0]], _summary(row), extremes, others))
         return ops, tensors
 
 
@@ -446,6 +477,13 @@ def _ops_of(part: Part) -> Sequence[object]:
 
 def _tensors_of(part: Part) -> Sequence[object]:
     return part.pattern.sequence.slots if isinstance(part, BlockRun) else part.tensors
+
+
+def _by_place(rows: NDArray[np.intp], start: int, by_row: Mapping[int, _Known], found: dict[int, _Known]) -> None:
+    """What is known of some rows, into `found` by places, of which the first is `start`."""
+    if by_row:
+        known = map(by_row.get, rows.tolist())
+        found.update((start + place, each) for place, each in enumerate(known) if each is not None)
 
 
 def _summary(row: Sequence[float]) -> Summary | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -12,10 +14,13 @@ import torch
 
 import opdump
 from opdump.adapters.torch.following import Following
+from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
+from opdump.layouts.packed.payload import PackedPayload
 from opdump.records import OpRecord, TensorRecord
+from opdump.statistics.table import STATISTICS
 from tests.torch.answers import answer_of, differences
-from tests.torch.repeating_programs import FOLLOWED, PROGRAMS
+from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
 pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compiled kernels nothing is followed")
 
@@ -41,9 +46,29 @@ def records_of(path: Path) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = [_facts(each.op, "timestamp") for each in dump.ops()]
     for tensor in dump.tensors(include_skipped=True):
         op = tensor.op
-        found.append(
-            (op.step, op.order, op.op_name, *_facts(tensor, "op", "statistics"), repr(dict(tensor.statistics)))
-        )
+        facts = _facts(tensor, "op", "statistics", "payload")
+        found.append((op.step, op.order, op.op_name, *facts, repr(dict(tensor.statistics)), *_elements(tensor)))
+    return found
+
+
+def _elements(tensor: TensorRecord) -> tuple[Any, ...]:
+    """Where the elements of a tensor are, the name that they have there but for the time stamp, and they themselves."""
+    payload = tensor.payload
+    if not isinstance(payload, PackedPayload):
+        assert payload is None
+        return ()
+    name = payload.header().name.replace(str(tensor.op.timestamp), "")
+    return payload.relative, payload.offset, name, payload.to_host().tobytes()
+
+
+def tables_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each `statistic.csv`, but for time stamps."""
+    found = {}
+    for each in path.rglob("statistic.csv"):
+        with each.open(newline="") as file:
+            rows = [*csv.reader(file)]
+        at = rows[0].index("Timestamp")
+        found[str(each.relative_to(path))] = [(*row[:at], *row[at + 1 :]) for row in rows]
     return found
 
 
@@ -56,7 +81,7 @@ def captured(
 ) -> dict[str, bytes]:
     monkeypatch.setenv("OPDUMP_FOLLOW", follow)
     torch.manual_seed(11)
-    with opdump.capture(path=path, iteration="all", saved_data="statistic", **options) as dump:
+    with opdump.capture(path=path, **{"iteration": "all", "saved_data": "statistic", **options}) as dump:
         answer = answer_of(program)
     assert dump.report is not None
     (path / "report").write_text(
@@ -65,21 +90,93 @@ def captured(
     return answer
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "inputs": {"outputs": False},
+    "outputs": {"inputs": False},
+    "md5": {"statistic_category": ["max", "l2norm", "md5"]},
+    "elements": {"saved_data": "full", "layout": "packed"},
+    "digests": {"statistic_category": ["avg", "md5", "hash:sha1", "xxh3"]},
+}
+"""Dumps of something else than statistics of inputs and outputs."""
+
+
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_followed_step_is_filed_as_a_recorded_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
 ) -> None:
+    both_are_alike(name, {}, tmp_path, monkeypatch, followed)
+
+
+@pytest.mark.sampled(5, each="kind")
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_so_is_a_step_of_which_something_else_is_filed(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    both_are_alike(name, KINDS[kind], tmp_path, monkeypatch, followed)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_most_steps_are_followed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    captured(PROGRAMS["inference"], tmp_path, monkeypatch, "strict", **KINDS[kind])
+    assert followed["following"] > STEPS / 2, followed
+
+
+def test_digests_of_followed_steps_are_those_of_hashlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    captured(PROGRAMS["inference"], tmp_path, monkeypatch, "strict", **KINDS["digests"])
+    assert followed["following"] > STEPS / 2, followed
+    torch.manual_seed(11)
+    of_last = {
+        tensor.op.step: tensor.statistics
+        for tensor in opdump.open(tmp_path).tensors()
+        if tensor.op.op_type == "addmm" and tensor.io == "output"
+    }
+    for step, result in enumerate(PROGRAMS["inference"]()):
+        elements = result.numpy().tobytes()
+        assert of_last[step]["md5"] == hashlib.md5(elements, usedforsecurity=False).hexdigest()
+        assert of_last[step]["hash:sha1"] == hashlib.sha1(elements, usedforsecurity=False).hexdigest()
+
+
+def test_a_bound_leaves_out_the_same_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    both_are_alike("plain", {**KINDS["elements"], "max_disk": "1100kB"}, tmp_path, monkeypatch, followed)
+    tensors = opdump.open(tmp_path / "strict").tensors()
+    assert len({tensor.payload is None for tensor in tensors}) == 2
+
+
+def test_what_a_package_adds_to_summaries_is_in_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from opdump.statistics import Statistic\nSPAN = Statistic(heading='Span', of_summary=lambda s: s.max - s.min)"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(STATISTICS._parts(), "span", Listed("opdump.statistics", "span", "odd:SPAN"))
+    monkeypatch.setattr(STATISTICS, "_loaded", {**STATISTICS._loaded})
+    captured(PROGRAMS["inference"], tmp_path / "dump", monkeypatch, "strict", statistic_category=["max", "min", "span"])
+    for tensor in opdump.open(tmp_path / "dump").tensors():
+        assert tensor.statistics["span"] == tensor.statistics["max"] - tensor.statistics["min"]
+
+
+def both_are_alike(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
+) -> None:
+    """The dumps of a program whose steps are followed, and are not."""
     program = PROGRAMS[name]
     torch.manual_seed(11)
     plain = answer_of(program)
     for follow in ("0", "strict"):  # from one line: it is in the records
-        answer = captured(program, tmp_path / follow, monkeypatch, follow)
+        answer = captured(program, tmp_path / follow, monkeypatch, follow, **options)
         assert not differences(plain, answer)
         assert bool(followed) == (follow != "0")
     one, other = records_of(tmp_path / "0"), records_of(tmp_path / "strict")
     assert len(one) == len(other)
     for expected, found in zip(one, other, strict=True):
         assert found == expected
+    assert tables_of(tmp_path / "0") == tables_of(tmp_path / "strict")
     assert (tmp_path / "0/report").read_text() == (tmp_path / "strict/report").read_text()
     if name in FOLLOWED:
         assert followed["events"] > len(one) / 30, followed

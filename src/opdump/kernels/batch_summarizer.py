@@ -59,9 +59,9 @@ _Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Te
 class BatchSummarizer:
     """Reads tensors where they lie: their summaries become rows of `table`, their types and shapes go into copies of `prototype`.
 
-    `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, digest, op, io, slot, argument, source. `classes` are
+    `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, op, io, slot, argument, source. `classes` are
     those whose tensors have memory of their own, as the exchange API of the first describes it. TypeError where it has none.
-    With `digests` those of the elements in C order are taken too, and their number set. With `seen` a large tensor that was read before, and
+    With `digests` those of the elements in C order are taken too, by the row of the summary. With `seen` a large tensor that was read before, and
     that nothing has written since, is not read again: `place(tensor)` gives the identity of its storage and its version, or None where it is
     to be read in any case.
     """
@@ -134,22 +134,20 @@ class BatchSummarizer:
         taken.table = self._table
         view = (facts.data + facts.byte_offset, name, shape, strides)
         is_known = self._seen is not None and taken.data_size >= self._seen.least_bytes
-        taken.row, digest = self._read_once(tensor, view, item) if is_known else self._read(view, item)
-        if self._digests is not None:
-            taken.digest = digest
+        taken.row = self._read_once(tensor, view, item) if is_known else self._read(view, item)
         return taken
 
-    def _read(self, view: View, item: int) -> tuple[int, int]:
-        """The row of the summary, and the number of the digest where one is taken."""
+    def _read(self, view: View, item: int) -> int:
+        """The row of the summary."""
         address, name, shape, strides = view
-        digest = 0
+        row = self._table.add_strided(address, DTYPE_CODES[name], shape, strides)
         if self._digests is not None:
             steps = [item * stride for stride in strides]
             elements = np.ascontiguousarray(strided_memory(address, MOVED_AS[item], shape, steps))
-            digest = self._digests.add(elements.ctypes.data, elements.nbytes, item)
-        return self._table.add_strided(address, DTYPE_CODES[name], shape, strides), digest
+            self._digests.add(elements.ctypes.data, elements.nbytes, item, row)
+        return row
 
-    def _read_once(self, tensor: Any, view: View, item: int) -> tuple[int, int]:
+    def _read_once(self, tensor: Any, view: View, item: int) -> int:
         """What was read of the same view, where nothing has written into its storage since."""
         assert self._seen is not None
         assert self._place is not None
@@ -164,10 +162,10 @@ class BatchSummarizer:
         fingerprint = fingerprint_of(address, extent * item)
         before = self._seen.find(storage, view, version, fingerprint)
         if before is not None:
-            return before.row, before.digest
-        row, digest = self._read(view, item)
-        self._seen.add(storage, view, Sighting(version, fingerprint, row, digest))
-        return row, digest
+            return before.row
+        row = self._read(view, item)
+        self._seen.add(storage, view, Sighting(version, fingerprint, row))
+        return row
 
 
 def _describe_of(kind: Any) -> Callable[[Any, _Tensor], int]:

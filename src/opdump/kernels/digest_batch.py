@@ -37,9 +37,10 @@ class DigestBatch:
                 raise ValueError(f"a digest is md5, hash or xxh3, not {name}")
         self._names = tuple(names)
         self._digests: list[dict[str, str]] = []
+        self._rows: dict[int, dict[str, str]] = {}
 
-    def add(self, pointer: int, byte_count: int, item: int = 1) -> int:
-        """The number of the tensor with so many bytes at an address, `item` for each element.
+    def add(self, pointer: int, byte_count: int, item: int = 1, row: int = -1) -> int:
+        """The number of the tensor with so many bytes at an address, `item` for each element. `row`: that of its summary, for `by_row`.
 
         ValueError for a negative count, one that is no multiple of `item`, and where there is no address.
         """
@@ -48,6 +49,8 @@ class DigestBatch:
             raise ValueError(f"{byte_count} bytes are no elements of {item} bytes")
         found = memoryview((ctypes.c_char * byte_count).from_address(pointer) if byte_count else b"").cast("B")
         self._digests.append({name: _DIGESTS[name](found, item) for name in self._names})
+        if row >= 0:
+            self._rows[row] = self._digests[-1]
         return len(self._digests) - 1
 
     def digests(self, number: int) -> dict[str, str]:
@@ -56,9 +59,14 @@ class DigestBatch:
             raise IndexError(f"tensor {number} of {len(self._digests)} tensors")
         return dict(self._digests[number])
 
+    def by_row(self) -> dict[int, dict[str, str]]:
+        """Those of all tensors whose summary has a row, by that."""
+        return {row: dict(digests) for row, digests in self._rows.items()}
+
     def clear(self) -> None:
         """Forgets all; numbers begin at 0 again."""
         self._digests.clear()
+        self._rows.clear()
 
     def __len__(self) -> int:
         return len(self._digests)

@@ -24,12 +24,11 @@ View = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a view was when it was read, and where its summary and its digest are."""
+    """What a view was when it was read, and where its summary is."""
 
     version: int
     fingerprint: bytes
     row: int
-    digest: int
 
 
 class SeenTensors:

@@ -55,7 +55,7 @@ class OperatorRecorder(Recorder):
     @property
     def takes_blocks(self) -> bool:
         """Whether `take_block` may be called: where nothing but summaries is taken, and all that ran is filed."""
-        return super().takes_blocks and self._mode.files_selected and not (self._keeps_back or self._open)
+        return super().takes_blocks and self._mode.files_selected and not (self.keeps_back or self._open)
 
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
@@ -218,7 +218,7 @@ class OperatorRecorder(Recorder):
         elements = [entry.elements for entry in finished.taken if entry.elements is not None]
         if self.plan.saves_tensors and any(each.are_pending for each in elements):
             self.reader.finish_step()
-        if self._keeps_back:
+        if self.keeps_back:
             self._held.append(finished)
             self._held_bytes += sum(entry.held_bytes for entry in finished.taken)
             if self._held_bytes > self._most_held:

@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
@@ -40,6 +37,7 @@ from opdump.recorder.snapshots import (
     SupportsRows,
     SupportsSides,
     TensorSnapshot,
+    block_numbers,
     settle,
 )
 from opdump.recorder.step_parts import (
@@ -55,7 +53,7 @@ from opdump.recorder.step_parts import (
 from opdump.recorder.tally import Tally
 from opdump.recorder.writers import StepWriter, SupportsHistory
 from opdump.records import IO, OpRecord, SkipReason
-from opdump.statistics import ElementStatistics, Extremes
+from opdump.statistics import ElementStatistics
 from opdump.step_columns import BlockRun, OperatorSequence, Singles
 from opdump.verdict import Verdict
 
@@ -102,6 +100,9 @@ class Recorder:
             plan, writer, self.tally, self._checks, self.bounds, self._step_filed, lambda: self.is_over
         )
         self._files = self._filing.files
+        self.file_elements: Final = self._files.write_followed
+        """Of a tensor of a run, before that is added; where they are (`BlockRun.files`). Only where they are copied at once."""
+        self.copies_elements: Final = self._files.copies
         self._most_ops, self._most_held = most_operators(plan), most_held(plan)
         self.fire: Final = self._filing.fire
         """The last steps are to be filed, where the plan keeps them in memory (`ring`), and the one that runs when it has ended."""
@@ -113,7 +114,9 @@ class Recorder:
         self._rows_of = reader if isinstance(reader, SupportsRows) else None
         self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
         """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
-        if self._checks is not None or plan.save_kernel_args or self._statistics.of_summary:
+        self.takes_runs: Final = self._checks is None and not (plan.save_kernel_args or self._statistics.of_summary)
+        """Whether `add_run` may be called: nobody looks at the operators and tensors of a run one by one."""
+        if not self.takes_runs:
             self._blocks_of = None
         self._parts: list[TakenPart] = []
         """What was recorded of the step before `_ops` and `taken`."""
@@ -361,10 +364,7 @@ class Recorder:
             for run in runs:
                 self.names_seen.update(run.pattern.names)
         settle(self.reader, singles.tensors, self._statistics)
-        summaries: npt.NDArray[np.float64] | None = None
-        extremes: Mapping[int, Extremes] = {}
-        if runs and self._rows_of is not None:
-            summaries, extremes = self._rows_of.block_summaries(), self._rows_of.block_extremes()
+        numbers = block_numbers(self._rows_of) if runs else None
         steps = steps_of(parts) | ({step} if counted else set())
         # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
         self._forget_records()
@@ -372,8 +372,7 @@ class Recorder:
         try:
             is_only = len(steps) == 1
             records = [
-                (number, *records_of_step(parts, number, is_only=is_only, summaries=summaries, extremes=extremes))
-                for number in sorted(steps)
+                (number, *records_of_step(parts, number, is_only=is_only, numbers=numbers)) for number in sorted(steps)
             ]
             ended = EndedStep(step, steps, parts, records, counted)
             self._filing.write(ended)
@@ -460,7 +459,7 @@ class Recorder:
             lives = self._checks.look(op, io, lives)
         if self._sides_of is not None and self._sides_of.take_all(op, io, lives, entries):
             return
-        keeps_back = self._keeps_back
+        keeps_back = self.keeps_back
         try:
             for slot, argument, tensor, source, skip in lives:
                 taken = reader.skip(tensor, skip) if skip else reader.take(tensor)
@@ -478,18 +477,18 @@ class Recorder:
     def _write_taken(self) -> None:
         """Files what was taken, unless it is to wait."""
         if self._files.are_waiting:
-            if self._keeps_back and self._files.waiting_bytes > self._most_held:
+            if self.keeps_back and self._files.waiting_bytes > self._most_held:
                 self.place()
                 self.release()
             if self.reader.must_finish:
                 self.place()
                 self.reader.finish_step()
                 self._files.write_all()
-            elif not self._keeps_back:
+            elif not self.keeps_back:
                 self._files.write_ready()
 
     @property
-    def _keeps_back(self) -> bool:
+    def keeps_back(self) -> bool:
         """Whether nothing is to be filed yet: nobody knows the step, or the rank."""
         return self.is_deferring or self._place is not None
 

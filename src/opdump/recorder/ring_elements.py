@@ -22,6 +22,11 @@ class RingElements(TensorFiles):
         self._bytes = 0
         """Bytes that the running step holds."""
 
+    @property
+    def copies(self) -> bool:
+        """No: they stay with the step."""
+        return False
+
     def add(self, taken: TensorSnapshot) -> None:
         """Keeps the elements of a tensor; where they do not fit, those of the whole step go, and no more are taken."""
         assert taken.elements is not None

@@ -42,6 +42,13 @@ class Elements:
         """A file that holds all of them already (`HostPayload.npy`)."""
         self.file: str | None = None
 
+    @classmethod
+    def filed_as(cls, file: str | None) -> Elements:
+        """Those that are in that file already."""
+        elements = cls(np.empty(0))
+        elements.filed(file)
+        return elements
+
     @property
     def are_held(self) -> bool:
         """Whether they are in memory, or on their way there."""
@@ -116,7 +123,7 @@ class TensorSnapshot:
         self.row = -1
         self.table: Any = None
         self.digest = -1
-        """The number of its MD5 where the reader takes that of many tensors together; `others` has it once they are settled."""
+        """The number of its digests where the reader takes those of many tensors together and knows them by this; `others` has them once they are settled."""
         self.others: dict[str, StatisticValue] | None = None
         """Statistics that a summary does not give: digests, and those of packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None
@@ -280,6 +287,18 @@ class SupportsRows(Protocol):
 
     def block_extremes(self) -> Mapping[int, Extremes]:
         """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
+
+    def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
+        """What summaries do not give, by such a row: digests."""
+
+
+def block_numbers(
+    reader: SupportsRows | None,
+) -> tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]] | None:
+    """What it knows of the tensors of blocks; None where it takes none."""
+    if reader is None:
+        return None
+    return reader.block_summaries(), reader.block_extremes(), reader.block_others()
 
 
 @runtime_checkable

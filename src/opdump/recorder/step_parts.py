@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.recorder.snapshots import TensorSnapshot
-from opdump.records import FiledTensor, OpRecord, SkipReason
+from opdump.records import FiledTensor, OpRecord, SkipReason, StatisticValue
 from opdump.statistics import Extremes
 from opdump.step_columns import BlockRun, Singles, StepColumns
 
@@ -23,6 +23,8 @@ BYTES_OF_OPERATOR_AND_TENSORS: Final = 3000
 """Of one that has two or three."""
 StepRecords = tuple[int, Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]
 """A step, its operators and tensors, and the files of these."""
+BlockNumbers = tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]]
+"""What a reader knows of the tensors of blocks (`SupportsRows`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,9 @@ def records_of_step(
     step: int,
     *,
     is_only: bool,
-    summaries: npt.NDArray[np.float64] | None,
-    extremes: Mapping[int, Extremes],
+    numbers: BlockNumbers | None,
 ) -> tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]:
-    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `summaries` and `extremes`: those of blocks, where some ran."""
+    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `numbers`: those of blocks, where some ran."""
     if not is_only:
         # Threads share one count of steps: what another thread ran belongs to the step that it was in.
         parts = [
@@ -127,8 +128,14 @@ def records_of_step(
             for part in parts
             if isinstance(part, Singles) or part.step == step
         ]
-    if summaries is None or not any(isinstance(part, BlockRun) for part in parts):
+    if numbers is None or not any(isinstance(part, BlockRun) for part in parts):
         singles = merged(parts)
         return singles.ops, singles.tensors, [entry.file for entry in singles.tensors]
-    columns = StepColumns(parts, summaries, extremes)
-    return columns.ops, columns.tensors, [None] * len(columns.tensors)  # where blocks are taken, no elements are
+    columns = StepColumns(parts, *numbers)
+    files: list[str | None] = []
+    for part in parts:
+        if isinstance(part, Singles):
+            files += [entry.file for entry in part.tensors]
+        else:
+            files += part.files or [None] * len(part.rows)
+    return columns.ops, columns.tensors, files

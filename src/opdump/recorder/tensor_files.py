@@ -12,7 +12,7 @@ from opdump.recorder.writers import (
     SupportsKernelArgs,
     SupportsTensorFiles,
 )
-from opdump.records import OpRecord
+from opdump.records import OpRecord, TensorRecord
 
 
 class TensorFiles:
@@ -79,6 +79,16 @@ class TensorFiles:
         for entry in self._tensors:
             self._write(entry)
         self.forget_tensors()
+
+    @property
+    def copies(self) -> bool:
+        """Whether elements go to the writer at once, which copies them."""
+        return self._copies and self.writer is not None
+
+    def write_followed(self, record: TensorRecord, size: int) -> str | None:
+        """Writes the elements of a tensor of which there is no snapshot, `size` bytes; where they are."""
+        assert self.writer is not None, "`copies` asks first"
+        return self.writer.write_payload(record) if self._bounds.has_room(record.op.step, size) else None
 
     def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
         """Writes elements that were kept with their step: here none are (`RingElements`)."""

@@ -19,7 +19,7 @@ from opdump.adapters.host.host_tensor import HostTensor
 from opdump.kernels import DTYPE_CODES, DigestBatch, Summary, SummaryTable
 from opdump.plan import DumpPlan
 from opdump.recorder import Elements, TensorSnapshot
-from opdump.records import SkipReason
+from opdump.records import SkipReason, StatisticValue
 from opdump.statistics import ElementStatistics, Extremes, device_extremes, has_device_extremes, have_device_extremes
 from opdump.step_columns import NO_SUMMARY, TensorFacts
 
@@ -160,6 +160,10 @@ class NumpyReader:
     def block_extremes(self) -> Mapping[int, Extremes]:
         """Max and min by the rules of a device where they are not those of the summary, by row of `block_summaries`; nothing where nobody asks."""
         return dict(self._extremes)
+
+    def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
+        """Nothing: where more than summaries is taken, no blocks are."""
+        return {}
 
     def _rows_of(self, tensors: ChosenTensors) -> npt.NDArray[np.intp]:
         choice, columns, chosen = tensors.choice, tensors.columns, tensors.places

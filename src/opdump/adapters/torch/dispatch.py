@@ -84,7 +84,7 @@ class CaptureMode(RecordingMode):
         self.naming = Naming(plan, recorder, observer, rank_id=rank_id, marks=marks, models=models)
         self.models = models
         self.storages = Storages() if storages is None else storages
-        self.provenance = Provenance(self.storages)
+        self.provenance = Provenance(self.storages, are_read=plan.inputs)
         self._foreign: dict[type, bool] = {}
         self.watches: Watches | None = None
         if plan.mode.watches:
@@ -107,9 +107,7 @@ class CaptureMode(RecordingMode):
         self.follow: Callable[..., Any] | None = None
         """Asked first of each operator, where the step is followed."""
         self.without_kernel = WithoutKernel(recorder, observer, self.naming, self.provenance, self._describe)
-        self.following = (
-            Following(self, self.without_kernel.ran) if is_available() and self.records_summaries_alone else None
-        )
+        self.following = Following(self, self.without_kernel.ran) if is_available() and self.takes_runs else None
         self.without_kernel.following = self.following
         self._missed = None if self.following is None else self.following.missed
         self.values.following = self.following
@@ -119,24 +117,23 @@ class CaptureMode(RecordingMode):
         return self._recorder
 
     @property
-    def records_summaries_alone(self) -> bool:
-        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries."""
+    def takes_runs(self) -> bool:
+        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries and digests, or
+        summaries and elements that are copied at once.
+        """
         plan, recorder = self._plan, self._recorder
         reader = recorder.reader
         return (
             type(recorder) is Recorder
             and isinstance(reader, TensorReader)
-            and reader.takes_summaries_alone
+            and (reader.takes_summaries_alone or (reader.takes_elements_too and recorder.copies_elements))
             and reader.storages is self.storages
             and self._reads_all
             and not (self._judges or self._calls_only or self.failures or self.watches or self.models)
             and self._in_graph is None
-            and plan.inputs
-            and plan.outputs
             and plan.devices is None
             and plan.selection == "all"
-            and plan.checks is None
-            and not plan.save_kernel_args
+            and recorder.takes_runs
         )
 
     @records_failures
@@ -427,7 +424,7 @@ class CaptureMode(RecordingMode):
         if not site.described:
             self._describe(op, site, schema, running.inputs, outputs)
         if self.following is not None:
-            self.following.learns(site, args, kwargs, result)
+            self.following.learns(site, args, kwargs, outputs, result)
 
     def _forget_written(self, schema: OperatorSchema, inputs: Sequence[LiveTensor]) -> None:
         """What the operator has written into is read anew."""

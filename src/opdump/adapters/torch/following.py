@@ -21,16 +21,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 from opdump.adapters.torch.arguments import COMPARABLE, arguments_of
-from opdump.adapters.torch.collectives import Collectives
+from opdump.adapters.torch.followed_elements import FollowedElements
 from opdump.adapters.torch.lesson import Event, Kind, Lesson, Named, are_alike
 from opdump.adapters.torch.lessons import Lessons, Outcome
-from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.private_names import (
     RUN_BACKWARD,
     autograd_node,
@@ -39,16 +38,15 @@ from opdump.adapters.torch.private_names import (
     hold_weakly,
     sequence_number,
 )
-from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.reader import TensorReader
+from opdump.adapters.torch.records_operators import RecordsOperators
 from opdump.adapters.torch.running import Running
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.sites import Site
-from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
-from opdump.adapters.torch.training import TrainingObserver
+from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.recorder import Recorder, TensorSnapshot, beside_the_program
+from opdump.recorder import Elements, TensorSnapshot, beside_the_program
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
 
@@ -70,36 +68,6 @@ def _alone(
     return call
 
 
-class RecordsOperators(Protocol):
-    """What a `CaptureMode` is to `Following`."""
-
-    follow: Callable[..., Any] | None
-
-    @property
-    def recorder(self) -> Recorder: ...
-    @property
-    def observer(self) -> TrainingObserver: ...
-    @property
-    def naming(self) -> Naming: ...
-    @property
-    def provenance(self) -> Provenance: ...
-    @property
-    def storages(self) -> Storages: ...
-    @property
-    def collectives(self) -> Collectives: ...
-    def schema(self, func: Any) -> OperatorSchema: ...
-    def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> object: ...
-    def end(
-        self,
-        running: Running,
-        schema: OperatorSchema,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        returned: Callable[[], list[Found]],
-        result: Any,
-    ) -> object: ...
-
-
 class Following:
     """Learns and follows the steps of one thread, the one that ends them."""
 
@@ -111,7 +79,7 @@ class Following:
         self.observer = mode.observer
         self._naming = mode.naming
         self._sites = mode.naming.sites
-        assert isinstance(mode.recorder.reader, TensorReader), "`CaptureMode.records_summaries_alone` asks first"
+        assert isinstance(mode.recorder.reader, TensorReader), "`CaptureMode.takes_runs` asks first"
         self._reader = mode.recorder.reader
         self.state: State = "off"
         self._owner = threading.get_ident()
@@ -132,8 +100,8 @@ class Following:
         """How many operators of this step were followed."""
         self._taken_over: Running | None = None
         """The operator that is running, where somebody had to record it while it did."""
-        self._in_flight: tuple[int, list[int], int] | None = None
-        """Its time stamp, the rows of its inputs, and its step."""
+        self._in_flight: tuple[int, list[int], list[str | None] | None, int] | None = None
+        """Its time stamp, the rows of its inputs, where the elements of these are, and its step."""
         self._given: dict[int, Mapping[str, Any]] = {}
         """By their places among the events, the arguments of operators that were given others than were learned."""
         # What the follower asks.
@@ -150,7 +118,18 @@ class Following:
         self.storages = storages
         self.clock, self.collectives = mode.recorder.clock, mode.collectives
         assert NATIVE_FOLLOWER is not None, "`is_available` asks first"
-        self._follower = NATIVE_FOLLOWER(self._reader.table, PLAIN_CLASSES, *self._reader.seen_and_place, self)
+        plan = mode.recorder.plan
+        self._follower = NATIVE_FOLLOWER(
+            self._reader.table,
+            PLAIN_CLASSES,
+            self._reader.digests,
+            *self._reader.seen_and_place,
+            plan.inputs,
+            plan.outputs,
+            plan.saves_tensors,
+            self,
+        )
+        self._elements = FollowedElements(mode.recorder, self._follower) if plan.saves_tensors else None
         self.follow: Callable[..., Any] = self._follower.follow
         self.missed: Final = self._follower.missed
         mode.recorder.gather = self.gather
@@ -227,8 +206,9 @@ class Following:
         elif self.state == "following":
             self._suspend()
             self._hand_over()
-            if (
-                self._follower.difference != "arguments"
+            if self._follower.difference not in (
+                "arguments",
+                "step",
             ):  # which may change in every step, so that learning them anew is no use
                 self._pauses += 1
             self._set("paused")
@@ -264,6 +244,7 @@ class Following:
             self._hand_over()
 
     def _hand_over(self) -> None:
+        files = None if self._elements is None else self._elements.end_run(self._lesson.events)
         first, last, step, timestamps, rows, counted = self._follower.take()
         for kind, count in counted.items():
             self.recorder.count_op(kind, count)
@@ -273,15 +254,18 @@ class Following:
         numbers = np.frombuffer(rows, np.int64)
         ops, slots = len(pattern.sequence.ops), len(pattern.sequence.slots)
         if len(timestamps) > ops:
-            self._in_flight = timestamps[ops], numbers[slots:].tolist(), step
+            self._in_flight = timestamps[ops], numbers[slots:].tolist(), files and files[slots:], step
         if ops:
+            files = files and files[:slots]
             begin = self._lesson.events[first].number
             given = {
                 self._lesson.events[place].number - begin: self._given.pop(place)
                 for place in [*self._given]
                 if first <= place < last
             }
-            self.recorder.add_run(BlockRun(pattern, step, timestamps[:ops], numbers[:slots], arguments=given))
+            self.recorder.add_run(
+                BlockRun(pattern, step, timestamps[:ops], numbers[:slots], files=files, arguments=given)
+            )
 
     def _leave(self) -> None:
         """From now on, until the step ends, CaptureMode records."""
@@ -324,15 +308,16 @@ class Following:
         self._synced = place + 1
         self._hand_over()
         assert self._in_flight is not None, "an operator that runs has a time stamp"
-        timestamp, rows, step = self._in_flight
+        timestamp, rows, files, step = self._in_flight
         self._in_flight = None
         arguments = self._given.pop(place, event.op.arguments)
         op = replace(event.op, timestamp=timestamp, step=step, arguments=arguments)
         taken = []
-        for known, row in zip(event.tensors[: event.inputs], rows, strict=True):
+        for slot, (known, row) in enumerate(zip(event.tensors[: event.inputs], rows, strict=True)):
             entry = TensorSnapshot(known.dtype, known.shape, known.data_size, known.skip)
             entry.belongs(op, known.io, known.slot, known.argument, known.source)
             entry.row, entry.table, entry.memory = row, None if row < 0 else self._reader.table, known.memory
+            entry.elements = Elements.filed_as(files[slot]) if files else None
             taken.append(entry)
         self.recorder.add_single(op, taken)
         assert event.site is not None
@@ -350,6 +335,13 @@ class Following:
     def release(self) -> None:
         """What was kept back belongs to the step that runs."""
         self.recorder.release()
+
+    @beside_the_program
+    @_alone
+    def file_elements(self) -> None:
+        """What the follower has copied, or found where it lies, is to be filed."""
+        assert self._elements is not None, "it copies none otherwise"
+        self._elements.file(self._lesson.events)
 
     def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """The running operator has returned something else than was expected."""
@@ -426,7 +418,9 @@ class Following:
             self._is_spoilt = True
         self._event = event
 
-    def learns(self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def learns(
+        self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Sequence[Found], result: Any
+    ) -> None:
         """The operator has run, and its outputs were read."""
         if self.state != "learning":
             self.passed(site)
@@ -440,7 +434,7 @@ class Following:
             return
         taken = self.recorder.taken[self._taken :]
         event.tensors, event.inputs = taken, sum(entry.io == "input" for entry in taken)
-        sources = [site.source(entry.slot) for entry in taken[event.inputs :]]
+        sources = [site.source(slot) for slot, _, _ in outputs]
         self._learned(event, self._follower.learn(args, kwargs, result, event.link, sources))
 
     def learns_listed(

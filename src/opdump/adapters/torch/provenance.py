@@ -29,8 +29,10 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Provenance:
     """Maps storages to the operator output, parameter or constant in them; emptied at the end of a step."""
 
-    def __init__(self, storages: Storages) -> None:
+    def __init__(self, storages: Storages, *, are_read: bool = True) -> None:
+        """`are_read`: whoever asks for `lives` looks at the memory of all of them then."""
         self._storages = storages
+        self._are_read = are_read
         self.sources: dict[int, str] = {}
         self.parts: dict[int, dict[_Place, str]] = {}
         self.unwritten: set[str] = set()
@@ -75,7 +77,8 @@ class Provenance:
             else:
                 source = sources.get(identity_of(storage), "")
             if not source and constant is not None and not _UNTOLD:
-                self._storages.see(live[2] for live in lives)  # who files the constant looks at it before them
+                if self._are_read:
+                    self._storages.see(live[2] for live in lives)  # who files the constant looks at it before them
                 source = constant(slot, argument, tensor)
                 self.note(tensor, source)
             lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))

@@ -22,7 +22,7 @@ from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot
-from opdump.records import IO, OpRecord, SkipReason
+from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 from opdump.statistics import ElementStatistics, Extremes, device_extremes
 from opdump.step_columns import NO_SUMMARY
 
@@ -77,23 +77,31 @@ class TensorReader:
         self._taker: BatchSummarizer | None = None
         """Where summaries and digests are all that is asked for."""
         alone = self._element_statistics.digests_alone
-        self._digests = DigestBatch(alone) if alone and statistics else None
+        self.digests = DigestBatch(alone) if alone and statistics else None
         """Of tensors that the taker takes."""
+        self._by_row: Mapping[int, Mapping[str, StatisticValue]] = {}
+        """What was asked of `digests` last."""
         summaries_alone = (
-            not elements and not device_extremes and (self._digests is not None or not self._element_statistics)
+            not elements and not device_extremes and (self.digests is not None or not self._element_statistics)
         )
         if statistics and summaries_alone and self._accelerators.reads_host and _DESCRIBES_TENSORS:
             prototype = TensorSnapshot("", (), 0)
             if not rereads:
-                least = WORTH_KNOWING if self._digests is None else WORTH_KNOWING_DIGEST
+                least = WORTH_KNOWING if self.digests is None else WORTH_KNOWING_DIGEST
                 self.storages.seen = SeenTensors(least)
                 self._seen_and_place = self.storages.seen, self.storages.read_once
-            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self._digests, *self._seen_and_place)
+            self._taker = BatchSummarizer(self._table, prototype, PLAIN_CLASSES, self.digests, *self._seen_and_place)
 
     @property
     def takes_summaries_alone(self) -> bool:
-        """Whether nothing but a summary is taken of a tensor."""
-        return self._taker is not None and self._digests is None
+        """Whether nothing but a summary, and digests, is taken of a tensor."""
+        return self._taker is not None
+
+    @property
+    def takes_elements_too(self) -> bool:
+        """Whether nothing but a summary and a copy of all elements is taken of a tensor on the host."""
+        is_plain = self._sample is None and not (self._device_extremes or self._element_statistics)
+        return self._elements and self._statistics and is_plain and self._accelerators.reads_host and _DESCRIBES_TENSORS
 
     @property
     def table(self) -> SummaryTable:
@@ -111,6 +119,12 @@ class TensorReader:
 
     def block_extremes(self) -> Mapping[int, Extremes]:
         return {}
+
+    def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
+        digests = self.digests
+        if digests is not None and len(self._by_row) != len(digests):  # no row has two
+            self._by_row = digests.by_row()
+        return self._by_row
 
     def take(self, tensor: torch.Tensor) -> TensorSnapshot:
         if self._taker is not None:
@@ -196,10 +210,11 @@ class TensorReader:
             for taken in entries:
                 if taken.table is device:
                     taken.extremes = device.whole_extremes(taken.row)
-        if self._digests is not None:
+        others = self.block_others()
+        if others:
             for taken in entries:
-                if taken.digest >= 0:
-                    taken.others = dict(self._digests.digests(taken.digest))
+                if taken.table is table and taken.row in others:
+                    taken.others = dict(others[taken.row])
         rows = [make(row) for row in table.rows().tolist()]
         return [
             rows[taken.row] if taken.table is table else (None if taken.table is None else device.summary(taken.row))
@@ -220,8 +235,9 @@ class TensorReader:
     def clear(self) -> None:
         self._table.clear()
         self.storages.seen.clear()
-        if self._digests is not None:
-            self._digests.clear()
+        if self.digests is not None:
+            self.digests.clear()
+            self._by_row = {}
         self._device.clear()
         self._without_others.clear()
 
