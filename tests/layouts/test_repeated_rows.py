@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
-from opdump.kernels import Summary
+from opdump.kernels import Summary, table_text
 from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
@@ -279,3 +279,19 @@ def test_repeated_steps_are_all_in_statistic_csv_and_the_index(tmp_path: Path) -
     assert [(tensor.op.step, tensor.op.timestamp, tensor.slot, tensor.statistics) for tensor in found] == [
         (tensor.op.step, tensor.op.timestamp, tensor.slot, tensor.statistics) for tensor in expected
     ]
+
+
+def test_a_dump_has_the_same_bytes_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(root: Path) -> dict[Path, bytes]:
+        writer = new_writer(DumpPlan(path=root, saved_data="statistic", statistic_category=tuple(OWN), net_name="Net"))
+        for step in range(4):
+            tensors = _step(step)
+            writer.write_step(step, [tensors[0].op], tensors, [None, None], {})
+        writer.close({"executed": 4})
+        return {path.relative_to(root): path.read_bytes() for path in root.rglob("statistic.csv")}
+
+    compiled = files(tmp_path / "compiled")
+    for module in ("repeated_rows", "statistic_csv"):
+        monkeypatch.setattr(f"opdump.layouts.mindspore_sync.{module}.TableText", table_text.TableText)
+    assert files(tmp_path / "twin") == compiled
+    assert len(compiled) == 4
