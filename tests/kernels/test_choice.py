@@ -39,7 +39,7 @@ def without_native(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as it installs on a machine without a compiler."""
     source = tmp_path_factory.mktemp("source")
     (source / "opdump").mkdir()
-    for name in ("__init__.py", "errors.py", "kernels"):
+    for name in ("__init__.py", "errors.py", "interpreter", "kernels"):
         original = PACKAGE / name
         if original.is_dir():
             shutil.copytree(original, source / "opdump" / name, ignore=shutil.ignore_patterns("*.so", "*.pyd"))
