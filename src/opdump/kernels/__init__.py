@@ -120,22 +120,22 @@ if TYPE_CHECKING or _REASON:
 
     NATIVE_FOLLOWER: Any = None
 else:
-    from opdump.kernels._native import (
-        AppendFile,
-        BatchSummarizer,
-        DigestBatch,
-        SeenTensors,
-        SummaryTable,
-        copy_strided_pointer,
-        pair_totals,
-        set_threads,
-        summarise_pointer,
-        summarise_strided_pointer,
-        threads,
-        widen_codes,
-        xxh3_low_pointer,
-    )
-    from opdump.kernels._native import Follower as NATIVE_FOLLOWER  # noqa: N814
+    from opdump.kernels import _native
+
+    AppendFile = _native.AppendFile
+    BatchSummarizer = _native.BatchSummarizer
+    DigestBatch = _native.DigestBatch
+    SeenTensors = _native.SeenTensors
+    SummaryTable = _native.SummaryTable
+    copy_strided_pointer = _native.copy_strided_pointer
+    pair_totals = _native.pair_totals
+    set_threads = _native.set_threads
+    summarise_pointer = _native.summarise_pointer
+    summarise_strided_pointer = _native.summarise_strided_pointer
+    threads = _native.threads
+    widen_codes = _native.widen_codes
+    xxh3_low_pointer = _native.xxh3_low_pointer
+    NATIVE_FOLLOWER = _native.Follower
 
 __getattr__ = late_names(
     __name__,
