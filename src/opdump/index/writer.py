@@ -20,7 +20,7 @@ from hashlib import sha256
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ _HIGHEST = (
     "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
     " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
 )
+_ENCODE: Final = json.JSONEncoder(default=str).encode  # `json.dumps` makes another one in each call
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
@@ -487,4 +488,4 @@ def _storable(value: object) -> object:
 
 
 def _json(value: Mapping[str, Any] | Mapping[str, StatisticValue]) -> str:
-    return json.dumps(dict(value), ensure_ascii=True, default=str)
+    return _ENCODE(dict(value))
