@@ -114,7 +114,7 @@ void Follower::start(int lesson, nb::handle position, nb::handle nodes, int64_t 
   kept_.clear();
   copied_.clear();
   has_lent_ = false;
-  told_timestamps_ = 0;
+  files_ = nb::list();
   counted_ = nb::dict();
   resume(0, nodes, order, timestamp);
 }
@@ -151,12 +151,13 @@ nb::tuple Follower::take() {
   nb::list timestamps;
   for (int64_t each : timestamps_) timestamps.append(each);
   const nb::bytes rows(rows_.data(), rows_.size() * sizeof(int64_t));
-  nb::tuple taken = nb::make_tuple(first_event_, cursor_, step_ ? step_ : nb::none(), timestamps, rows, counted_);
+  nb::tuple taken =
+      nb::make_tuple(first_event_, cursor_, step_ ? step_ : nb::none(), timestamps, rows, counted_, files_);
   first_event_ = cursor_;
   timestamps_.clear();
   rows_.clear();
-  told_timestamps_ = 0;
   counted_ = nb::dict();
+  files_ = nb::list();
   step_ = nb::object();
   return taken;
 }
@@ -349,13 +350,23 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   }
   if (!is_known) return missed_;
   spent(began);
-  if (must_file()) called(file_);
   const bool is_kernel = known.kind == EventKind::kKernel;
+  // The operator has begun: what stops it here, Ctrl-C, does so as an error of its own does.
+  const auto ends_with = [&](nb::python_error& error) {
+    if (is_kernel && host_) failed_(func, args, kwargs, error.value());
+  };
+  if (host_ && must_file()) {
+    try {
+      file();
+    } catch (nb::python_error& error) {
+      ends_with(error);
+      throw;
+    }
+  }
   nb::object result = nb::steal(PyObject_Call(func.ptr(), args.ptr(), by_name));
   if (!result) {
-    if (!is_kernel) nb::raise_python_error();
     nb::python_error error;
-    if (host_) failed_(func, args, kwargs, error.value());
+    ends_with(error);
     throw error;
   }
   if (!host_) return result;  // the capture has ended
@@ -379,11 +390,12 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
         }
       }
     } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) ends_with(error);
       broke(error);
     }
   }
   spent(began);
-  if (is_same && must_file()) called(file_);
+  if (is_same && host_ && must_file()) file();
   if (is_same || !host_) return result;
   if (is_kernel) {
     cut_off_(func, args, kwargs, result);
@@ -422,7 +434,7 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     return false;
   }
   busy.reset();
-  if (must_file()) called(file_);
+  if (host_ && must_file()) file();
   return true;
 }
 

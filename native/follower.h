@@ -47,12 +47,15 @@ class Follower {
   void resume(size_t place, nb::handle nodes, int64_t order, int64_t timestamp);
   // Nothing is followed until `resume` or `start`: (order, timestamp). The nodes get what was noted for them.
   nb::tuple suspend();
-  // What was followed since the last time: (first event, behind the last event, step, time stamps, rows, counted).
+  // What was followed since the last time: (first event, behind the last event, step, time stamps, rows, counted, where
+  // the elements of each tensor are, None of those that were not filed).
   nb::tuple take();
 
-  // Elements that were not asked for yet: (first event since `take`, step, time stamps that were not told yet, address
-  // of each tensor's). They are there until the next call or the end of the operator; 0 of a tensor without data.
-  nb::tuple take_elements();
+  // Has elements filed that were not yet: filed(place among the tensors since `take`, address, first event, step) says
+  // where they are. Whatever stops that, each tensor keeps its place; those behind it are filed where it is Ctrl-C.
+  void file_kept(const nb::object& filed);
+  // Of an operator since `take`.
+  int64_t timestamp(size_t place) const { return timestamps_.at(place); }
 
   // The result of the operator, or `missed`, and nothing was done.
   nb::object follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs);
@@ -113,6 +116,7 @@ class Follower {
   struct Kept {
     const uint8_t* lent;
     int64_t copied;
+    int64_t bytes;
   };
   // What is known of a tensor but its numbers.
   struct Slot {
@@ -180,6 +184,8 @@ class Follower {
             bool is_filed);
   void keep(const View& view);
   bool must_file() const;
+  // Files what must be; where that is stopped, nothing is left that lies in a tensor.
+  void file();
   bool keeps_back() const;
   void counts(const nb::object& kind);
   void note_step();
@@ -227,7 +233,7 @@ class Follower {
   std::vector<Kept> kept_, new_kept_;
   std::vector<uint8_t> copied_, filed_;
   bool has_lent_ = false;
-  size_t told_timestamps_ = 0;
+  nb::list files_;
 };
 
 }  // namespace opdump

@@ -131,7 +131,7 @@ void Follower::read(const std::vector<Found>& found, const std::vector<View>& vi
     if (has_numbers) {
       keep(views[i]);
     } else {
-      new_kept_.push_back({nullptr, -1});
+      new_kept_.push_back({nullptr, -1, 0});
     }
   }
 }

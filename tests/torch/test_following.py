@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import opdump
+from opdump.adapters.torch.followed_elements import FollowedElements
 from opdump.adapters.torch.following import Following
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
@@ -180,3 +181,58 @@ def both_are_alike(
     assert (tmp_path / "0/report").read_text() == (tmp_path / "strict/report").read_text()
     if name in FOLLOWED:
         assert followed["events"] > len(one) / 30, followed
+
+
+@pytest.mark.parametrize("io", ["input", "output"])
+def test_ctrl_c_while_elements_are_filed_moves_none_to_another_tensor(
+    io: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_armed = False
+    original = FollowedElements._filed
+
+    def filed(self: FollowedElements, place: int, address: int, first_event: int, step: int) -> str | None:
+        nonlocal is_armed
+        known = self._lesson.tensors[self._lesson.events[first_event].first_tensor + place][1]
+        if is_armed and known.io == io:
+            is_armed = False
+            raise KeyboardInterrupt
+        return original(self, place, address, first_event, step)
+
+    monkeypatch.setattr(FollowedElements, "_filed", filed)
+    monkeypatch.setenv("OPDUMP_FOLLOW", "strict")
+    caught = 0
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(200, 200)
+
+        def forward(self, values: torch.Tensor, step: int) -> torch.Tensor:
+            nonlocal caught, is_armed
+            values = self.linear(values)
+            is_armed = step == 7
+            try:
+                values = values.mul(2)  # large enough to be filed where it lies
+            except KeyboardInterrupt:
+                caught += 1
+            is_armed = False
+            kept = torch.arange(5.0)
+            return values.square().mean() + kept[kept < (3 if step == 10 else 4)].sum()
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with opdump.capture(path=tmp_path, iteration="all", saved_data="full", layout="packed") as dump:
+        for step in range(12):
+            optimizer.zero_grad()
+            net(torch.randn(200, 200), step).backward()
+            optimizer.step()
+    assert caught == 1
+    assert dump.report is not None
+    assert dump.report.captured
+    records = [*opdump.open(tmp_path).tensors()]
+    assert {record.op.step for record in records} == {*range(12)}
+    bare = [record for record in records if record.payload is None]
+    assert [(record.op.step, record.op.op_type, record.io) for record in bare] == [(7, "mul", io)]
+    for record in records:
+        if record.payload is not None:
+            assert record.statistics["max"] == record.numpy().max(), record

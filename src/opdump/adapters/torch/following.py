@@ -161,7 +161,7 @@ class Following:
     def next_step(self) -> None:
         """The next one begins."""
         self._synced = self._pauses = self.followed_events = 0
-        self._event = self._in_flight = None
+        self._event = self._in_flight = self._taken_over = None
         self._given = {}
         self._is_spoilt = False
         links = self._naming.links
@@ -244,8 +244,10 @@ class Following:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        files = None if self._elements is None else self._elements.end_run(self._lesson.events)
-        first, last, step, timestamps, rows, counted = self._follower.take()
+        if self._elements is not None:
+            self._elements.file(self._lesson)
+        first, last, step, timestamps, rows, counted, taken_files = self._follower.take()
+        files: list[str | None] | None = None if self._elements is None else taken_files
         for kind, count in counted.items():
             self.recorder.count_op(kind, count)
         if not timestamps:
@@ -341,7 +343,7 @@ class Following:
     def file_elements(self) -> None:
         """What the follower has copied, or found where it lies, is to be filed."""
         assert self._elements is not None, "it copies none otherwise"
-        self._elements.file(self._lesson.events)
+        self._elements.file(self._lesson)
 
     def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
         """The running operator has returned something else than was expected."""

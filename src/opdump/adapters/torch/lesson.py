@@ -45,6 +45,8 @@ class Event:
     inputs: int = 0
     number: int = 0
     """How many before it are among the operators of patterns."""
+    first_tensor: int = 0
+    """The place of its first tensor among `Lesson.tensors`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,13 +56,18 @@ class Lesson:
     number: int
     events: list[Event] = field(default_factory=list)
     patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
+    tensors: list[tuple[Event, TensorSnapshot]] = field(default_factory=list)
+    """Those of patterns."""
 
     def learned(self, event: Event) -> None:
         """The next operator."""
         if self.events:
             last = self.events[-1]
             event.number = last.number + (last.op is not None and last.kind is not Kind.OTHER)
+        event.first_tensor = len(self.tensors)
         self.events.append(event)
+        if event.op is not None and event.kind is not Kind.OTHER:
+            self.tensors += [(event, known) for known in event.tensors]
 
     def pattern(self, first: int, last: int) -> BlockPattern:
         """The operators of these events, and their tensors: the same object each time."""
