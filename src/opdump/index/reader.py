@@ -191,9 +191,10 @@ class IndexReader:
         return BatchRecords(ops, tensors, _counted(filed.counted))
 
     def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
-        arguments = "arguments" if self._version >= ARGUMENTS_SINCE else "'[]'"
         row = database.execute(
-            f"SELECT pattern, timestamps, summaries, counted, {arguments} FROM batches WHERE id = ?",  # noqa: S608  # one of two words of our own
+            "SELECT pattern, timestamps, summaries, counted, arguments FROM batches WHERE id = ?"
+            if self._version >= ARGUMENTS_SINCE
+            else "SELECT pattern, timestamps, summaries, counted, '[]' FROM batches WHERE id = ?",
             (batch.id,),
         ).fetchone()
         if row is None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import opdump.kernels.pair_totals  # noqa: F401  before the function of that name, whose place its first import takes
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
 from opdump.interpreter.late_names import late_names
 from opdump.kernels import reference

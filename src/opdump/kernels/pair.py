@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from opdump.kernels.addressed import addressed
 from opdump.kernels.pair_metrics import PairMetrics, metrics_of_totals
-from opdump.kernels.pair_totals import PairTotals
+from opdump.kernels.totals_of_pair import PairTotals
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 Totals = Callable[..., tuple[Any, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from opdump.kernels.pair_totals import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
+from opdump.kernels.totals_of_pair import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
 
 
 @dataclass(frozen=True, slots=True)

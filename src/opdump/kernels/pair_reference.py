@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.kernels.pair_totals import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
 from opdump.kernels.reference import (
     BLOCK,
     CHUNK,
@@ -34,6 +33,7 @@ from opdump.kernels.reference import (
     storage_dtype,
 )
 from opdump.kernels.summary import DTYPE_CODES
+from opdump.kernels.totals_of_pair import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
 
 _MOST_SPANS = 64
 _MOST_INDICES = 1 << 20

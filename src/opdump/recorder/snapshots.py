@@ -278,6 +278,10 @@ class SupportsSides(Protocol):
         """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
 
 
+BlockNumbers = tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]]
+"""What a reader knows of the tensors of blocks: summaries, by their rows extremes and what else there is (`SupportsRows`)."""
+
+
 @runtime_checkable
 class SupportsRows(Protocol):
     """A reader whose summaries can be had as an array."""
@@ -292,9 +296,7 @@ class SupportsRows(Protocol):
         """What summaries do not give, by such a row: digests."""
 
 
-def block_numbers(
-    reader: SupportsRows | None,
-) -> tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]] | None:
+def block_numbers(reader: SupportsRows | None) -> BlockNumbers | None:
     """What it knows of the tensors of blocks; None where it takes none."""
     if reader is None:
         return None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from opdump.recorder.snapshots import TensorSnapshot
-from opdump.records import FiledTensor, OpRecord, SkipReason, StatisticValue
-from opdump.statistics import Extremes
+from opdump.recorder.snapshots import BlockNumbers, TensorSnapshot
+from opdump.records import FiledTensor, OpRecord, SkipReason
 from opdump.step_columns import BlockRun, Singles, StepColumns
 
 TakenSingles = Singles[TensorSnapshot]
@@ -23,8 +19,6 @@ BYTES_OF_OPERATOR_AND_TENSORS: Final = 3000
 """Of one that has two or three."""
 StepRecords = tuple[int, Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]
 """A step, its operators and tensors, and the files of these."""
-BlockNumbers = tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]]
-"""What a reader knows of the tensors of blocks (`SupportsRows`)."""
 
 
 @dataclass(frozen=True, slots=True)

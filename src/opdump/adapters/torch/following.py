@@ -3,7 +3,8 @@
 A training runs the same operators at the same places on the same kind of tensors in each step. So one step is learned while it is recorded,
 operator by operator: where in the program it ran, its arguments, which tensors it read and wrote, and where these lay. In the steps
 behind it the compiled `Follower` looks at each operator in the same way, and compares. As long as all is equal a time stamp and the summaries are
-all that is kept, in columns (`BlockRun`), and arguments that change from step to step, a learning rate. What else differs is recorded by `CaptureMode` as ever, one operator or the rest of the step:
+all that is kept, in columns (`BlockRun`), and arguments that change from step to step, a learning rate. What else differs is recorded by
+`CaptureMode` as ever, one operator or the rest of the step:
 
     learning     CaptureMode records, and what it recorded is learned
     following    the follower looks on; CaptureMode is not asked
