@@ -67,7 +67,9 @@ def test_options_take_the_place_of_a_config(tmp_path: Path) -> None:
     catalog = library.open(tmp_path / "d")
     assert catalog.steps_of(0) == (0, 1)
     assert {execution.op.op_type for execution in catalog.executions()} == {"log", "abs"}
-    assert len(list((tmp_path / "d").rglob("log.*.npy"))) == 4
+    assert len(list(catalog.tensors())) == 4
+    assert [file.name for file in (tmp_path / "d").rglob("*.pack")] == ["1.pack"]
+    assert not list((tmp_path / "d").rglob("*.npy"))
 
 
 def test_options_replace_what_a_config_says(tmp_path: Path) -> None:

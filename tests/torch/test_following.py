@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import signal
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -18,8 +19,10 @@ from opdump.adapters.torch.following import Following
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.layouts.packed.payload import PackedPayload
+from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics.table import STATISTICS
+from opdump.step_columns import BlockRun
 from tests.torch.answers import answer_of, differences
 from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
@@ -236,3 +239,48 @@ def test_ctrl_c_while_elements_are_filed_moves_none_to_another_tensor(
     for record in records:
         if record.payload is not None:
             assert record.statistics["max"] == record.numpy().max(), record
+
+
+def test_ctrl_c_while_followed_operators_are_handed_over_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Recorder.add_run
+    is_armed = False
+    struck = caught = 0
+
+    def add_run(self: Recorder, run: BlockRun) -> None:
+        nonlocal is_armed, struck
+        if is_armed:
+            is_armed = False
+            struck += 1
+            signal.raise_signal(signal.SIGINT)
+        original(self, run)
+
+    monkeypatch.setattr(Recorder, "add_run", add_run)
+    monkeypatch.setenv("OPDUMP_FOLLOW", "strict")
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with opdump.capture(path=tmp_path, iteration="all", saved_data="statistic") as dump:
+            for step in range(12):
+                optimizer.zero_grad()
+                loss = net(torch.ones(4, 8)).square().mean()
+                if step == 8:
+                    is_armed = True
+                    try:
+                        loss = loss * torch.ones(3)[1:]  # no step before has it: what was followed is handed over
+                    except KeyboardInterrupt:
+                        caught += 1
+                loss.sum().backward()
+                optimizer.step()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert (struck, caught) == (1, 1)
+    assert dump.report is not None
+    assert dump.report.captured
+    types = {step: [op.op_type for op in opdump.open(tmp_path).ops(step=step) if not op.skip] for step in range(12)}
+    began = types[7].index("mean") + 1
+    assert types[8][:began] == types[7][:began]
+    assert types[8][-4:] == types[7][-4:]
+    assert types[10] == types[7]

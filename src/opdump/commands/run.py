@@ -113,8 +113,8 @@ written to its end, gives 3."""
     "--layout",
     metavar="NAME",
     callback=checked_layout,
-    help="How files are named and arranged: mindspore-2.3 (the default), mindspore-2.10, packed (one file of elements, the quickest), or a "
-    "layout of `opdump extensions`.",
+    help="How files are named and arranged: mindspore-2.3 (a file for each tensor), mindspore-2.10, packed (one file for all elements: the "
+    "default of --full without a config), or a layout of `opdump extensions`.",
 )
 @click.option(
     "--framework",

@@ -1,6 +1,7 @@
 """What `opdump run` was asked for, beside the program: by its options, or by a variable in place of them.
 
-Without a config the options say what is recorded: statistics of everything, from the first step on, into a new directory.
+Without a config the options say what is recorded: statistics of everything, from the first step on, into a new directory; elements, where
+they are asked for, in one file.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from opdump.tensorflow.recordings import SessionOptions
 
 _LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10", "packed")
+_FOR_ELEMENTS: Final = "packed"
+"""The layout of elements where neither a config nor an option names one: a file for each tensor costs several steps of the program."""
 _BOUNDS: Final = ("max_disk", "min_free_disk", "max_memory", "max_overhead")
 _CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
 
@@ -94,6 +97,10 @@ class RunOptions:
         if config is None:
             overrides = {**self._statistics_of(program, environ), **overrides}
         plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
+        if config is None and self.full and self.layout is None:
+            plan = replace(
+                plan, layout=_FOR_ELEMENTS
+            )  # and not chosen: a framework that dumps by itself has one of its own
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(with_checks(plan, check=self.check, watch=self.watch), first=self.first)
 

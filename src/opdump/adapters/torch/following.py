@@ -46,6 +46,7 @@ from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, 
 from opdump.adapters.torch.sites import Site
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
+from opdump.interpreter.interrupts import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.recorder import Elements, TensorSnapshot, beside_the_program
 from opdump.records import OpRecord
@@ -137,6 +138,7 @@ class Following:
 
     # Steps
 
+    @not_interrupted
     @_alone
     def end_step(self) -> None:
         """A step has ended, and been filed."""
@@ -158,6 +160,7 @@ class Following:
             return "other" if self._was_followed else "off"
         return "stale" if self._follower.missed_place or self._pauses * 8 > len(events) else "same"
 
+    @not_interrupted
     @_alone
     def next_step(self) -> None:
         """The next one begins."""
@@ -200,6 +203,7 @@ class Following:
         if self.state != "off":
             self._pause()
 
+    @not_interrupted
     @_alone
     def _pause(self) -> None:
         if threading.get_ident() != self._owner or self._follower.is_in_operator:
@@ -237,6 +241,7 @@ class Following:
         if self.state == "following":
             self._gather()
 
+    @not_interrupted
     @_alone
     def _gather(self) -> None:
         if self._follower.is_in_operator:
@@ -367,6 +372,7 @@ class Following:
         if os.environ.get("OPDUMP_FOLLOW") == "strict":
             raise error
 
+    @not_interrupted
     @_alone
     def _running(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Running, OperatorSchema]:
         schema = self._mode.schema(func)
