@@ -12,6 +12,7 @@ import numpy as np
 
 from opdump.adapters.torch.lesson import Lesson
 from opdump.adapters.torch.memory import widened
+from opdump.interpreter.interrupts import not_interrupted
 from opdump.recorder import Recorder
 from opdump.records import HostPayload, TensorRecord
 from opdump.step_columns import ran
@@ -25,6 +26,7 @@ class FollowedElements:
         self._follower = follower
         self._lesson = Lesson(-1)
 
+    @not_interrupted
     def file(self, lesson: Lesson) -> None:
         """Files what the follower has of the tensors of this lesson and was not filed yet."""
         self._lesson = lesson
