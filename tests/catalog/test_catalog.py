@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -350,7 +351,10 @@ def test_paths_in_a_hostile_index_are_refused(dump: Path) -> None:
 
     for file in ("../../../../etc/passwd", "/etc/passwd", "Net/0/0/../../../../x.npy", "Net/\x00.npy"):
         database = sqlite3.connect(dump / "rank_0/.dump_metadata/index.sqlite", isolation_level=None)
-        database.execute("UPDATE extras SET file = ? WHERE file IS NOT NULL", (file,))
+        rows = database.execute("SELECT id, files FROM batches WHERE files NOTNULL").fetchall()
+        for number, files in rows:
+            changed = json.dumps(dict.fromkeys(json.loads(files), file))
+            database.execute("UPDATE batches SET files = ? WHERE id = ?", (changed, number))
         database.close()
         payloads = [record.payload for record in open_dump(dump) if record.payload is not None]
         assert payloads

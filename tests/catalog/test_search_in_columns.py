@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +17,21 @@ from opdump.records import TensorRecord
 STEPS = 8
 
 
-@pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Statistics of steps that run the same, but for a sigmoid in the one before the last."""
+KINDS: dict[str, dict[str, Any]] = {
+    "statistics": {"saved_data": "statistic"},
+    "digests": {"saved_data": "statistic", "statistic_category": ["md5", "max"]},
+    "one file of elements": {"saved_data": "full", "layout": "packed"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps that run the same, but for a sigmoid in the one before the last."""
     path = tmp_path_factory.mktemp("search")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with opdump.capture(path=path, saved_data="statistic", iteration="all"):
+    with opdump.capture(path=path, iteration="all", **KINDS[request.param]):
         for step in range(STEPS):
             optimizer.zero_grad()
             loss = model(torch.ones(3, 4)).sum()
@@ -50,7 +58,8 @@ NAMES = [
 
 
 def _facts(tensor: TensorRecord) -> object:
-    return asdict(tensor.op), tensor.io, tensor.slot, tensor.dtype, tensor.shape, tensor.source, dict(tensor.statistics)
+    told = tensor.io, tensor.slot, tensor.dtype, tensor.shape, tensor.source, dict(tensor.statistics)
+    return asdict(tensor.op), told, None if tensor.payload is None else tensor.numpy().tolist()
 
 
 @pytest.mark.parametrize("include_skipped", [False, True])

@@ -126,11 +126,11 @@ def _values() -> dict[str, Change]:
         ),
         "a step beyond numbers": run_sql("UPDATE batches SET step = '99999999999999999999'"),
         "a count that is words": run_sql("INSERT OR REPLACE INTO totals SELECT id, 'executed', 'NaN' FROM runs"),
-        "a statistic that is words": run_sql('UPDATE extras SET statistics = \'{"max": "NaN", "nan count": "x"}\''),
+        "a statistic that is words": _places("statistics", '"0": {"max": "NaN", "nan count": "x"}'),
         "a negative slot": run_sql("UPDATE signatures SET slot = -1"),
         "a negative size": run_sql("UPDATE signatures SET data_size = -9223372036854775808"),
         "NUL in names": run_sql("UPDATE operators SET op_name = 'a' || char(0) || 'b'"),
-        "NUL in a file": run_sql("UPDATE extras SET file = 'a' || char(0) || 'b'"),
+        "NUL in a file": _places("files", r'"0": "a\u0000b"'),
         "a surrogate": run_sql("UPDATE operators SET op_name = CAST(x'eda080' AS TEXT)"),
         "escapes in names": run_sql("UPDATE operators SET op_name = char(27) || '[2J' || op_name, skip = char(27)"),
         "a giant name": run_sql("UPDATE operators SET op_name = hex(zeroblob(2000000))"),
@@ -146,11 +146,21 @@ def _values() -> dict[str, Change]:
         "words for arguments": run_sql("UPDATE batches SET arguments = 'none'"),
         "giant arguments of a batch": run_sql(f"UPDATE batches SET arguments = '[{'[0, 0],' * 300_000}[0, 0]]'"),
         "deep arguments": run_sql(f"UPDATE batches SET arguments = '{deep}'"),
-        "deep statistics": run_sql(f"UPDATE extras SET statistics = '{deep}'"),
+        "deep statistics": run_sql(f"UPDATE batches SET statistics = '{deep}'"),
         "deep totals": run_sql(f"UPDATE runs SET plan = '{deep}', command = '{deep}'"),
-        "words for statistics": run_sql("UPDATE extras SET statistics = '{\"max\": [1, {}]}'"),
-        "a file outside": run_sql("UPDATE extras SET file = '../../../../etc/passwd'"),
-        "an absolute file": run_sql("UPDATE extras SET file = '/etc/passwd'"),
+        "words for statistics": _places("statistics", '"0": {"max": [1, {}]}'),
+        "a file outside": _places("files", '"0": "../../../../etc/passwd"'),
+        "an absolute file": _places("files", '"0": "/etc/passwd"'),
+        "a number for a file": _places("files", '"0": 1'),
+        "words for files": run_sql("UPDATE batches SET files = 'none'"),
+        "an array of files": run_sql("""UPDATE batches SET files = '["a", "b"]'"""),
+        "a blob for files": run_sql("UPDATE batches SET files = x'7b7d'"),
+        "deep files": run_sql(f"UPDATE batches SET files = '{deep}'"),
+        "files of no tensors": _places("files", '"1000000": "a"'),
+        "a file of a place that is no number": _places("files", '"²": "a", "": "b"'),
+        "a file of a place beyond numbers": _places("files", '"' + "9" * 5_000 + '": "a"'),
+        "giant files": _places("files", '"0": "a",' * 300_000 + '"0": "b"'),
+        "numbers for statistics": _places("statistics", '"0": 1'),
         "runs by the thousand": run_sql(
             "INSERT INTO runs SELECT NULL, started, ended, rank_id, device_target, framework, framework_version,"
             " opdump_version, process, command, plan FROM runs, (" + _numbers(5_000) + ")",
@@ -158,7 +168,7 @@ def _values() -> dict[str, Change]:
         ),
         "steps by the thousand": run_sql(
             "INSERT INTO patterns VALUES (1000000, '[]', '[]')",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}', '[]' FROM ("
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[]', NULL, '{}', '[]', NULL, NULL FROM ("
             + _numbers(5_000)
             + ")",
         ),
@@ -197,6 +207,11 @@ def _values() -> dict[str, Change]:
     return kinds
 
 
+def _places(column: str, entries: str) -> Change:
+    """Every batch has an object of these entries there."""
+    return run_sql(f"UPDATE batches SET {column} = '{{{entries}}}'")
+
+
 def _summaries_of(value: float) -> Change:
     """Every number of every summary is this one."""
 
@@ -218,39 +233,41 @@ def _multiplying() -> dict[str, Change]:
     return {
         "a pattern that many batches share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}', '[]' FROM ("
-            + _numbers(2_000)
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000, '[1]', NULL, '{}', '[]', NULL, NULL FROM ("
+            + _numbers(1_000)
             + ")",
         ),
         "a pattern that many batches of one step share": run_sql(
             f"INSERT INTO patterns VALUES (1000000, '[' || {operator} || ']', {pairs})",
-            "INSERT INTO batches SELECT NULL, 1, 0, 1000000, '[1]', NULL, '{}', '[]' FROM (" + _numbers(2_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, 0, 1000000, '[1]', NULL, '{}', '[]', NULL, NULL FROM ("
+            + _numbers(1_000)
+            + ")",
         ),
         "many small patterns in turn": run_sql(
             f"INSERT INTO patterns SELECT 1000000 + i, '[' || {operator} || ']', '[[0,' || {signature} || ']'"
             f" || substr(hex(zeroblob(4000)), 1, 0) || replace(hex(zeroblob(4000)), '00', '  ') || ']'"
             f" FROM ({_numbers(17)})",
-            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000 + i % 17, '[1783959000000000]', NULL, '{}', '[]'"
-            " FROM (" + _numbers(2_000) + ")",
+            "INSERT INTO batches SELECT NULL, 1, i + 100, 1000000 + i % 17, '[1783959000000000]', NULL, '{}', '[]', NULL, NULL"
+            " FROM (" + _numbers(1_000) + ")",
         ),
         "many operators with long names": run_sql(
             "UPDATE operators SET op_name = hex(zeroblob(32000)), op_type = hex(zeroblob(32000))",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]', NULL, NULL"
             " FROM (" + _numbers(5_000) + ")",
         ),
         "many operators with large arguments": run_sql(
             f"UPDATE arguments SET json = (SELECT json_group_object('k' || i, i) FROM ({_numbers(5_000)}))",
             "UPDATE operators SET arguments = (SELECT MIN(id) FROM arguments)",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]', NULL, NULL"
             " FROM (" + _numbers(5_000) + ")",
         ),
         "many operators with deep stacks": run_sql(
             "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
             "UPDATE operators SET stack = 1000000",
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
-            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]'"
+            "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]', NULL, NULL"
             " FROM (" + _numbers(5_000) + ")",
         ),
     }

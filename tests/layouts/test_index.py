@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -300,11 +301,10 @@ def test_a_tensor_without_summary_stands_among_others(tmp_path: Path) -> None:
     found = {record.name: record.statistics for record in open_dump(tmp_path).tensors(step=0)}
     assert [found[record.name] for record in tensors] == kinds
     assert [type(found[record.name]) for record in tensors] == [type(statistics) for statistics in kinds]
-    assert [(place, file) for _, place, _, file in _ask(tmp_path, "SELECT * FROM extras")] == [
-        (1, "Net/0/0/a.npy"),
-        (2, None),
-        (3, None),
-    ]
+    assert [
+        tuple(each and json.loads(each) for each in row)
+        for row in _ask(tmp_path, "SELECT files, statistics FROM batches")
+    ] == [({"1": "Net/0/0/a.npy"}, {"2": {"max": 3.5, "md5": "ab"}, "3": {"md5": "cd"}}), (None, None)]
     assert _ask(tmp_path, "SELECT step, length(summaries) FROM batches") == [(0, 5 * 88), (1, None)]
     assert all(not record.statistics for record in open_dump(tmp_path).tensors(step=1))
 

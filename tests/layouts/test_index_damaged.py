@@ -22,9 +22,9 @@ def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, t
     run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert f"version {version} " in str(problem)
-    assert "reads versions 2 to 6" in str(problem)
+    assert "reads versions 2 to 7" in str(problem)
     assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 6: dump into"):
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 7: dump into"):
         new_writer(DumpPlan(path=tmp_path))
 
 
@@ -102,8 +102,8 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "deep JSON in a pattern": run_sql(f"UPDATE patterns SET tensors = '{'[' * 100_000}'"),
     "a short blob of summaries": run_sql("UPDATE batches SET summaries = x'00'"),
     "text for summaries": run_sql("UPDATE batches SET summaries = 'none'"),
-    "a file of a tensor past the last": run_sql("UPDATE extras SET tensor = 999 WHERE tensor = 0"),
-    "a file of a tensor before the first": run_sql("UPDATE extras SET tensor = -1 WHERE tensor = 0"),
+    "a file of a tensor past the last": run_sql("""UPDATE batches SET files = '{"999": "a.npy"}'"""),
+    "a file of a tensor before the first": run_sql("""UPDATE batches SET files = '{"-1": "a.npy"}'"""),
     "an earlier version": run_sql("PRAGMA user_version = 1"),
     "damaged JSON": run_sql("UPDATE arguments SET json = '{'"),
     "deep JSON": run_sql(f"UPDATE arguments SET json = '{'[' * 100_000}'"),

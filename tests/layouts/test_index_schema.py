@@ -27,6 +27,7 @@ def test_another_text_of_the_schema_has_another_version() -> None:
         4: "34a1030f29509dac",
         5: "250918a965153c8e",
         6: "091dfe36dff383d6",
+        7: "41f35137ce9c7123",
     }
     for version, statements in SCHEMAS.items():
         text = re.sub(r"\s+", " ", ";".join(statements))

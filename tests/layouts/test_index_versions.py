@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 from pathlib import Path
 
@@ -116,7 +117,22 @@ def test_an_index_of_version_5_has_a_pattern_for_all_arguments(tmp_path: Path) -
     assert all(record.numpy().shape == record.shape for record in catalog)
 
 
-@pytest.mark.parametrize("version", [4, 5])
+def test_an_index_of_version_6_has_a_row_for_each_file_and_digest(tmp_path: Path) -> None:
+    where = _unpacked("version_6", tmp_path)
+    catalog = open_dump(where / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    records = [record for record in catalog if not record.op.step]
+    assert records
+    for record in records:
+        assert record.statistics["md5"] == hashlib.md5(record.numpy().tobytes()).hexdigest()
+        assert record.payload is not None
+    packed = open_dump(where / "packed")
+    assert not packed.problems
+    assert [record.numpy().max() == record.statistics["max"] for record in packed] == [True] * len([*packed])
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
 def test_nothing_is_added_to_an_index_of_a_version_before(version: int, tmp_path: Path) -> None:
     dump = _unpacked(f"version_{version}", tmp_path) / "sync"
     with pytest.raises(DumpPathError, match=rf"is an index of version {version}.*dump into a new directory"):

@@ -242,10 +242,10 @@ class Catalog:
         content = self._content(rank, step)
         return grouped(content.ops, content.tensors)
 
-    def columns(self, step: int, rank: int | None = None) -> BatchColumns | None:
-        """A step of which there are statistics alone, in columns; None where it is to be read as records."""
+    def columns(self, step: int, rank: int | None = None, *, inspected: bool = False) -> BatchColumns | None:
+        """A step in columns; None where it is to be read as records: `inspected`, also where the records tell what is wrong with elements."""
         tree = self._tree(rank)
-        return tree.columns(step) if isinstance(tree, SupportsColumns) else None
+        return tree.columns(step, inspected=inspected) if isinstance(tree, SupportsColumns) else None
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
         """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one

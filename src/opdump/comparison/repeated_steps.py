@@ -134,7 +134,7 @@ class Repeats:
 
     def of(self, step_a: int, step_b: int) -> tuple[RepeatedPair, RepeatedTrace, RepeatedTrace] | None:
         """Two steps, if they repeat a pair."""
-        a, b = self._a.columns(step_a, self._rank), self._b.columns(step_b, self._rank)
+        a, b = _numbers_of(self._a, step_a, self._rank), _numbers_of(self._b, step_b, self._rank)
         self._read = None if a is None or b is None else (a, b)
         if a is None or b is None:
             return None
@@ -156,6 +156,12 @@ class Repeats:
         pair = RepeatedPair.of(model_a, model_b, alignment)
         self._pairs[one.pattern.program, other.pattern.program] = pair
         return RepeatedStep.of(pair, repeated(model_a, numbers_a), repeated(model_b, numbers_b))
+
+
+def _numbers_of(catalog: Catalog, step: int, rank: int) -> BatchColumns | None:
+    """A step of which there are summaries and nothing else."""
+    columns = catalog.columns(step, rank)
+    return None if columns is None or columns.files or columns.statistics else columns
 
 
 def _outputs(a: Trace, b: Trace, alignment: Alignment) -> Iterator[tuple[int, int, Outputs]]:

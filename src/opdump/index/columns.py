@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.kernels import Summary
-from opdump.records import IO, OpRecord, SkipReason, TensorRecord
+from opdump.records import IO, OpRecord, SkipReason, StatisticValue, TensorRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchColumns:
-    """A batch of tensors that have summaries, or nothing, and no files."""
+    """A batch whose tensors have summaries, but for some."""
 
     pattern: Pattern
     step: int
@@ -66,10 +66,16 @@ class BatchColumns:
     """Of each tensor; NaN for the count of one that has none."""
     counted: Mapping[SkipReason, int]
     """How many operators without data ran that an earlier batch lists, by reason."""
+    files: Mapping[int, str]
+    """By their places, those of the tensors that have one, as the index has them."""
+    statistics: Mapping[int, Mapping[str, StatisticValue]]
+    """By their places, what summaries of the tensors do not give, of those that have such."""
     make_op: Callable[[int, int, int, Mapping[str, Any]], OpRecord]
     """An operator, by its row, its time, its step and its arguments."""
-    make_tensor: Callable[[OpRecord, int, Summary | None], TensorRecord]
-    """A tensor of an operator, by its signature."""
+    make_tensor: Callable[
+        [OpRecord, int, Summary | None, Mapping[str, StatisticValue] | None, str | None], TensorRecord
+    ]
+    """A tensor of an operator, by its signature, its summary, its other statistics and its file."""
 
     @property
     def with_summary(self) -> NDArray[np.bool_]:
@@ -81,8 +87,8 @@ class BatchColumns:
         ops = [*map(self.op, range(len(self.pattern.operators)))]
         rows = map(Summary._make, self.summaries.tolist())
         tensors = [
-            self.make_tensor(ops[place], signature, None if summary.count != summary.count else summary)
-            for (place, signature), summary in zip(self.pattern.tensors, rows, strict=True)
+            self._tensor(ops[place], number, signature, summary)
+            for number, ((place, signature), summary) in enumerate(zip(self.pattern.tensors, rows, strict=True))
         ]
         return ops, tensors
 
@@ -94,12 +100,17 @@ class BatchColumns:
     def operator(self, place: int) -> tuple[OpRecord, list[TensorRecord]]:
         """One operator by its place, and its tensors, in the order in which they were filed: no other record is made."""
         op = self.op(place)
-        tensors = []
-        for number in self.pattern.program.tensors_by_operator.get(place, ()):
-            summary = Summary._make(self.summaries[number].tolist())
-            signature = self.pattern.tensors[number][1]
-            tensors.append(self.make_tensor(op, signature, None if summary.count != summary.count else summary))
-        return op, tensors
+        return op, [self.tensor(op, number) for number in self.pattern.program.tensors_by_operator.get(place, ())]
+
+    def tensor(self, op: OpRecord, number: int) -> TensorRecord:
+        """One tensor by its place, which is of this operator."""
+        return self._tensor(op, number, self.pattern.tensors[number][1], Summary._make(self.summaries[number].tolist()))
+
+    def _tensor(self, op: OpRecord, number: int, signature: int, summary: Summary) -> TensorRecord:
+        has_none = summary.count != summary.count
+        return self.make_tensor(
+            op, signature, None if has_none else summary, self.statistics.get(number), self.files.get(number)
+        )
 
 
 _Facts = TypeVar("_Facts")

@@ -17,9 +17,10 @@ from opdump.index.columns import BatchColumns, Pattern, Program
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
-from opdump.index.schema import ARGUMENTS_SINCE, BOUNDS_SINCE, OPERATOR_FIELDS, may_lack_summaries
+from opdump.index.schema import ARGUMENTS_SINCE, BOUNDS_SINCE, OPERATOR_FIELDS, PLACES_SINCE, may_lack_summaries
 from opdump.index.values import (
     Budget,
+    by_places,
     count,
     json_array,
     json_object,
@@ -33,6 +34,7 @@ from opdump.index.values import (
     summaries,
     summary_rows,
     text,
+    texts_by_places,
     whole,
     whole_numbers,
 )
@@ -76,7 +78,9 @@ class _Filed(NamedTuple):
     times: list[int]
     summaries: Any
     counted: Any
-    extras: dict[int, tuple[Any, Any]]
+    files: Mapping[int, str]
+    statistics: Mapping[int, Mapping[str, StatisticValue]]
+    """Both by the places of tensors."""
 
 
 _Operator = tuple[dict[str, Any], int, int]
@@ -84,6 +88,7 @@ _Operator = tuple[dict[str, Any], int, int]
 _Tensors = Sequence[tuple[int, int]]
 """Of each tensor of a pattern the place of its operator and its signature."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
+_NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
 
 class IndexReader:
@@ -116,6 +121,11 @@ class IndexReader:
             with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
                 self._version = int(database.execute("PRAGMA user_version").fetchone()[0])
+                arguments = "arguments" if self._version >= ARGUMENTS_SINCE else "'[]'"
+                places = "files, statistics" if self._version >= PLACES_SINCE else "NULL, NULL"
+                self._query = (
+                    f"SELECT pattern, timestamps, summaries, counted, {arguments}, {places} FROM batches WHERE id = ?"  # noqa: S608  our own names
+                )
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
                 budget = self._budget()
@@ -165,38 +175,31 @@ class IndexReader:
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
     def columns(self, batch: FiledBatch) -> BatchColumns | None:
-        """The same of a batch of which the index has summaries alone, without the records; None of any other."""
+        """The same without the records of a batch that has summaries; None of any other."""
         with self._named(), self._file.connect() as database:
-            query = "SELECT EXISTS(SELECT 1 FROM extras WHERE batch = ?)"
-            if database.execute(query, (batch.id,)).fetchone()[0]:
+            pattern, times, blob, counted, files, others = self._filed(database, batch)
+            if blob is None:
                 return None
-            filed = self._filed(database, batch)
-            if filed.extras or filed.summaries is None:
-                return None
-            rows = summary_rows(filed.summaries, len(filed.pattern.tensors))
-            times = np.array(filed.times, np.int64)
-            counted = _counted(filed.counted)
-            return BatchColumns(filed.pattern, batch.step, times, rows, counted, self._op, self._tensor)
+            rows = summary_rows(blob, len(pattern.tensors))
+            stamps = np.array(times, np.int64)
+            return BatchColumns(
+                *(pattern, batch.step, stamps, rows, _counted(counted), files, others), self._op, self._tensor
+            )
 
     def _read(self, database: sqlite3.Connection, batch: FiledBatch) -> BatchRecords:
         filed = self._filed(database, batch)
-        pattern, extras = filed.pattern, filed.extras
+        pattern, files, others = filed.pattern, filed.files, filed.statistics
         found = summaries(filed.summaries, len(pattern.tensors))
         executed = zip(pattern.operators, filed.times, pattern.arguments, strict=True)
         ops = [self._op(operator, time, batch.step, arguments) for operator, time, arguments in executed]
         tensors = [
-            self._tensor(ops[place], signature, summary, *extras.get(number, (None, None)))
+            self._tensor(ops[place], signature, summary, others.get(number), files.get(number))
             for number, ((place, signature), summary) in enumerate(zip(pattern.tensors, found, strict=True))
         ]
         return BatchRecords(ops, tensors, _counted(filed.counted))
 
     def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
-        row = database.execute(
-            "SELECT pattern, timestamps, summaries, counted, arguments FROM batches WHERE id = ?"
-            if self._version >= ARGUMENTS_SINCE
-            else "SELECT pattern, timestamps, summaries, counted, '[]' FROM batches WHERE id = ?",
-            (batch.id,),
-        ).fetchone()
+        row = database.execute(self._query, (batch.id,)).fetchone()
         if row is None:
             raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
         # What is read again, as a catalog does, is not counted again.
@@ -206,18 +209,23 @@ class IndexReader:
         pattern = self._pattern(database, whole(row[0]))
         if row[4] != "[]":
             pattern = self._with_arguments(database, pattern, batch, row[4])
-        extras = self._extras(database, batch, len(pattern.tensors), budget)
+        if self._version >= PLACES_SINCE:
+            tensors, what = len(pattern.tensors), f"batch {batch.id} of the index"
+            files = texts_by_places(row[5], tensors, what)
+            others = {place: statistics(each) for place, each in by_places(row[6], tensors, what).items()}
+        else:
+            files, others = self._extras(database, batch, len(pattern.tensors), budget)
         self._read_before.add(batch)
         times = whole_numbers(row[1])
         if len(times) != len(pattern.operators):
             raise CorruptDumpError(
                 f"batch {batch.id} of the index has {len(times)} time stamps for {len(pattern.operators)} operators"
             )
-        if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len(extras)):
+        if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len({*files, *others})):
             raise CorruptDumpError(
                 f"batch {batch.id} of the index has nothing to say of {len(pattern.tensors)} tensors of {len(times)} operators"
             )
-        return _Filed(pattern, times, row[2], row[3], extras)
+        return _Filed(pattern, times, row[2], row[3], files, others)
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
         """The constants of every run, in the order in which they were filed: (run, record)."""
@@ -231,7 +239,8 @@ class IndexReader:
                 (summary,) = summaries(blob, 1)
                 _, _, arguments = known(self._operators, operator, "operator")
                 op = self._op(operator, whole(time), whole(step), self._arguments_of(arguments))
-                found.append((whole(run), self._tensor(op, signature, summary, others, file)))
+                values = None if others is None else statistics(json_object(others))
+                found.append((whole(run), self._tensor(op, signature, summary, values, text(file))))
         return found
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
@@ -252,16 +261,21 @@ class IndexReader:
         )
 
     def _tensor(
-        self, op: OpRecord, number: Any, summary: Summary | None, others: Any = None, file: Any = None
+        self,
+        op: OpRecord,
+        number: Any,
+        summary: Summary | None,
+        others: Mapping[str, StatisticValue] | None,
+        file: str | None,
     ) -> TensorRecord:
         signature: dict[str, Any] = known(self._signatures, number, "signature")
-        values: Mapping[str, StatisticValue] = statistics(others) if others is not None else {}
+        values = others or _NO_STATISTICS
         if summary is not None:
             values = SummaryStatistics(summary, values)
         payload = None
         if file is not None:
             filed = (signature["sample"],) if signature["sample"] else signature["shape"]
-            payload = self._open_payload(self._root, text(file), signature["dtype"], filed)
+            payload = self._open_payload(self._root, file, signature["dtype"], filed)
         return TensorRecord(op=op, payload=payload, statistics=values, **signature)
 
     def _pattern(self, database: sqlite3.Connection, number: int) -> Pattern:
@@ -320,18 +334,22 @@ class IndexReader:
 
     def _extras(
         self, database: sqlite3.Connection, batch: FiledBatch, tensors: int, budget: Budget
-    ) -> dict[int, tuple[Any, Any]]:
+    ) -> tuple[dict[int, str], dict[int, dict[str, StatisticValue]]]:
+        """Files and other statistics of tensors, as versions before had them."""
         rows = database.execute(
             "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
         )
-        extras = {}
+        files, statistics_of = {}, {}
         for number, others, file in budget.each(rows):
             if not 0 <= number < tensors:
                 raise CorruptDumpError(
                     f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {shown(number)}"
                 )
-            extras[number] = others, file
-        return extras
+            if file is not None:
+                files[number] = text(file)
+            if others is not None:
+                statistics_of[number] = statistics(json_object(others))
+        return files, statistics_of
 
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
         """Names, stacks, arguments and signatures are only ever added: read those past the last one known."""

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -43,18 +43,16 @@ TABLES: Final = (
     # What one call filed: a step, or a part of it. `timestamps`: JSON array, one for each operator of the pattern;
     # `summaries`: eleven doubles for each tensor of the pattern, NULL where no tensor has any; `counted`: JSON object, how
     # many operators without data ran that an earlier batch lists, by reason; `arguments`: JSON array of pairs, the place of an operator in the
-    # pattern and a row of `arguments`, for each that was given others than its row of `operators` says.
+    # pattern and a row of `arguments`, for each that was given others than its row of `operators` says. What only some tensors have, by their
+    # places in the pattern, from 0, as JSON objects, NULL where none has any: `files`, relative to the rank's directory; `statistics`, objects of
+    # what a summary does not give (digests, or all of them without one).
     """CREATE TABLE batches(
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, pattern INTEGER NOT NULL,
-        timestamps TEXT NOT NULL, summaries BLOB, counted TEXT NOT NULL, arguments TEXT NOT NULL)""",
+        timestamps TEXT NOT NULL, summaries BLOB, counted TEXT NOT NULL, arguments TEXT NOT NULL,
+        files TEXT, statistics TEXT)""",
     # JSON arrays. `operators`: a row of `operators` for each execution, in execution order; `tensors`: for each tensor a
     # pair of its execution's place in `operators`, from 0, and its row of `signatures`.
     "CREATE TABLE patterns(id INTEGER PRIMARY KEY, operators TEXT NOT NULL, tensors TEXT NOT NULL)",
-    # What only some tensors have. `tensor`: its place in the pattern, from 0; `statistics`: JSON of what a summary does not
-    # give (digests, or all of them without one); `file`: relative to the rank's directory.
-    """CREATE TABLE extras(
-        batch INTEGER NOT NULL, tensor INTEGER NOT NULL, statistics TEXT, file TEXT, PRIMARY KEY(batch, tensor))
-        WITHOUT ROWID""",
     # Constants belong to no step: `step` is the one in which it was filed.
     """CREATE TABLE constants(
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, data_id INTEGER NOT NULL,
@@ -90,16 +88,26 @@ VIEWS: Final = (
                operators.occurrence,
                json_extract(batches.timestamps, '$[' || json_extract(tensors.value, '$[0]') || ']') AS timestamp,
                operators.graph_id, operators.phase, signatures.io, signatures.slot, signatures.dtype, signatures.shape,
-               signatures.data_size, signatures.argument, signatures.source, extras.file, signatures.sample,
+               signatures.data_size, signatures.argument, signatures.source,
+               json_extract(batches.files, '$."' || tensors.key || '"') AS file, signatures.sample,
                COALESCE(NULLIF(signatures.skip, ''), operators.skip) AS skip
         FROM batches CROSS JOIN patterns ON patterns.id = batches.pattern
         CROSS JOIN json_each(patterns.tensors) AS tensors
         CROSS JOIN operators
             ON operators.id = json_extract(patterns.operators, '$[' || json_extract(tensors.value, '$[0]') || ']')
-        CROSS JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')
-        LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key""",
+        CROSS JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')""",
 )
 
+_BY_SIGNATURE: Final = "JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')"
+
+EXTRAS: Final = """CREATE TABLE extras(
+    batch INTEGER NOT NULL, tensor INTEGER NOT NULL, statistics TEXT, file TEXT, PRIMARY KEY(batch, tensor))
+    WITHOUT ROWID"""
+_WITHOUT_PLACES: Final = (
+    (",\n        files TEXT, statistics TEXT)", ")"),  # of `batches`
+    ("json_extract(batches.files, '$.\"' || tensors.key || '\"') AS file,", "extras.file,"),  # of the view
+    (_BY_SIGNATURE, f"{_BY_SIGNATURE} LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key"),
+)
 _WITHOUT_ARGUMENTS: Final = ((", arguments TEXT NOT NULL)", ")"),)  # of `batches`
 _WITHOUT_MEMORY: Final = (
     *_WITHOUT_ARGUMENTS,
@@ -121,17 +129,23 @@ def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tup
 
 
 _ALL: Final = (*TABLES, *VIEWS)
-_WITHOUT_BOUNDS: Final = tuple(each for each in _ALL if "TABLE degradations" not in each)
+_UNTIL_PLACES: Final = _without(
+    _WITHOUT_PLACES, (part for each in _ALL for part in ((each, EXTRAS) if "TABLE patterns" in each else (each,)))
+)
+_WITHOUT_BOUNDS: Final = tuple(each for each in _UNTIL_PLACES if "TABLE degradations" not in each)
 BOUNDS_SINCE: Final = 5
 """The first version with a table of degradations."""
 ARGUMENTS_SINCE: Final = 6
 """The first version where a batch says which arguments are others than its pattern's: before, a pattern was stored for each."""
+PLACES_SINCE: Final = 7
+"""The first version where a batch says which tensors have files and other statistics: before, a row of `extras` did for each."""
 
 SCHEMAS: Final = {
     2: _without(_WITHOUT_SAMPLE, _WITHOUT_BOUNDS),
     3: _without(_WITHOUT_MEMORY, _WITHOUT_BOUNDS),
     4: _without(_WITHOUT_ARGUMENTS, _WITHOUT_BOUNDS),
-    5: _without(_WITHOUT_ARGUMENTS, _ALL),
+    5: _without(_WITHOUT_ARGUMENTS, _UNTIL_PLACES),
+    6: _UNTIL_PLACES,
     SCHEMA_VERSION: _ALL,
 }
 """What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it.

@@ -157,9 +157,36 @@ def json_array(value: Any) -> list[Any]:
     return parsed
 
 
-def statistics(value: Any) -> dict[str, StatisticValue]:
-    """A JSON object of numbers; digests are text, and counts have an end. What a package added may be either."""
+def by_places(value: Any, tensors: int, what: str) -> dict[int, Any]:
+    """A JSON object by the places of some of so many tensors, none where there is no value."""
+    if value is None:
+        return {}
     found = json_object(value)
+    if not found:
+        return {}
+    written = "".join(found)
+    if not (written.isascii() and written.isdigit() and "" not in found and max(map(len, found)) < 20):
+        bad = next((key for key in found if not (key.isascii() and key.isdigit() and len(key) < 20)), "")
+        raise CorruptDumpError(f"{what} has {tensors} tensors and says more of tensor {shown(bad)}")
+    places = [*map(int, found)]
+    if max(places) >= tensors:
+        raise CorruptDumpError(f"{what} has {tensors} tensors and says more of tensor {max(places)}")
+    return dict(zip(places, found.values(), strict=True))
+
+
+def texts_by_places(value: Any, tensors: int, what: str) -> dict[int, str]:
+    """The same of text."""
+    found = by_places(value, tensors, what)
+    if not {*map(type, found.values())} <= {str}:
+        for each in found.values():
+            text(each)
+    return found
+
+
+def statistics(found: Any) -> dict[str, StatisticValue]:
+    """An object of numbers; digests are text, and counts have an end. What a package added may be either."""
+    if not isinstance(found, dict):
+        raise CorruptDumpError(f"the index holds {shown(found)} where statistics were expected")
     for key, each in found.items():
         own = OWN.get(key)
         kinds = (int, float, str) if own is None else (str,) if own.kind is str else (int, float)

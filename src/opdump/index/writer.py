@@ -62,7 +62,9 @@ _HIGHEST = (
     "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
     " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
 )
-_ENCODE: Final = json.JSONEncoder(default=str).encode  # `json.dumps` makes another one in each call
+_ENCODE: Final = json.JSONEncoder(
+    default=str, separators=(",", ":")
+).encode  # `json.dumps` makes another one in each call
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
@@ -156,12 +158,13 @@ class IndexWriter:
         self._forget_if_many()
         pattern, others = batch.pattern, batch.others
         timestamps = json.dumps(batch.timestamps)
-        extras: Sequence[int] = ()
-        if others or files.count(None) < len(files):  # most often neither: a step has thousands of tensors
-            extras = [place for place, file in enumerate(files) if file is not None or others.get(place)]
+        filed: dict[int, object] = {}
+        if files.count(None) < len(files):  # most often there is none, and a step has thousands of tensors
+            filed = {place: _storable(file) for place, file in enumerate(files) if file is not None}
+        statistics = {place: dict(others[place]) for place in sorted(others) if others[place]}
         if batch.summaries is not None:
             summaries = _blob(batch.summaries)
-        elif may_lack_summaries(len(files), timestamps, len(extras)):
+        elif may_lack_summaries(len(files), timestamps, len({*filed, *statistics})):
             summaries = None
         else:
             summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
@@ -175,17 +178,14 @@ class IndexWriter:
                     for each in self._rows_of_patterns.keys() - self._batches.recent:  # nobody asks for these again
                         del self._rows_of_patterns[each]
                     self._rows_of_patterns[pattern] = number
-                cursor = database.execute(
-                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+                database.execute(
+                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *(self.run_id, step, number, timestamps, summaries, json.dumps(counted)),
                         json.dumps(rows.arguments(batch.arguments)),
+                        *(_ENCODE(each) if each else None for each in (filed, statistics)),
                     ),
                 )
-                row = cursor.lastrowid
-                for place in extras:
-                    statistics = others.get(place)
-                    rows.add("extras", row, place, _json(statistics) if statistics else None, files[place])
             for constant in constants:
                 rows.add_constant(self.run_id, step, constant)
             rows.insert()

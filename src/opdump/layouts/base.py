@@ -152,8 +152,11 @@ class ModelDirectories:
 class SupportsColumns(Protocol):
     """A rank that can give steps in columns."""
 
-    def columns(self, step: int) -> BatchColumns | None:
-        """A step of which there are summaries alone; None of any other, which is read as records."""
+    def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
+        """A step whose tensors have summaries; None of any other, which is read as records.
+
+        `inspected`: None, too, where something is wrong with elements, as far as that is told without reading them.
+        """
         ...
 
 

@@ -25,7 +25,7 @@ from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.tensor_checks import LARGEST
 from opdump.checks.tensor_stats import stats_of
 from opdump.index.columns import BatchColumns, FactsByProgram
-from opdump.kernels import SUMMARY_FIELDS, Summary
+from opdump.kernels import SUMMARY_FIELDS
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
@@ -100,8 +100,7 @@ def _execution(columns: BatchColumns, place: int, tensors: Sequence[int]) -> tup
     op = columns.op(place)
     known: list[Known] = []
     for tensor in tensors:
-        summary = Summary._make(columns.summaries[tensor].tolist())
-        record = columns.make_tensor(op, columns.pattern.tensors[tensor][1], summary)
+        record = columns.tensor(op, tensor)
         stats = stats_of(record.statistics, math.prod(record.shape))
         if stats is not None:
             known.append((record, stats))

@@ -65,8 +65,8 @@ def check_dump(
                     watch.hits.clear()
                 continue
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
-            columns = None if chosen is None else catalog.columns(one, number)
-            if chosen is not None and columns is not None:
+            columns = None if chosen is None else catalog.columns(one, number, inspected=True)
+            if chosen is not None and columns is not None and columns.with_summary[[*columns.files]].all():
                 seen, unknown = chosen.count(columns)
                 checked.tensors += seen
                 checked.unknown += unknown

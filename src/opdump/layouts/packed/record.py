@@ -35,22 +35,24 @@ from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
 from opdump.sink.npy import open_regular
 
 MAGIC: Final = b"OPDPACK1"
-_FIXED: Final = struct.Struct("<8sIHBBQQ16sQQ")
-_LARGEST_HEADER: Final = 1 << 17
-_LARGEST_RANK: Final = 64
+HEADER: Final = struct.Struct("<8sIHBBQQ16sQQ")
+"""What each header begins with."""
+LARGEST_HEADER: Final = 1 << 17
+LARGEST_RANK: Final = 64
 _FIRST_READ: Final = 1024
 _SMALL: Final = 1 << 16
 """Fewer bytes are read at once: a mapping costs more than they do."""
 _CHUNK: Final = 1 << 20
 _MOST_CANDIDATES: Final = 10_000
 """So many places of a file are looked at for a record behind a damaged one."""
-_TYPES: Final = {
+STORED: Final = {
     name: np.dtype(np.dtype(name).newbyteorder("<").str)  # where that is the machine's own order, its name has no order
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 }
+"""The element types that records have, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +75,23 @@ class RecordHeader:
 def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int, file: bytes) -> bytes:
     """The header without its place and its hashes, which `AppendFile` fills in. Raises KeyError for a type that no record has."""
     named = name.encode("utf-8", "backslashreplace")
-    prefix, sizes = _facts(dtype, shape)
-    unpadded = _FIXED.size + len(sizes) + len(named)
+    prefix, sizes = type_and_sizes(dtype, shape)
+    unpadded = HEADER.size + len(sizes) + len(named)
     whole = -(-unpadded // ALIGNMENT) * ALIGNMENT
-    fixed = _FIXED.pack(MAGIC, whole, len(named), prefix, len(shape), data_size, 0, file, 0, 0)
+    fixed = HEADER.pack(MAGIC, whole, len(named), prefix, len(shape), data_size, 0, file, 0, 0)
     return fixed + sizes + named + bytes(whole - unpadded)
 
 
 @cache
-def _facts(dtype: str, shape: tuple[int, ...]) -> tuple[int, bytes]:
+def type_and_sizes(dtype: str, shape: tuple[int, ...]) -> tuple[int, bytes]:
     """The bytes of a type, and the sizes with it; there are few of them in a program."""
-    _TYPES[dtype]
+    STORED[dtype]
     return len(dtype), struct.pack(f"<{len(shape)}Q", *shape) + dtype.encode("ascii")
 
 
 def read_header(path: Path, offset: int) -> RecordHeader:
     """The header of the record that begins there. Raises CorruptDumpError naming the file where no whole record does."""
-    descriptor = _open(path)
+    descriptor = open_elements(path)
     try:
         return _header(descriptor, path, offset, os.fstat(descriptor).st_size)
     finally:
@@ -101,7 +103,7 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
 
     Raises CorruptDumpError naming the file where no whole record begins there, or its elements are not those that were written.
     """
-    descriptor = _open(path)
+    descriptor = open_elements(path)
     try:
         header = _header(descriptor, path, offset, os.fstat(descriptor).st_size)
         size = header.data_size
@@ -121,7 +123,7 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
     flat = np.frombuffer(data, np.uint8, size, start)
     if size == 0 or xxh3_low_pointer(flat.ctypes.data, size) == header.elements_hash:
         try:
-            return header, flat.view(_TYPES[header.dtype]).reshape(header.shape)
+            return header, flat.view(STORED[header.dtype]).reshape(header.shape)
         except ValueError as error:  # more dimensions than numpy has
             raise CorruptDumpError(f"{path}: numpy has no array of shape {header.shape}: {error}") from error
     raise CorruptDumpError(
@@ -135,7 +137,7 @@ def records_of(path: Path) -> Iterator[tuple[int, RecordHeader | CorruptDumpErro
 
     Behind such bytes the next whole record of the same file is looked for. Raises CorruptDumpError where the file cannot be opened.
     """
-    descriptor = _open(path)
+    descriptor = open_elements(path)
     try:
         size = os.fstat(descriptor).st_size
         offset: int | None = 0
@@ -174,21 +176,21 @@ def _next_record(
     return None, candidates
 
 
-def _open(path: Path) -> int:
+def open_elements(path: Path) -> int:
     """The descriptor of a file of elements. Raises CorruptDumpError where there is none that can be read."""
     return open_regular(path, expected="a file of elements", named="the dump has its elements in this file")
 
 
 def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordHeader:
     where = f"{path}: at {offset}"
-    if offset < 0 or offset % ALIGNMENT or offset + _FIXED.size > file_size:
+    if offset < 0 or offset % ALIGNMENT or offset + HEADER.size > file_size:
         raise CorruptDumpError(f"{where} no record begins: the file has {file_size} bytes; it was cut off")
     start = os.pread(descriptor, _FIRST_READ, offset)
-    if len(start) < _FIXED.size or not start.startswith(MAGIC):
+    if len(start) < HEADER.size or not start.startswith(MAGIC):
         raise CorruptDumpError(f"{where} no record begins: it starts with {start[:8]!r}, expected {MAGIC!r}")
-    _, length, name_size, type_size, axes, data_size, own, file, elements_hash, header_hash = _FIXED.unpack_from(start)
-    sizes_end = _FIXED.size + 8 * axes
-    if not sizes_end + type_size + name_size <= length <= _LARGEST_HEADER or length % ALIGNMENT or axes > _LARGEST_RANK:
+    _, length, name_size, type_size, axes, data_size, own, file, elements_hash, header_hash = HEADER.unpack_from(start)
+    sizes_end = HEADER.size + 8 * axes
+    if not sizes_end + type_size + name_size <= length <= LARGEST_HEADER or length % ALIGNMENT or axes > LARGEST_RANK:
         raise CorruptDumpError(f"{where} the header of a record claims {length} bytes for {axes} axes")
     end = offset + length + -(-data_size // ALIGNMENT) * ALIGNMENT
     if end > file_size:
@@ -201,9 +203,9 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
         raise CorruptDumpError(
             f"{where} the header of a record is damaged: its hash is another, or it is of another place"
         )
-    shape = struct.unpack_from(f"<{axes}Q", raw, _FIXED.size)
+    shape = struct.unpack_from(f"<{axes}Q", raw, HEADER.size)
     dtype = raw[sizes_end : sizes_end + type_size].decode("latin-1")
-    if dtype not in _TYPES or math.prod(shape) * _TYPES[dtype].itemsize != data_size:
+    if dtype not in STORED or math.prod(shape) * STORED[dtype].itemsize != data_size:
         raise CorruptDumpError(f"{where} a record claims {data_size} bytes of {dtype[:20]!r} in shape {shape}")
     name = raw[sizes_end + type_size : sizes_end + type_size + name_size].decode("utf-8", "replace")
     return RecordHeader(dtype, shape, name, offset + length, data_size, elements_hash, end, file)

@@ -1,0 +1,139 @@
+"""Looks at the headers of many records at once, those of the tensors of a step."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.errors import CorruptDumpError
+from opdump.index.payload import is_stored_as
+from opdump.kernels import xxh3_low_pointer
+from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
+from opdump.layouts.packed.record import (
+    HEADER,
+    LARGEST_HEADER,
+    LARGEST_RANK,
+    MAGIC,
+    STORED,
+    open_elements,
+    type_and_sizes,
+)
+
+_Flags = npt.NDArray[np.bool_]
+_FIELDS: Final = np.dtype(
+    {
+        "names": ["magic", "length", "name_size", "type_size", "axes", "data_size", "offset", "header_hash"],
+        "formats": ["S8", "<u4", "<u2", "u1", "u1", "<u8", "<u8", "<u8"],
+        "offsets": [0, 8, 12, 14, 15, 16, 24, HEADER_HASH],
+        "itemsize": HEADER.size,
+    }
+)
+"""The fields of `HEADER`."""
+_LARGEST_SIZE: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpectedHeaders:
+    """What the headers of records are to say of their tensors; an item, or a row, for each."""
+
+    type_sizes: npt.NDArray[np.uint8]
+    axes: npt.NDArray[np.uint8]
+    data_sizes: npt.NDArray[np.uint64]
+    texts: npt.NDArray[np.uint8]
+    """The sizes and the element type, as they stand behind the fixed part, zeros behind them."""
+    is_text: _Flags
+    """Which bytes of these are none of the zeros."""
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, Sequence[int]]]) -> ExpectedHeaders | None:
+        """Of the element type that each tensor has in the index, and the shape of what is filed; None where no record has such. Of one tensor at least."""
+        kinds = [(next((each for each in STORED if is_stored_as(dtype, each)), ""), shape) for dtype, shape in tensors]
+        if any(not stored or len(shape) > LARGEST_RANK for stored, shape in kinds):
+            return None
+        texts = [type_and_sizes(stored, tuple(shape))[1] for stored, shape in kinds]
+        longest = max(map(len, texts))
+        sizes = [STORED[stored].itemsize * math.prod(shape) for stored, shape in kinds]
+        if max(sizes) > _LARGEST_SIZE:
+            return None
+        return cls(
+            np.array([len(stored) for stored, _ in kinds], np.uint8),
+            np.array([len(shape) for _, shape in kinds], np.uint8),
+            np.array(sizes, np.uint64),
+            np.frombuffer(b"".join(text.ljust(longest, b"\0") for text in texts), np.uint8).reshape(-1, longest),
+            np.arange(longest) < np.array([*map(len, texts)])[:, None],
+        )
+
+    def at(self, places: npt.NDArray[np.intp]) -> ExpectedHeaders:
+        """Those of some tensors."""
+        return ExpectedHeaders(
+            self.type_sizes[places],
+            self.axes[places],
+            self.data_sizes[places],
+            self.texts[places],
+            self.is_text[places],
+        )
+
+
+def are_as_expected(path: Path, offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:
+    """Whether a whole record begins at each offset whose header says what is expected; no element is read.
+
+    Who wants to know what is wrong reads the headers one by one (`read_header`).
+    """
+    try:
+        descriptor = open_elements(path)
+    except CorruptDumpError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if (
+            size < ALIGNMENT
+            or (offsets % ALIGNMENT).any()
+            or not 0 <= offsets.min() <= offsets.max() <= size - ALIGNMENT
+        ):
+            return False
+        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
+            return _are_as_expected(np.frombuffer(mapped, np.uint8), offsets, expected)
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _are_as_expected(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:
+    fixed = data[offsets[:, None] + np.arange(HEADER.size)]
+    fields = fixed.view(_FIELDS)[:, 0]
+    lengths = fields["length"].astype(np.int64)
+    as_told = (
+        (fields["magic"] == np.bytes_(MAGIC))
+        & (fields["type_size"] == expected.type_sizes)
+        & (fields["axes"] == expected.axes)
+        & (fields["data_size"] == expected.data_sizes)
+        & (fields["offset"] == offsets)
+        & (lengths % ALIGNMENT == 0)
+        & (lengths <= LARGEST_HEADER)
+        & (lengths >= HEADER.size + expected.is_text.sum(axis=1) + fields["name_size"])
+        & (offsets + lengths + expected.data_sizes.astype(np.int64) <= len(data))
+    )
+    if not as_told.all():
+        return False
+    behind = offsets[:, None] + HEADER.size + np.arange(expected.texts.shape[1])
+    texts = data[np.minimum(behind, len(data) - 1)]
+    if ((texts != expected.texts) & expected.is_text).any():
+        return False
+    for length in np.unique(lengths).tolist():
+        places = np.flatnonzero(lengths == length)
+        headers = data[offsets[places, None] + np.arange(length)]
+        headers[:, HEADER_HASH : HEADER_HASH + 8] = 0
+        begin = headers.ctypes.data
+        hashes = [xxh3_low_pointer(begin + number * length, length) for number in range(len(places))]
+        if (fields["header_hash"][places] != np.array(hashes, np.uint64)).any():
+            return False
+    return True

@@ -1,0 +1,127 @@
+"""The headers of the records of a step are looked at together, and told apart from what they should be as one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import opdump
+from opdump.checks import Thresholds
+from opdump.errors import CorruptDumpError
+from opdump.layouts.packed.inspection import ExpectedHeaders, are_as_expected
+from opdump.layouts.packed.payload import PackedPayload
+from opdump.plan import DumpPlan
+from opdump.reports.checked_columns import ChosenOperators
+from opdump.reports.findings import check_dump
+from opdump.testing import sample_step
+from tests.layouts.filing import file_in_layout
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """Two steps, of which the index has all, and one file of elements."""
+    path = tmp_path / "dump"
+    file_in_layout(DumpPlan(path=path, saved_data="full", layout="packed"), [sample_step(0), sample_step(1)])
+    elements(path).chmod(0o600)
+    return path
+
+
+def elements(dump: Path) -> Path:
+    return dump / "rank_0/elements/1.pack"
+
+
+def payloads(dump: Path) -> list[PackedPayload]:
+    return [each.payload for each in opdump.open(dump) if isinstance(each.payload, PackedPayload)]
+
+
+def kinds_of(found: Sequence[PackedPayload]) -> list[tuple[str, tuple[int, ...]]]:
+    """What the index says of each: of a sample, as many elements as the file has."""
+    return [(each.dtype, each.shape or ()) for each in found]
+
+
+def expected_of(found: Sequence[PackedPayload]) -> tuple[npt.NDArray[np.int64], ExpectedHeaders]:
+    """Where these begin, and what their headers are to be."""
+    expected = ExpectedHeaders.of(kinds_of(found))
+    assert expected is not None
+    return np.array([each.offset for each in found], np.int64), expected
+
+
+def test_sound_headers_are_as_expected(dump: Path) -> None:
+    found = payloads(dump)
+    offsets, expected = expected_of(found)
+    assert len({each.dtype for each in found}) > 1
+    assert len({each.shape for each in found}) > 1
+    assert are_as_expected(elements(dump), offsets, expected)
+    odd = np.arange(1, len(found), 2)
+    assert are_as_expected(elements(dump), offsets[odd], expected.at(odd))
+
+
+def test_each_byte_of_a_header_counts(dump: Path) -> None:
+    found = payloads(dump)
+    offsets, expected = expected_of(found)
+    sound = elements(dump).read_bytes()
+    payload = found[len(found) // 2]
+    length = payload.header().offset - payload.offset
+    for place in range(payload.offset, payload.offset + length):
+        damaged = bytearray(sound)
+        damaged[place] ^= 1 << place % 8
+        elements(dump).write_bytes(damaged)
+        assert not are_as_expected(elements(dump), offsets, expected), place - payload.offset
+        with pytest.raises(CorruptDumpError):
+            payload.inspect()
+
+
+@pytest.mark.parametrize("of", ["dtype", "shape"])
+def test_a_tensor_of_another_kind_is_not_as_expected(of: str, dump: Path) -> None:
+    found = payloads(dump)
+    offsets, _ = expected_of(found)
+    kinds = kinds_of(found)
+    dtype, shape = kinds[0]
+    kinds[0] = ("int16" if dtype != "int16" else "int8", shape) if of == "dtype" else (dtype, (*shape, 1))
+    expected = ExpectedHeaders.of(kinds)
+    assert expected is not None
+    assert not are_as_expected(elements(dump), offsets, expected)
+
+
+@pytest.mark.parametrize("shape", [(1,) * 65, (2**40, 2**40)])
+def test_of_what_no_record_has_nothing_is_expected(shape: tuple[int, ...]) -> None:
+    assert ExpectedHeaders.of([("float32", shape)]) is None
+    assert ExpectedHeaders.of([("float32", (1,)), ("text", (1,))]) is None
+
+
+@pytest.mark.parametrize("offset", [-64, 1, 1 << 40])
+def test_a_place_outside_of_the_file_is_none(offset: int, dump: Path) -> None:
+    offsets, expected = expected_of(payloads(dump))
+    offsets[-1] = offset
+    assert not are_as_expected(elements(dump), offsets, expected)
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def damaged(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[40] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [cut_off, emptied, damaged, Path.unlink])
+def test_damage_is_told_as_by_records(
+    harm: Callable[[Path], None], dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = check_dump(opdump.open(dump), Thresholds())
+    assert not sound.problems
+    harm(elements(dump))
+    found = check_dump(opdump.open(dump), Thresholds())
+    monkeypatch.setattr(ChosenOperators, "can_choose", staticmethod(lambda: False))
+    assert found == check_dump(opdump.open(dump), Thresholds())
+    assert found.problems
