@@ -118,6 +118,8 @@ bench: setup
 	$(BIN)/python benchmarks/compare_pairs.py
 	$(BIN)/python benchmarks/compare_dumps.py
 	$(BIN)/python benchmarks/read_scale.py
+	$(BIN)/python benchmarks/read_scale.py --kind digests --steps 200
+	$(BIN)/python benchmarks/read_scale.py --kind packed --steps 200
 	$(BIN)/python benchmarks/device_summary.py
 	$(BIN)/python benchmarks/capture_table.py
 	$(BIN)/python benchmarks/capture_overhead.py
