@@ -98,9 +98,8 @@ class RunOptions:
             overrides = {**self._statistics_of(program, environ), **overrides}
         plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
         if config is None and self.full and self.layout is None:
-            plan = replace(
-                plan, layout=_FOR_ELEMENTS
-            )  # and not chosen: a framework that dumps by itself has one of its own
+            # Nobody chose it (`layout_chosen`): a framework that dumps by itself has one of its own.
+            plan = replace(plan, layout=_FOR_ELEMENTS)
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(with_checks(plan, check=self.check, watch=self.watch), first=self.first)
 

@@ -62,9 +62,8 @@ _HIGHEST = (
     "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
     " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
 )
-_ENCODE: Final = json.JSONEncoder(
-    default=str, separators=(",", ":")
-).encode  # `json.dumps` makes another one in each call
+# `json.dumps` makes another encoder in each call.
+_ENCODE: Final = json.JSONEncoder(default=str, separators=(",", ":")).encode
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 

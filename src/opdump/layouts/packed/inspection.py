@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ _FIELDS: Final = np.dtype(
     }
 )
 """The fields of `HEADER`."""
-_LARGEST_SIZE: Final = 1 << 62
+_MOST_ELEMENTS: Final = 1 << 56
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,16 +53,12 @@ class ExpectedHeaders:
     """Which bytes of these are none of the zeros."""
 
     @classmethod
-    def of(cls, tensors: Iterable[tuple[str, Sequence[int]]]) -> ExpectedHeaders | None:
-        """Of the element type that each tensor has in the index, and the shape of what is filed; None where no record has such. Of one tensor at least."""
-        kinds = [(next((each for each in STORED if is_stored_as(dtype, each)), ""), shape) for dtype, shape in tensors]
-        if any(not stored or len(shape) > LARGEST_RANK for stored, shape in kinds):
-            return None
-        texts = [type_and_sizes(stored, tuple(shape))[1] for stored, shape in kinds]
+    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> ExpectedHeaders:
+        """Of the element type that each tensor has in the index, and the shape of what is filed: of one tensor at least."""
+        kinds = [_as_stored(dtype, shape) for dtype, shape in tensors]
+        texts = [type_and_sizes(stored, shape)[1] for stored, shape in kinds]
         longest = max(map(len, texts))
         sizes = [STORED[stored].itemsize * math.prod(shape) for stored, shape in kinds]
-        if max(sizes) > _LARGEST_SIZE:
-            return None
         return cls(
             np.array([len(stored) for stored, _ in kinds], np.uint8),
             np.array([len(shape) for _, shape in kinds], np.uint8),
@@ -80,6 +76,14 @@ class ExpectedHeaders:
             self.texts[places],
             self.is_text[places],
         )
+
+
+def _as_stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Element type and shape of the record of a tensor; of one that no record can have what none has."""
+    stored = next((each for each in STORED if is_stored_as(dtype, each)), None)
+    if stored is None or len(shape) > LARGEST_RANK or math.prod(shape) >= _MOST_ELEMENTS:
+        return "bool", (_MOST_ELEMENTS,)
+    return stored, shape
 
 
 def are_as_expected(path: Path, offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:

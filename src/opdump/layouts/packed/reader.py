@@ -129,7 +129,7 @@ class PackedRank(RankTree):
             return True
         expected = self._expected.of(columns)
         numbers = np.array([*columns.files], np.intp)
-        return expected is not None and are_as_expected(inside(self.root, file), offsets, expected.at(numbers))
+        return are_as_expected(inside(self.root, file), offsets, expected.at(numbers))
 
     def _end_of(self, file: str) -> int:
         if file not in self._ends:
@@ -140,7 +140,7 @@ class PackedRank(RankTree):
         return self._ends[file]
 
 
-def _expected_of(columns: BatchColumns) -> ExpectedHeaders | None:
+def _expected_of(columns: BatchColumns) -> ExpectedHeaders:
     """The headers that records of the tensors have; of those without elements nobody asks."""
     tensors = columns.records()[1]
     return ExpectedHeaders.of((each.dtype, (each.sample,) if each.sample else each.shape) for each in tensors)
