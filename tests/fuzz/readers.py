@@ -161,6 +161,19 @@ def _ge_graph(path: Path) -> None:
 
 def _dump(path: Path) -> None:
     """The dump around the path, whole: what its catalog gives, and the elements of its tensors."""
+    problems = _problems(path)
+    if problems:
+        raise CorruptDumpError(problems[0])
+
+
+def _index(path: Path) -> None:
+    """The same of an index, which may list files that are not there."""
+    refused = [problem for problem in _problems(path) if path.name in problem]
+    if refused:
+        raise CorruptDumpError(refused[0])
+
+
+def _problems(path: Path) -> list[str]:
     root = next(parent for parent in path.parents if parent.name == INPUT)
     catalog = open_dump(root, run="all")
     for record in catalog.tensors(include_skipped=True):
@@ -170,8 +183,7 @@ def _dump(path: Path) -> None:
             record.numpy()
     catalog.constants()
     list(catalog.at_source("elsewhere.py:1"))
-    if catalog.problems:
-        raise CorruptDumpError(str(catalog.problems[0]))
+    return [*map(str, catalog.problems)]
 
 
 def _config(path: Path) -> None:
@@ -280,7 +292,8 @@ READERS: Final[tuple[Reader, ...]] = (
     Reader("fusion_rules", _fusion_rules, "json", 20),
     Reader("golden_array", _golden_array, "npy", 20),
     Reader("onnx_input", _onnx_input, "npy", 20),
-    Reader("index", _dump, "database", 10, around=_own_dump),
+    Reader("index", _index, "database", 10, around=_own_dump),
+    Reader("earlier_index", _index, "database", 5, around=_own_dump),
     Reader("mindspore_dump", _dump, "table", 10, around=_corpus_tree("mindspore_dump")),
     Reader("device_dump", _dump, "dump file", 10, around=_corpus_tree("device_dump")),
 )

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from opdump.index.schema import SCHEMA_VERSION
 from tests.fuzz.message_mutations import MESSAGE
 from tests.fuzz.mutations import input_of
 from tests.fuzz.readers import READERS
@@ -24,7 +25,17 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_seeds_and_inputs_that_found_a_defect_are_read_or_refused() -> None:
     ended = _run("tests.fuzz", "--known")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert len(ended.stdout.splitlines()) == len(READERS)
+    told = [line.split() for line in ended.stdout.splitlines()]
+    assert [name for name, *_ in told] == [reader.name for reader in READERS]
+    assert [name for name, _, read, *_ in told if read == "0"] == [], (
+        "mutations of what is refused as it is try next to nothing"
+    )
+
+
+def test_the_seed_of_the_index_is_of_the_version_that_is_written() -> None:
+    (reader,) = (each for each in READERS if each.name == "index")
+    (seed,) = reader.seeds().values()
+    assert seed[60:64] == SCHEMA_VERSION.to_bytes(4, "big"), "make one that has all that this version can have"
 
 
 def test_some_mutated_inputs_of_each_reader_are_read_or_refused() -> None:
