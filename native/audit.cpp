@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frames.h"
+#include "interrupts.h"
 
 namespace {
 
@@ -72,6 +73,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods,
 
 PyMODINIT_FUNC PyInit__native() {
   PyObject* module = PyModule_Create(&definition);
-  if (module != nullptr && opdump::add_frames(module) < 0) Py_CLEAR(module);
+  if (module != nullptr && (opdump::add_frames(module) < 0 || opdump::add_interrupts(module) < 0)) Py_CLEAR(module);
   return module;
 }

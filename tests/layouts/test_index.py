@@ -21,11 +21,14 @@ import numpy as np
 import pytest
 
 from opdump.catalog.catalog import open_dump
+from opdump.checks import Thresholds
 from opdump.errors import DumpPathError
 from opdump.index.payload import FilePayload
 from opdump.kernels import summarise
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
+from opdump.reports.findings import check_dump
+from opdump.reports.step_rows import StepRows
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer
@@ -307,6 +310,32 @@ def test_a_tensor_without_summary_stands_among_others(tmp_path: Path) -> None:
     ] == [({"1": "Net/0/0/a.npy"}, {"2": {"max": 3.5, "md5": "ab"}, "3": {"md5": "cd"}}), (None, None)]
     assert _ask(tmp_path, "SELECT step, length(summaries) FROM batches") == [(0, 5 * 88), (1, None)]
     assert all(not record.statistics for record in open_dump(tmp_path).tensors(step=1))
+
+
+def test_what_has_statistics_without_a_summary_is_checked_and_shown_beside_others(tmp_path: Path) -> None:
+    step = sample_step(0)
+    kinds: list[Mapping[str, StatisticValue]] = [
+        SummaryStatistics(summarise(np.array([1.0, 2.0]))),
+        {
+            "max": math.nan,
+            "min": 0.5,
+            "avg": math.nan,
+            "nan count": 7,
+            "negative inf count": 0,
+            "positive inf count": 0,
+        },
+    ]
+    tensors = [
+        replace(record, statistics=statistics, payload=None)
+        for record, statistics in zip([r for r in step.tensors if not r.skip], kinds, strict=False)
+    ]
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
+    writer.write_step(0, step.ops, tensors, [None, None])
+    writer.close({})
+    found = check_dump(open_dump(tmp_path), Thresholds())
+    assert [(each.check, each.step) for each in found.findings] == [("nan", 0)]
+    assert (found.tensors, found.unknown) == (2, 0)
+    assert StepRows(open_dump(tmp_path), 0).row(0)[5] == "1"
 
 
 def test_constants_are_kept_apart_from_the_steps(tmp_path: Path) -> None:

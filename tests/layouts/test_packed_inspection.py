@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from opdump.checks import Thresholds
 from opdump.errors import CorruptDumpError
 from opdump.layouts.packed.inspection import ExpectedHeaders, are_as_expected
 from opdump.layouts.packed.payload import PackedPayload
+from opdump.layouts.packed.record import encode_header, hash_of
 from opdump.plan import DumpPlan
 from opdump.reports.checked_columns import ChosenOperators
 from opdump.reports.findings import check_dump
@@ -85,6 +87,31 @@ def test_a_tensor_of_another_kind_is_not_as_expected(of: str, dump: Path) -> Non
     assert not are_as_expected(elements(dump), offsets, expected)
 
 
+def test_a_file_cut_off_anywhere_behind_its_last_record_is_not_as_expected(dump: Path) -> None:
+    found = payloads(dump)
+    offsets, expected = expected_of(found)
+    sound = elements(dump).read_bytes()
+    for size in range(int(offsets.max()), len(sound)):
+        elements(dump).write_bytes(sound[:size])
+        assert not are_as_expected(elements(dump), offsets, expected), size
+
+
+def test_many_tensors_at_one_large_header_take_little_memory(tmp_path: Path) -> None:
+    name = "x" * 60_000
+    content = bytearray(encode_header("float32", (1,), name, 4, bytes(16)))
+    content[56:64] = hash_of(content).to_bytes(8, "little")
+    path = tmp_path / "1.pack"
+    path.write_bytes(content + bytes(64))
+    count = 2000
+    expected = ExpectedHeaders.of([("float32", (1,))] * count)
+    tracemalloc.start()
+    try:
+        assert are_as_expected(path, np.zeros(count, np.int64), expected)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", [("float32", (1,) * 65), ("float32", (2**40, 2**40)), ("text", (1,))])
 def test_a_tensor_that_no_record_can_hold_is_not_as_expected(kind: tuple[str, tuple[int, ...]], dump: Path) -> None:
     found = payloads(dump)
@@ -105,6 +132,10 @@ def cut_off(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def cut_within_zeros(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
 def emptied(file: Path) -> None:
     file.write_bytes(b"")
 
@@ -115,7 +146,7 @@ def damaged(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [cut_off, emptied, damaged, Path.unlink])
+@pytest.mark.parametrize("harm", [cut_off, cut_within_zeros, emptied, damaged, Path.unlink])
 def test_damage_is_told_as_by_records(
     harm: Callable[[Path], None], dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

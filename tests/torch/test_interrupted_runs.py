@@ -1,4 +1,4 @@
-"""Ctrl-C in the moment in which a step is filed: the program ends by it, and the dump says what is missing."""
+"""Ctrl-C in the moment in which a step is filed: the program ends by it, or goes on; the step is whole, or the dump says what is missing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,53 @@ import torch
 
 import opdump
 from opdump.index.batch import Batches
+from opdump.interpreter.compiled import compiled
 from opdump.plan import DumpPlan
 
 
-def test_an_interrupt_while_a_step_is_filed_is_told_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, calls = Batches.of, iter(range(100))
+@pytest.fixture
+def strikes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often Ctrl-C is to come while the second step is filed."""
+    original, calls, wanted = Batches.of, iter(range(100)), [1]
 
-    def interrupted(*args: Any) -> Any:
+    def struck(*args: Any) -> Any:
         if next(calls) == 1:
-            signal.raise_signal(signal.SIGINT)
+            for _ in range(wanted[0]):
+                signal.raise_signal(signal.SIGINT)
         return original(*args)
 
-    monkeypatch.setattr(Batches, "of", interrupted)
+    monkeypatch.setattr(Batches, "of", struck)
+    return wanted
+
+
+@pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
+def test_an_interrupt_while_a_step_is_filed_waits_for_it(tmp_path: Path, strikes: list[int]) -> None:
+    with pytest.raises(KeyboardInterrupt), opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
+        _run(dump)
+    report = dump.report
+    assert report is not None
+    assert (report.failure, report.captured, report.steps) == ("", 4, (0, 1))
+    assert all(run.complete for run in opdump.open(tmp_path).runs)
+
+
+@pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
+def test_a_program_that_goes_on_after_it_has_all_its_steps_in_the_dump(tmp_path: Path, strikes: list[int]) -> None:
+    caught = 0
+    with opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
+        for _ in range(4):
+            torch.ones(3).exp()
+            try:
+                dump.step()
+            except KeyboardInterrupt:
+                caught += 1
+    assert caught == 1
+    assert dump.report is not None
+    assert (dump.report.failure, dump.report.captured) == ("", 8)
+    assert opdump.open(tmp_path).steps == (0, 1, 2, 3)
+
+
+def test_one_that_does_not_wait_is_told_and_counted(tmp_path: Path, strikes: list[int]) -> None:
+    strikes[0] = 2
     with pytest.raises(KeyboardInterrupt), opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
         _run(dump)
     report = dump.report

@@ -19,6 +19,7 @@ from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport, log_report
 from opdump.errors import CaptureStateError
 from opdump.html_table import html_line
+from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.plan.dialects import words_of
 
@@ -87,6 +88,7 @@ class Dump:
         """So many Pythons were started before the capture in a way that nobody can follow, by that."""
         self._parts.place.starts_unfollowed.update(unfollowed)
 
+    @not_interrupted
     def step(self) -> None:
         """Ends the current iteration here; from the first call on nothing else ends one."""
         self._parts.controller.manual_step()

@@ -134,7 +134,7 @@ class Repeats:
 
     def of(self, step_a: int, step_b: int) -> tuple[RepeatedPair, RepeatedTrace, RepeatedTrace] | None:
         """Two steps, if they repeat a pair."""
-        a, b = _numbers_of(self._a, step_a, self._rank), _numbers_of(self._b, step_b, self._rank)
+        a, b = _summaries_alone(self._a, step_a, self._rank), _summaries_alone(self._b, step_b, self._rank)
         self._read = None if a is None or b is None else (a, b)
         if a is None or b is None:
             return None
@@ -158,7 +158,7 @@ class Repeats:
         return RepeatedStep.of(pair, repeated(model_a, numbers_a), repeated(model_b, numbers_b))
 
 
-def _numbers_of(catalog: Catalog, step: int, rank: int) -> BatchColumns | None:
+def _summaries_alone(catalog: Catalog, step: int, rank: int) -> BatchColumns | None:
     """A step of which there are summaries and nothing else."""
     columns = catalog.columns(step, rank)
     return None if columns is None or columns.files or columns.statistics else columns

@@ -56,7 +56,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchColumns:
-    """A batch whose tensors have summaries, but for some."""
+    """A batch whose tensors have summaries, but for some that have no statistics at all."""
 
     pattern: Pattern
     step: int

@@ -175,12 +175,14 @@ class IndexReader:
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
     def columns(self, batch: FiledBatch) -> BatchColumns | None:
-        """The same without the records of a batch that has summaries; None of any other."""
+        """The same without the records of a batch where whatever has statistics has a summary; None of any other."""
         with self._named(), self._file.connect() as database:
             pattern, times, blob, counted, files, others = self._filed(database, batch)
             if blob is None:
                 return None
             rows = summary_rows(blob, len(pattern.tensors))
+            if np.isnan(rows[[*others], 0]).any():  # statistics without a summary
+                return None
             stamps = np.array(times, np.int64)
             return BatchColumns(
                 *(pattern, batch.step, stamps, rows, _counted(counted), files, others), self._op, self._tensor
@@ -206,6 +208,7 @@ class IndexReader:
         budget = self._budget() if batch in self._read_before else self._batches_budget
         budget.size = self._file.size()
         budget.spend(row)
+        self._read_before.add(batch)
         pattern = self._pattern(database, whole(row[0]))
         if row[4] != "[]":
             pattern = self._with_arguments(database, pattern, batch, row[4])
@@ -215,7 +218,6 @@ class IndexReader:
             others = {place: statistics(each) for place, each in by_places(row[6], tensors, what).items()}
         else:
             files, others = self._extras(database, batch, len(pattern.tensors), budget)
-        self._read_before.add(batch)
         times = whole_numbers(row[1])
         if len(times) != len(pattern.operators):
             raise CorruptDumpError(

@@ -1,4 +1,4 @@
-"""What of this package is compiled (native/audit.cpp, native/frames.cpp); apart from the kernels, for a Python that starts loads no numpy."""
+"""What of this package is compiled (native/audit.cpp, native/frames.cpp, native/interrupts.cpp); apart from the kernels, for a Python that starts loads no numpy."""
 
 from __future__ import annotations
 

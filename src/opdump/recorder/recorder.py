@@ -18,6 +18,7 @@ from opdump.checks.checked import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
+from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.capture_time import CaptureClock
@@ -338,6 +339,7 @@ class Recorder:
                 self._files.add_constant(data_id, taken)
         return f"data-{data_id}"
 
+    @not_interrupted
     @told_where_it_stops
     def end_step(self, step: int, *, is_part: bool = False) -> None:
         """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded. `is_part`: it goes on."""

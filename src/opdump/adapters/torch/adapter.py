@@ -44,6 +44,7 @@ from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from opdump.adapters.torch.unseen import apart, never_seen, unseen
 from opdump.errors import CaptureStateError
+from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
 from opdump.recorder import Recorder, beside_the_program
@@ -401,6 +402,7 @@ class _Capture(TrainingListener):
             for number, (_, tensor) in enumerate(nested_tensors([*args, *kwargs.values()], "")):
                 self._mode.values.record_root_input(f"inputs{number}", graph_id, tensor)
 
+    @not_interrupted
     @never_seen
     @deeper
     @beside_the_program

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from opdump.interpreter.interrupts import not_interrupted
+
 
 class StepCounter:
     """Counts iterations from the events of a training program. Calls may come from any thread.
@@ -38,6 +40,7 @@ class StepCounter:
         self._after_backward = False  # an optimizer stepped within the running backward
         self._unapplied = False  # a backward since the last end
 
+    @not_interrupted
     def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False, again: bool = False) -> None:
         """A root module starts outside backward. `training` is its mode. `again`: it is of the network that was called last.
 
@@ -63,6 +66,7 @@ class StepCounter:
                 self._gradients = self._network_trains = self._differentiated = True
                 self._training_begins()
 
+    @not_interrupted
     def root_ends(self, *, needs_gradients: bool) -> None:
         """A root module returned, outside backward and outside optimizers."""
         with self._lock:
@@ -74,6 +78,7 @@ class StepCounter:
                 self._end()
                 self._inference_ended = True
 
+    @not_interrupted
     def backward_begins(self) -> None:
         """Gradients are computed, by `backward` or `autograd.grad`."""
         with self._lock:
@@ -86,6 +91,7 @@ class StepCounter:
                 self._reopen()
             self._gradients = self._differentiated = self._unapplied = True
 
+    @not_interrupted
     def backward_ends(self) -> None:
         """The outermost backward returned, or failed."""
         with self._lock:
@@ -94,6 +100,7 @@ class StepCounter:
                 self._end()
                 self.provisional = self.automatic
 
+    @not_interrupted
     def optimizer_begins(self, *, closure: bool, has_gradients: Callable[[], bool]) -> bool:
         """An outermost `optimizer.step` starts; the answer is for `optimizer_ends`: whether its return may end an iteration.
 
@@ -113,6 +120,7 @@ class StepCounter:
             self.provisional = False
             return True
 
+    @not_interrupted
     def optimizer_ends(self, counts: bool, *, in_backward: bool) -> None:
         """An outermost `optimizer.step` returned. Within a backward, the iteration ends when that returns."""
         with self._lock:
@@ -125,6 +133,7 @@ class StepCounter:
                 self._end()
                 self.provisional = self.automatic
 
+    @not_interrupted
     def update_begins(self) -> bool:
         """`GradScaler.update` starts; the answer is for `update_ends`."""
         with self._lock:
@@ -132,6 +141,7 @@ class StepCounter:
                 self._reopen()
             return self._reopened or self._gradients
 
+    @not_interrupted
     def update_ends(self, counts: bool) -> None:
         """`GradScaler.update` returned: it ends the iteration though the scaler may have skipped the optimizer."""
         with self._lock:
@@ -139,6 +149,7 @@ class StepCounter:
                 self._end()
                 self.provisional = self.automatic
 
+    @not_interrupted
     def end_by_hand(self) -> None:
         """The program ends the iteration here itself, and does so from now on.
 

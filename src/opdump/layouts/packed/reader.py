@@ -109,7 +109,7 @@ class PackedRank(RankTree):
         return present
 
     def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
-        """Whether the file of elements is as long as the index says; `inspected`: and all headers of records are as they are to be.
+        """Whether each record begins within the file of elements; `inspected`: and is as it is to be, as far as its header tells.
 
         All of a step are in the file of its run. What is written otherwise is looked up record by record.
         """
@@ -135,7 +135,7 @@ class PackedRank(RankTree):
         if file not in self._ends:
             try:
                 self._ends[file] = os.stat(inside(self.root, file)).st_size
-            except OSError:
+            except (OSError, CorruptDumpError):  # the latter of a file that is not in the dump
                 self._ends[file] = 0
         return self._ends[file]
 

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +82,7 @@ def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int,
     return fixed + sizes + named + bytes(whole - unpadded)
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def type_and_sizes(dtype: str, shape: tuple[int, ...]) -> tuple[int, bytes]:
     """The bytes of a type, and the sizes with it; there are few of them in a program."""
     STORED[dtype]
