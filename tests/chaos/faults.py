@@ -161,8 +161,8 @@ def _slow_disk(place: Place) -> Found:
         shutil.rmtree(root)
     if not contents["quick"] == contents["slow"] == contents["unbounded"]:
         found.wrong.append(f"{place.path('slow')}: reads otherwise than on a quick disk")
-    # Beside the queue there is what the training works on, and memory that was given back to nobody yet.
-    if peaks["slow"] > peaks["unbounded"] / 2:
+    # Beside the queue there is what the process had before, what the training works on, and memory that was given back to nobody yet.
+    if peaks["slow"] - peaks["quick"] > (peaks["unbounded"] - peaks["quick"]) / 2:
         found.wrong.append(f"{place.path('slow')}: the most memory was {peaks}")
     for name, peak in peaks.items():
         found.counts[f"MB {name}"] = round(peak / 1e6)

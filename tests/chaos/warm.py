@@ -144,7 +144,7 @@ def _redirect(out: int, err: int) -> None:
 
 def _begin(arguments: list[str], environ: Mapping[str, str], queue: int | None) -> None:
     from opdump.commands import main
-    from opdump.sink import DirectorySink
+    from opdump.plan import dump_plan
 
     os.environ.update(environ)
     if modules := environ.get(_MODULES):
@@ -154,8 +154,7 @@ def _begin(arguments: list[str], environ: Mapping[str, str], queue: int | None) 
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
     if queue is not None:
-        assert DirectorySink.__init__.__kwdefaults__ is not None
-        DirectorySink.__init__.__kwdefaults__["capacity"] = queue
+        dump_plan.LONGEST_QUEUE = queue  # type: ignore[misc]  # a bound of the plan's own, `max_memory`, would be met and told, too
     sys.argv = ["opdump", *arguments]
     main()
 
