@@ -154,7 +154,7 @@ def _begin(arguments: list[str], environ: Mapping[str, str], queue: int | None) 
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
     if queue is not None:
-        dump_plan.LONGEST_QUEUE = queue  # type: ignore[misc]  # a bound of the plan's own, `max_memory`, would be met and told, too
+        vars(dump_plan)["LONGEST_QUEUE"] = queue  # a bound of the plan's own, `max_memory`, would be met and told, too
     sys.argv = ["opdump", *arguments]
     main()
 

@@ -87,6 +87,18 @@ _Operator = tuple[dict[str, Any], int, int]
 """The fields of the operator's records; the rows of its stack and its arguments."""
 _Tensors = Sequence[tuple[int, int]]
 """Of each tensor of a pattern the place of its operator and its signature."""
+_BATCH_SINCE: Final = (
+    (
+        PLACES_SINCE,
+        "SELECT pattern, timestamps, summaries, counted, arguments, files, statistics FROM batches WHERE id = ?",
+    ),
+    (
+        ARGUMENTS_SINCE,
+        "SELECT pattern, timestamps, summaries, counted, arguments, NULL, NULL FROM batches WHERE id = ?",
+    ),
+    (0, "SELECT pattern, timestamps, summaries, counted, '[]', NULL, NULL FROM batches WHERE id = ?"),
+)
+"""How a batch is read of an index of that version or a later one, the latest first."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
@@ -121,11 +133,7 @@ class IndexReader:
             with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
                 self._version = int(database.execute("PRAGMA user_version").fetchone()[0])
-                arguments = "arguments" if self._version >= ARGUMENTS_SINCE else "'[]'"
-                places = "files, statistics" if self._version >= PLACES_SINCE else "NULL, NULL"
-                self._query = (
-                    f"SELECT pattern, timestamps, summaries, counted, {arguments}, {places} FROM batches WHERE id = ?"  # noqa: S608  our own names
-                )
+                self._query = next(query for since, query in _BATCH_SINCE if self._version >= since)
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
                 budget = self._budget()
