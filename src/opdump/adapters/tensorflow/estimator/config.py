@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opdump.errors import FrameworkMissingError
+from opdump.errors import FrameworkMissingError, PackageMissingError
 
 try:
     import tensorflow as tf
@@ -18,6 +18,8 @@ except ImportError as error:
     ) from error
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+
+from opdump.adapters.tensorflow.estimator.names import estimators
 
 __all__ = [
     "NpuEmptyHook",
@@ -38,9 +40,12 @@ OPTIMIZER: Final = "NpuOptimizer"
 
 
 def run_config_base() -> type | None:
-    """`tf.estimator.RunConfig`; None in versions without estimators (from 2.16 on)."""
-    estimator = getattr(tf.compat.v1, "estimator", None)
-    return None if estimator is None else estimator.RunConfig
+    """`tf.estimator.RunConfig`; None where nothing has estimators."""
+    try:
+        found: type = estimators().RunConfig
+    except PackageMissingError:
+        return None
+    return found
 
 
 def new_session_config() -> Any:

@@ -1,123 +1,64 @@
-"""Gives `tf.estimator` to versions of TensorFlow that have none (from 2.16 on): what programs with a `model_fn` of their own use."""
+"""`tf.estimator`: TensorFlow's own up to 2.15; from 2.16 on, where it has none, the package tensorflow-estimator, which is what it had.
+
+The package's last release imports three modules that TensorFlow has no longer: what exported its names, the coordinator of distributed
+training, embeddings of TPUs. Others stand in their place, so that everything but these works.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.estimator import loops as estimator_loops
-from opdump.adapters.tensorflow.estimator import own_estimator
-from opdump.adapters.tensorflow.estimator import specs as estimator_specs
-from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
-from opdump.errors import OpdumpError
+from opdump.errors import OpdumpError, PackageMissingError
 
-v1 = tf.compat.v1
-
-_HOOKS: Final = (
-    *("CheckpointSaverHook", "CheckpointSaverListener", "FeedFnHook", "FinalOpsHook", "GlobalStepWaiterHook"),
-    *("LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook", "ProfilerHook", "SecondOrStepTimer"),
-    *("SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues", "StepCounterHook"),
-    *("StopAtStepHook", "SummarySaverHook", "VocabInfo"),
-)
-"""What `tf.estimator` shares with `tf.compat.v1.train`."""
+_EXPORT: Final = "tensorflow_estimator.python.estimator.estimator_export"
+_COORDINATOR: Final = "tensorflow.python.distribute.estimator_training"
+_TPU: Final = "tensorflow_estimator._api.v1.estimator.tpu"
 
 
-class EstimatorNameError(OpdumpError, AttributeError):
-    """A name of `tf.estimator` that opdump does not have."""
+class EstimatorDistributionError(OpdumpError):
+    """An estimator was to be distributed, by a version of TensorFlow that cannot."""
 
 
-class ExportOutput:
-    """What would be exported of a model; `model_fn`s name it in `export_outputs`, and nothing reads it here."""
-
-    def __init__(self, outputs: Any = None, **other: Any) -> None:
-        self.outputs = outputs
-        self.__dict__.update(other)
-
-
-class _Space(ModuleType):
-    """A module that says of a name that it lacks what to use."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise EstimatorNameError(
-            f"{self.__name__}.{name} is not there: TensorFlow {tf.__version__} has no tf.estimator (the last is 2.15), and opdump's has "
-            f"{', '.join(sorted(key for key in vars(self) if not key.startswith('_')))}; write a model_fn, or use TensorFlow 2.15"
-        )
-
-
-def has_estimators() -> bool:
-    """Whether TensorFlow has estimators itself."""
-    found = getattr(tf.compat.v1, "estimator", None)
-    return found is not None and not isinstance(found, _Space)
+def estimators() -> ModuleType:
+    """The module in the place of `tf.compat.v1.estimator`. Raises PackageMissingError where there is none."""
+    own = getattr(tf.compat.v1, "estimator", None)
+    if isinstance(own, ModuleType):
+        return own
+    for name, members in (
+        (_EXPORT, {"estimator_export": _NotExported}),
+        (_COORDINATOR, {"init_run_config": _refuse, "should_run_distribute_coordinator": lambda _config: False}),
+        (_TPU, {}),
+    ):
+        sys.modules.setdefault(name, ModuleType(name)).__dict__.update(members)
+    try:
+        return importlib.import_module("tensorflow_estimator._api.v1.estimator")
+    except ModuleNotFoundError as error:
+        raise PackageMissingError(
+            f"TensorFlow {tf.__version__} has no tf.estimator (the last is 2.15), and the package that brings it back cannot be "
+            f"imported ({error}); pip install tensorflow-estimator"
+        ) from error
 
 
-def estimator_class() -> Any:
-    """The class Estimator of this TensorFlow, or opdump's own."""
-    return tf.compat.v1.estimator.Estimator if has_estimators() else own_estimator.Estimator
+class _NotExported:
+    """A decorator that leaves alone what was exported under these names."""
+
+    def __init__(self, *_names: str, **_more: Any) -> None:
+        pass
+
+    def __call__(self, exported: Any) -> Any:
+        return exported
+
+    def export_constant(self, *_place: str) -> None:
+        """Nothing to do."""
 
 
-def estimator_space() -> ModuleType:
-    """A module in the place of `tf.estimator`."""
-    space = _Space("tf.estimator", __doc__)
-    inputs = _Space("tf.estimator.inputs", "Functions that make an `input_fn`.")
-    inputs.__dict__["numpy_input_fn"] = numpy_input_fn
-    export = _Space("tf.estimator.export", "What would be exported of a model.")
-    for name in ("ClassificationOutput", "EvalOutput", "PredictOutput", "RegressionOutput", "TrainOutput"):
-        export.__dict__[name] = ExportOutput
-    space.__dict__.update(
-        Estimator=own_estimator.Estimator,
-        EstimatorSpec=estimator_specs.EstimatorSpec,
-        EvalSpec=estimator_specs.EvalSpec,
-        ModeKeys=estimator_specs.ModeKeys,
-        RunConfig=PlainRunConfig,
-        TrainSpec=estimator_specs.TrainSpec,
-        WarmStartSettings=estimator_specs.WarmStartSettings,
-        train_and_evaluate=estimator_loops.train_and_evaluate,
-        inputs=inputs,
-        export=export,
-        **{name: getattr(v1.train, name) for name in _HOOKS if hasattr(v1.train, name)},
+def _refuse(_run_config: Any, _tf_config: Any) -> NoReturn:
+    raise EstimatorDistributionError(
+        f"RunConfig: found a distribution strategy, and TensorFlow {tf.__version__} does not distribute estimators (the last is 2.15); "
+        "take train_distribute, eval_distribute and experimental_distribute out"
     )
-    return space
-
-
-def numpy_input_fn(
-    x: Any,
-    y: Any = None,
-    batch_size: int = 128,
-    num_epochs: int | None = 1,
-    shuffle: bool | None = None,
-    queue_capacity: int = 1000,
-    num_threads: int = 1,  # noqa: ARG001  of the original's queue; one order alone is given here
-) -> Any:
-    """An `input_fn` that gives arrays in batches: of `x`, an array or a dictionary of arrays, and of `y` where there is one.
-
-    Batches cross the ends of epochs; `num_epochs` None repeats for ever. The order under `shuffle` is not that of the original.
-    Raises TypeError for another `x`, ValueError for a missing `shuffle` and for different lengths.
-    """
-    if shuffle not in (True, False):
-        raise ValueError(
-            "shuffle must be provided and explicitly set as boolean (it is recommended to set it as True for training); "
-            f"got {shuffle}"
-        )
-    if not isinstance(x, dict | np.ndarray):
-        raise TypeError(f"x must be a dict or array; got {type(x).__name__}")
-    parts = [
-        part
-        for part in (*(x.values() if isinstance(x, dict) else [x]), *(y.values() if isinstance(y, dict) else [y]))
-        if part is not None
-    ]
-    lengths = {len(part) for part in parts}
-    if len(lengths) > 1:
-        raise ValueError(f"Length of tensors in x and y is mismatched: found {sorted(lengths)}, expected one length")
-
-    def input_fn() -> Any:
-        dataset = tf.compat.v2.data.Dataset.from_tensor_slices(x if y is None else (x, y))
-        if shuffle:
-            dataset = dataset.shuffle(queue_capacity)
-        return dataset.repeat(num_epochs).batch(batch_size)
-
-    return input_fn

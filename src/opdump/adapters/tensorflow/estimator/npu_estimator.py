@@ -1,6 +1,6 @@
 """NPUEstimator: an Estimator whose sessions have the entry NpuOptimizer that its NPURunConfig stands for.
 
-It extends `tf.estimator.Estimator` where TensorFlow has it (up to 2.15), and opdump's own from 2.16 on.
+It extends `tf.estimator.Estimator`, of TensorFlow itself or, from 2.16 on, of the package tensorflow-estimator.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.estimator.config import OPTIMIZER, npu_optimizer_of
-from opdump.adapters.tensorflow.estimator.names import estimator_class
+from opdump.adapters.tensorflow.estimator.names import estimators
 from opdump.configs.tensorflow.run_config import parameters_of_run_config
 
-_Estimator: Any = estimator_class()
+_Estimator: Any = estimators().Estimator
 
 
-class NPUEstimator(_Estimator):  # type: ignore[misc] # a class of TensorFlow, or opdump's own
+class NPUEstimator(_Estimator):  # type: ignore[misc] # TensorFlow has no types here
     """An Estimator that dumps as the `dump_config` of its NPURunConfig says.
 
     model_fn, model_dir, params, warm_start_from   as of an Estimator

@@ -19,8 +19,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
-from opdump.adapters.tensorflow.estimator.names import estimator_space, has_estimators
-from opdump.errors import OpdumpError
+from opdump.adapters.tensorflow.estimator.names import estimators
+from opdump.errors import OpdumpError, PackageMissingError
 
 # Those in which TensorFlow 1 had more names; the others are one module in both.
 _SPACES: Final = (
@@ -56,7 +56,7 @@ class GoneNameError(OpdumpError, AttributeError):
 
 
 class _Gone:
-    """Stands where a module of TensorFlow 1 was."""
+    """Stands where a module of TensorFlow 1 was: who looks for a name in it is told the advice."""
 
     def __init__(self, name: str, advice: str, instead: dict[str, str] | None = None) -> None:
         self.__name__ = name
@@ -73,7 +73,11 @@ class _Gone:
 def give_v1_names() -> tuple[str, ...]:
     """Adds the names; returns those of the top level that were added."""
     # `import tensorflow.compat.v1 as tf` makes another module than the `tf.compat.v1` that is there before, and puts it in its place.
-    old = importlib.import_module("tensorflow.compat.v1")
+    old: Any = importlib.import_module("tensorflow.compat.v1")
+    try:
+        old.estimator = estimators()
+    except PackageMissingError as error:
+        old.estimator = _Gone("tf.estimator", str(error))
     added = _fill(tf, old)
     for name, value in _additions().items():
         if isinstance(value, _Gone):
@@ -114,10 +118,6 @@ def use_version_1() -> None:
 def _additions() -> dict[str, Any]:
     """What `tensorflow.compat.v1` does not have either."""
     found: dict[str, Any] = {"RewriterConfig": RewriterConfig}
-    if not has_estimators():
-        if getattr(tf, "estimator", None) is None:
-            tf.compat.v1.estimator = estimator_space()
-        found["estimator"] = tf.compat.v1.estimator
     found["contrib"] = _Gone(
         "tf.contrib", "tf.contrib ended with TensorFlow 1; take the module out, or use its successor"
     )
