@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from pathlib import Path
+from types import CodeType
 from typing import Final
 
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -29,3 +30,12 @@ def is_programs(file: str, function: str, framework: tuple[str, ...]) -> bool:
     if file.startswith(OPDUMP) or file.startswith(framework):
         return False
     return not (file.startswith(_STDLIB) and "site-packages" not in file)
+
+
+def line_of(code: CodeType, lasti: int) -> int:
+    """The line of an instruction; the first of the function where its table has none."""
+    line = None
+    for start, end, number in code.co_lines():
+        if start <= lasti < end:
+            line = number
+    return line if line is not None else code.co_firstlineno

@@ -75,7 +75,7 @@ def _training(add: Callable[..., None]) -> None:
         initialize = v1.global_variables_initializer()
         fetched = subgraph_of([step, loss], ())
         run = [operator.name for operator in fetched.operations]
-        add("training", ge_graphs_of("ge_default_20201120163719_3", fetched, fetched=[loss]), graph, run=run)
+        add("training", ge_graphs_of("ge_default_20201120163719_3", fetched), graph, run=run)
         add("starting", ge_graphs_of("ge_default_20201120163719_2", subgraph_of([iterator.initializer], ())), graph)
         add("initialising", ge_graphs_of("ge_default_20201120163719_1", subgraph_of([initialize], ())), graph)
 
@@ -96,7 +96,7 @@ def _feeding(add: Callable[..., None]) -> None:
         total = tf.add(total, free, name="end")
         fed = {x.name, free.name, rate.name, middle.name}
         subgraph = subgraph_of([total], fed)
-        graphs = ge_graphs_of("ge_default_20201120163719_4", subgraph, fetched=[total], is_computational=True)
+        graphs = ge_graphs_of("ge_default_20201120163719_4", subgraph, is_computational=True)
         run = [operation.name for operation in subgraph.operations]
         add("feeding", graphs, graph, run=run)
         shared = subgraph_of([tf.concat([first, second], 1, name="both")], {first.name})

@@ -15,7 +15,7 @@ import tensorflow as tf
 import opdump
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
+from opdump.adapters.tensorflow.sessions.interception import Interception
 from opdump.index.writer import RunFacts
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, StepSet
@@ -94,9 +94,13 @@ def recorded(
         for purpose, count in session.not_steps.items():
             found.not_steps[purpose] = found.not_steps.get(purpose, 0) + count
 
+    interception = Interception(lambda _: capture if intercepts else None, closed)
     try:
-        with intercept_sessions(lambda _: capture if intercepts else None, closed):
+        interception.put_in()
+        try:
             yield found
+        finally:
+            interception.take_out()
         capture.close()
         writer.close({})
     except BaseException:

@@ -2,6 +2,7 @@
 
 RunEmitter         hands the operators of runs to a recorder, one after the other
 Block              operators that run one after the other, prepared once
+ArrayBlock         such a block whose tensors are arrays, which are handed over by their addresses
 GraphRun           one run: numbers its operators, lists those that leave no data once, files a failed one with what it was given
 NamedOperator      an operator of a graph: what the records of all its executions say
 OperatorSelection  which operators of a graph a plan takes, and which of their slots
@@ -12,6 +13,7 @@ No framework is imported here. Values in host memory are `opdump.adapters.host`;
 
 from __future__ import annotations
 
+from opdump.adapters.graph_runtime.array_block import ArrayBlock
 from opdump.adapters.graph_runtime.block import Block, BlockOperator, BlockSlot
 from opdump.adapters.graph_runtime.named_operator import NamedOperator
 from opdump.adapters.graph_runtime.operator_selection import OperatorSelection
@@ -19,6 +21,7 @@ from opdump.adapters.graph_runtime.run_emitter import GraphRun, RunEmitter, live
 from opdump.adapters.graph_runtime.step_count import StepCount
 
 __all__ = [
+    "ArrayBlock",
     "Block",
     "BlockOperator",
     "BlockSlot",

@@ -1,7 +1,7 @@
 """Tensors in the memory of this process: what adapters of graph runtimes share. No framework is imported here.
 
 HostTensor    elements at an address, and what a reader found out about them
-HostColumns   many of them in columns, of which a Choice names some; RepeatedArrays those of arrays that come again
+HostColumns   many of them in columns, of which a Choice names some
 NumpyReader   takes summaries and elements of them
 """
 
@@ -10,6 +10,5 @@ from __future__ import annotations
 from opdump.adapters.host.host_columns import Choice, ChosenTensors, HostColumns
 from opdump.adapters.host.host_tensor import HostTensor, host_tensor
 from opdump.adapters.host.reader import NumpyReader
-from opdump.adapters.host.repeated_arrays import RepeatedArrays
 
-__all__ = ["Choice", "ChosenTensors", "HostColumns", "HostTensor", "NumpyReader", "RepeatedArrays", "host_tensor"]
+__all__ = ["Choice", "ChosenTensors", "HostColumns", "HostTensor", "NumpyReader", "host_tensor"]

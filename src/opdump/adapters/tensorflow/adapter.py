@@ -21,7 +21,7 @@ from opdump.adapters.tensorflow.functions.functions import FunctionCapture
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import KerasModels
 from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
-from opdump.adapters.tensorflow.sessions.interception import intercept_sessions
+from opdump.adapters.tensorflow.sessions.interception import Interception
 from opdump.adapters.tensorflow.tracebacks import program_tracebacks
 from opdump.adapters.tensorflow.versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
 from opdump.errors import ConfigError
@@ -70,7 +70,9 @@ class TensorflowAdapter:
             functions.open()
             stack.callback(functions.close)
             stack.enter_context(eager_steps(steps, functions.updates.optimizer_traced))
-            stack.enter_context(intercept_sessions(lambda _: capture, lambda _: None))
+            sessions = Interception(lambda _: capture, lambda _: None)
+            sessions.put_in()
+            stack.callback(sessions.take_out)
             eager.open(steps)
             stack.callback(eager.close)
             yield steps

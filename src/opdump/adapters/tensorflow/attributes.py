@@ -14,14 +14,8 @@ _LONGEST = 64
 
 def arguments_of(node: Any) -> dict[str, Any]:
     """The attributes of a NodeDef by name: numbers, texts, dtypes by name, shapes as lists. Tensors, functions and internals are left out."""
-    found = {}
-    for name in sorted(node.attr):
-        if name.startswith("_"):
-            continue
-        value = _value(node.attr[name])
-        if value is not None:
-            found[name] = value
-    return found | device_of(node.device)
+    values = {name: _value(node.attr[name]) for name in sorted(node.attr) if not name.startswith("_")}
+    return {name: value for name, value in values.items() if value is not None} | device_of(node.device)
 
 
 def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:

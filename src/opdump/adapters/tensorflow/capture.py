@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
-from opdump.adapters.tensorflow.stacks import Stack, Stacks
+from opdump.adapters.tensorflow.stacks import Stacks
 from opdump.plan.list_matches import ListMatches
 from opdump.plan.model_selection import ModelFilter, ModelSelection
 from opdump.plan.nearest import with_nearest
@@ -177,12 +178,8 @@ class Capture:
 
     def end_step(self, step: int) -> None:
         """Files a step of a model. Raises DumpComplete where it was the last that is wanted, and the program is to end there."""
-        self.file_step(step)
-        self.complete(step)
-
-    def file_step(self, step: int) -> None:
-        """Files a step of a model."""
         self.recorder.end_step(step)
+        self.complete(step)
 
     def complete(self, step: int) -> None:
         """Raises DumpComplete where no step after this one is wanted, and the program is to end there."""

@@ -51,7 +51,8 @@ def _is_pure(node: Any, library: Library, seen: set[str]) -> bool:
     op_def = op_def_registry.get(node.op)
     if op_def is not None and not _is_pure_type(op_def):
         return False
-    for name in functions_run_by(node):
+    stands_in = [node.op] if op_def is None else []  # a function, in the place of a type
+    for name in (*functions_of(node), *stands_in):
         if name in seen:
             continue
         seen.add(name)
@@ -76,11 +77,6 @@ def functions_of(node: Any) -> list[str]:
     """The functions that a node's attributes name."""
     names = [value.func.name for value in node.attr.values() if value.func.name]
     return names + [each.name for value in node.attr.values() for each in value.list.func]
-
-
-def functions_run_by(node: Any) -> list[str]:
-    """The functions that a node runs: those that its attributes name, and the one that stands in the place of its type."""
-    return functions_of(node) + ([node.op] if op_def_registry.get(node.op) is None else [])
 
 
 def definition_in(name: str, library: Library) -> Any | None:

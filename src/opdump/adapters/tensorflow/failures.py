@@ -46,15 +46,13 @@ class FailureDump:
         """What of a signature is to be watched, so that a failure in it can be filed whole."""
         if not self.whole:
             return ()
-        found = {}
-        for op in subgraph.operations:
-            for tensor in op.outputs:
-                access = subgraph.access(tensor)
-                if tensor.name not in subgraph.fed and (
-                    access == "watch" or (access == "fetch" and op.name in subgraph.with_effects)
-                ):
-                    found[tensor.name] = tensor
-        return tuple(found.values())
+
+        def is_watched(tensor: Any) -> bool:
+            access = subgraph.access(tensor)
+            return access == "watch" or (access == "fetch" and tensor.op.name in subgraph.with_effects)
+
+        tensors = (tensor for op in subgraph.operations for tensor in op.outputs if tensor.name not in subgraph.fed)
+        return tuple(filter(is_watched, tensors))
 
     def record(self, error: BaseException, failed: FailedRun) -> None:
         """Files what failed; nothing where no operator did."""

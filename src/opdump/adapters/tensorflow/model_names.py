@@ -78,13 +78,9 @@ class KerasModels:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        replacements = Replacements()
-        methods = [(*owner, method) for owner in _OWNERS for method in _METHODS]
-        replace_methods(replacements, methods, self._around)
-        try:
+        with Replacements() as replacements:
+            replace_methods(replacements, [(*owner, method) for owner in _OWNERS for method in _METHODS], self._around)
             yield
-        finally:
-            replacements.restore()
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

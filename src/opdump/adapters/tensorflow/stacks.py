@@ -7,7 +7,6 @@ TensorFlow keeps the stack of each operation of a graph, and hands it on to the 
 from __future__ import annotations
 
 import importlib.util
-import linecache
 import sys
 import threading
 import weakref
@@ -15,36 +14,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.util import tf_stack
 
-from opdump.adapters.program_code import is_programs, runs_programs
-from opdump.records import Frame
-
-Stack = tuple[Frame, ...]
-"""Innermost first."""
+from opdump.adapters.program_stacks import ProgramStacks, Stack
 
 _PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree", "wrapt")
 """Parts of the framework beside `tensorflow`, and what they call their own functions through."""
 _GENERATED: Final = "__autograph_generated_file"
 """Of such files AutoGraph alone knows the lines of the program."""
-_Kind = Literal["program", "framework", "generated", "runs programs"]
+_LAMBDA: Final = "<lambda>"
 _NONE: Final[Mapping[str, Stack]] = MappingProxyType({})
 
 
-class Stacks:
-    """Reads and interns stacks: the frames outside TensorFlow, Keras, opdump and the standard library."""
+class Stacks(ProgramStacks):
+    """Reads stacks: the frames outside TensorFlow, Keras, opdump and the standard library."""
 
     def __init__(self) -> None:
-        self._framework = tuple(_directories())
-        self._kinds: dict[tuple[str, str], _Kind] = {}
-        """By the file and the name of a function."""
-        self._frames: dict[tuple[str, int, str], Frame] = {}
-        self._stacks: dict[tuple[int, ...], Stack] = {}
-        """By the identity of the frames, which are kept. A layout files a stack once that it is given twice."""
+        super().__init__(_directories())
         self._of_graphs: weakref.WeakKeyDictionary[Any, dict[str, Stack]] = weakref.WeakKeyDictionary()
         self._of_functions: dict[str, Mapping[str, Stack]] = {}
         self._here = threading.local()
@@ -69,29 +59,19 @@ class Stacks:
 
     def of_function(self, name: str) -> Mapping[str, Stack]:
         """Where the nodes of a function that the runtime knows were traced; without those that were not."""
-        found = self._of_functions.get(name)
-        if found is None:
+        if name not in self._of_functions:
             found = self._read(name)
             if found is None:
                 return _NONE
             self._of_functions[name] = found
-        return found
+        return self._of_functions[name]
 
     def of_call(self, frame: FrameType | None = None) -> Stack:
         """The lines above a frame, by default above the caller's; where there are none, those that began this thread's work."""
-        frame = sys._getframe(1) if frame is None else frame
-        frames = []
-        while frame is not None:
-            code = frame.f_code
-            kind = self._kind_of(code.co_filename, code.co_name)
-            if kind == "runs programs":
-                break
-            if kind == "generated":
-                return self._of_trace(_frames_of(tf_stack.extract_stack())) or getattr(self._here, "began", ())
-            if kind == "program":
-                frames.append(self._frame(code.co_filename, frame.f_lineno, code.co_name))
-            frame = frame.f_back
-        return self._interned(frames) if frames else getattr(self._here, "began", ())
+        found = self.running(sys._getframe(1) if frame is None else frame)
+        if any(_GENERATED in each.file for each in found):
+            found = self._of_trace(_frames_of(tf_stack.extract_stack()))
+        return found or getattr(self._here, "began", ())
 
     def _read(self, name: str) -> Mapping[str, Stack] | None:
         context = eager_context.context_safe()
@@ -112,42 +92,10 @@ class Stacks:
         return {node: stacks[number] for node, number in info.name_to_trace_id.items() if stacks[number]}
 
     def _of_trace(self, lines: Iterable[tuple[str, int, str]]) -> Stack:
-        """A stack of TensorFlow's, innermost first."""
-        frames: list[Frame] = []
-        for file, line, function in lines:
-            kind = self._kind_of(file, function)
-            if kind == "runs programs":
-                break
-            if kind in ("program", "generated"):
-                frame = self._frame(file, line, function or "<lambda>")  # AutoGraph has no name for a lambda
-                if function or frames[-1:] != [frame]:  # and makes two functions of it
-                    frames.append(frame)
-        return self._interned(frames)
-
-    def _kind_of(self, file: str, function: str) -> _Kind:
-        kind = self._kinds.get((file, function))
-        if kind is None:
-            if runs_programs(file):
-                kind = "runs programs"
-            elif Path(file).name.startswith(_GENERATED):
-                kind = "generated"
-            else:
-                kind = "program" if is_programs(file, function, self._framework) else "framework"
-            self._kinds[file, function] = kind
-        return kind
-
-    def _frame(self, file: str, line: int, function: str) -> Frame:
-        key = (file, line, function)
-        if key not in self._frames:
-            self._frames[key] = Frame(file, line, function, linecache.getline(file, line).strip())
-        return self._frames[key]
-
-    def _interned(self, frames: list[Frame]) -> Stack:
-        key = tuple(map(id, frames))
-        found = self._stacks.get(key)
-        if found is None:
-            found = self._stacks[key] = tuple(frames)
-        return found
+        """A stack of TensorFlow's, innermost first. AutoGraph has no name for a lambda, and makes two functions of it."""
+        found = self.of_lines((file, line, function or _LAMBDA) for file, line, function in lines)
+        both = zip(found, (None, *found), strict=False)
+        return self.interned([frame for frame, below in both if frame is not below or frame.function != _LAMBDA])
 
 
 def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ()) -> Stack:

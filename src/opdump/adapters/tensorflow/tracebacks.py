@@ -31,23 +31,19 @@ _FILTER: Final = "_process_traceback_frames"
 @contextmanager
 def program_tracebacks() -> Iterator[None]:
     """While open, an error in a function of the program shows the lines that it shows without opdump."""
-    replacements = Replacements()
-    for name in _FILTERS:
-        module = imported_module(name)
-        original = getattr(module, _FILTER, None)
-        if original is not None:
-            replacements.replace(module, _FILTER, _around(original))
     files = _OwnFiles()
     waiting = tf_stack._source_filter_stacks[tf_stack._get_thread_key()]
     files.parent = waiting[-1]
     files.update()
-    waiting.append(files)
-    try:
-        yield
-    finally:
-        # The program may stand within one of its own by now.
-        waiting.remove(files)
-        replacements.restore()
+    with Replacements() as replacements:
+        for module in map(imported_module, _FILTERS):
+            if hasattr(module, _FILTER):
+                replacements.replace(module, _FILTER, _around(getattr(module, _FILTER)))
+        waiting.append(files)
+        try:
+            yield
+        finally:
+            waiting.remove(files)  # the program may stand within one of its own by now
 
 
 class _OwnFiles(tf_stack.StackTraceFilter):  # type: ignore[misc]  # TensorFlow has no types
@@ -56,15 +52,12 @@ class _OwnFiles(tf_stack.StackTraceFilter):  # type: ignore[misc]  # TensorFlow 
     def __init__(self) -> None:
         super().__init__()
         self.parent: Any = None
-        own = (getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if _is_own(name))
-        self._files = frozenset([*filter(None, own), *_below_program(sys._getframe())])
+        own = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "opdump"]
+        files = (getattr(module, "__file__", None) for module in own)
+        self._files = frozenset([*filter(None, files), *_below_program(sys._getframe())])
 
     def get_filtered_filenames(self) -> frozenset[str]:
         return self._files | frozenset(self.parent.get_filtered_filenames())
-
-
-def _is_own(module: str) -> bool:
-    return module.partition(".")[0] == "opdump"
 
 
 def _below_program(frame: FrameType | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from opdump.adapters.program_code import OPDUMP, is_programs, runs_programs
+from opdump.adapters.program_code import OPDUMP, is_programs, line_of, runs_programs
 from opdump.adapters.torch.places import NAME as STANDS_IN
 from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.training_position import Running
@@ -136,12 +136,3 @@ def _call_of(code: CodeType, lasti: int) -> int:
     if _PRECALL is not None and 0 <= lasti < len(code.co_code) and code.co_code[lasti] == _PRECALL:
         return lasti + _PRECALL_BYTES
     return lasti
-
-
-def line_of(code: CodeType, lasti: int) -> int:
-    """The line of an instruction; the first of the function where its table has none."""
-    line = None
-    for start, end, number in code.co_lines():
-        if start <= lasti < end:
-            line = number
-    return line if line is not None else code.co_firstlineno

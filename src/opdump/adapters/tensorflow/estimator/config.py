@@ -16,25 +16,10 @@ except ImportError as error:
     raise FrameworkMissingError(
         f"the npu_bridge of opdump works on TensorFlow, and it cannot be imported ({error}); pip install tensorflow"
     ) from error
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf.config_pb2 import ConfigProto, GraphOptions, OptimizerOptions
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from opdump.adapters.tensorflow.estimator.names import estimators
-
-__all__ = [
-    "NpuEmptyHook",
-    "RewriterConfig",
-    "clear_keras_session",
-    "keras_session",
-    "new_session",
-    "new_session_config",
-    "npu_optimizer_of",
-    "parameter_map_of",
-    "run_config_base",
-    "with_npu_optimizer",
-    "without_jit",
-    "without_jit_graph",
-]
 
 OPTIMIZER: Final = "NpuOptimizer"
 
@@ -50,7 +35,7 @@ def run_config_base() -> type | None:
 
 def new_session_config() -> Any:
     """An empty ConfigProto."""
-    return config_pb2.ConfigProto()
+    return ConfigProto()
 
 
 def npu_optimizer_of(config: Any) -> Any:
@@ -70,14 +55,13 @@ def parameter_map_of(config: Any) -> Mapping[str, Any] | None:
 
 def with_npu_optimizer(config: Any = None) -> Any:
     """The ConfigProto itself, or a new one where it is none, with an entry NpuOptimizer and the settings that it needs."""
-    if not isinstance(config, config_pb2.ConfigProto):
-        config = config_pb2.ConfigProto()
+    if not isinstance(config, ConfigProto):
+        config = ConfigProto()
     rewriting = config.graph_options.rewrite_options
     if npu_optimizer_of(config) is None:
         rewriting.custom_optimizers.add().name = OPTIMIZER
-        rewriting.memory_optimization = (
-            RewriterConfig.OFF
-        )  # as the adapter writes it; in this field its number means MANUAL
+        # As the adapter writes it; in this field its number means MANUAL.
+        rewriting.memory_optimization = RewriterConfig.OFF
     config.allow_soft_placement = True
     config.log_device_placement = False
     rewriting.remapping = RewriterConfig.OFF
@@ -87,17 +71,17 @@ def with_npu_optimizer(config: Any = None) -> Any:
 
 def without_jit_graph(options: Any = None) -> Any:
     """The GraphOptions themselves, or new ones where they are none, without just-in-time compilation."""
-    if not isinstance(options, config_pb2.GraphOptions):
-        options = config_pb2.GraphOptions()
+    if not isinstance(options, GraphOptions):
+        options = GraphOptions()
     without_jit(options.optimizer_options)
     return options
 
 
 def without_jit(options: Any = None) -> Any:
     """The OptimizerOptions themselves, or new ones where they are none, without just-in-time compilation."""
-    if not isinstance(options, config_pb2.OptimizerOptions):
-        options = config_pb2.OptimizerOptions()
-    options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    if not isinstance(options, OptimizerOptions):
+        options = OptimizerOptions()
+    options.global_jit_level = OptimizerOptions.OFF
     return options
 
 

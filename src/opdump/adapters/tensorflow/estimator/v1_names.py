@@ -6,7 +6,7 @@ A program for Ascend devices says `tf.ConfigProto`, `tf.Session`, `tf.train.Adam
     use_version_1()     names mean what they meant in TensorFlow 1, as under `import tensorflow.compat.v1 as tf`
 
 The second is for programs that cannot have been written for TensorFlow 2: `tf.nn.dropout(x, 0.9)` keeps nine of ten there, and drops
-them here. Both add `tf.estimator` where TensorFlow has none, and an error with a way out for what went with Keras 3.
+them here. Both add `tf.estimator` where TensorFlow has none, and an error with a way out for what cannot be had.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tensorflow.python.data.ops.dataset_ops import DatasetV2
 from opdump.adapters.tensorflow.estimator.names import estimators
 from opdump.errors import OpdumpError, PackageMissingError
 
-# Those in which TensorFlow 1 had more names; the others are one module in both.
 _SPACES: Final = (
     "train",
     "losses",
@@ -36,19 +35,8 @@ _SPACES: Final = (
     "test",
     "estimator",
 )
+"""Those in which TensorFlow 1 had more names; the others are one module in both."""
 _ITERATORS: Final = ("make_one_shot_iterator", "make_initializable_iterator")
-# What is no name of an interface.
-_OWN: Final = frozenset({"compat", "version"})
-_LAYERS: Final = {
-    "dense": "tf.matmul(x, tf.get_variable('kernel', [inputs, units])) + tf.get_variable('bias', [units])",
-    "conv2d": "tf.nn.conv2d(x, tf.get_variable('kernel', [height, width, channels, filters]), strides, padding)",
-    "max_pooling2d": "tf.nn.max_pool2d(x, size, strides, 'VALID')",
-    "average_pooling2d": "tf.nn.avg_pool2d(x, size, strides, 'VALID')",
-    "flatten": "tf.reshape(x, [-1, size])",
-    "dropout": "tf.nn.dropout(x, rate=rate)",
-    "batch_normalization": "tf.nn.fused_batch_norm(x, scale, offset, epsilon=1e-3)",
-}
-"""Functions of `tf.layers`, and what does the same."""
 
 
 class GoneNameError(OpdumpError, AttributeError):
@@ -58,33 +46,33 @@ class GoneNameError(OpdumpError, AttributeError):
 class _Gone:
     """Stands where a module of TensorFlow 1 was: who looks for a name in it is told the advice."""
 
-    def __init__(self, name: str, advice: str, instead: dict[str, str] | None = None) -> None:
+    def __init__(self, name: str, advice: str) -> None:
         self.__name__ = name
         self._advice = advice
-        self._instead = instead or {}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        own = f"write {self._instead[name]}, or " if name in self._instead else ""
-        raise GoneNameError(f"{self.__name__}.{name} is not there in TensorFlow {tf.__version__}: {own}{self._advice}")
+        raise GoneNameError(f"{self.__name__}.{name} is not there in TensorFlow {tf.__version__}: {self._advice}")
 
 
-def give_v1_names() -> tuple[str, ...]:
-    """Adds the names; returns those of the top level that were added."""
+def give_v1_names() -> None:
+    """Adds the names that TensorFlow lacks."""
     # `import tensorflow.compat.v1 as tf` makes another module than the `tf.compat.v1` that is there before, and puts it in its place.
     old: Any = importlib.import_module("tensorflow.compat.v1")
+    gone = {"contrib": "tf.contrib ended with TensorFlow 1; take the module out, or use its successor"}
+    if not hasattr(old.layers, "dense"):  # of Keras 3
+        gone["layers"] = "pip install tf_keras and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
     try:
         old.estimator = estimators()
     except PackageMissingError as error:
-        old.estimator = _Gone("tf.estimator", str(error))
-    added = _fill(tf, old)
-    for name, value in _additions().items():
-        if isinstance(value, _Gone):
-            setattr(old, name, value)
-        if isinstance(value, _Gone) or not hasattr(tf, name):
-            setattr(tf, name, value)
-            added.append(name)
+        gone["estimator"] = str(error)
+    for module in (tf, old):
+        for name, advice in gone.items():
+            setattr(module, name, _Gone(f"tf.{name}", advice))
+    if not hasattr(tf, "RewriterConfig"):
+        tf.RewriterConfig = RewriterConfig
+    _fill(tf, old)
     for name in _SPACES:
         own, other = getattr(tf, name, None), getattr(old, name, None)
         if own is not None and other is not None and own is not other:
@@ -92,7 +80,6 @@ def give_v1_names() -> tuple[str, ...]:
     for name in _ITERATORS:
         if not hasattr(DatasetV2, name):
             setattr(DatasetV2, name, getattr(old.data, name))
-    return tuple(sorted(added))
 
 
 def use_version_1() -> None:
@@ -106,39 +93,12 @@ def use_version_1() -> None:
     old.disable_v2_tensorshape()
     old.disable_tensor_equality()
     old.disable_control_flow_v2()
-    given = set(_additions())
     for name in dir(old):
-        if name.startswith("_") or name in _OWN or name in given:
-            continue
-        value = getattr(old, name)
-        if getattr(tf, name, None) is not value:
-            setattr(tf, name, value)
+        if not name.startswith("_") and name not in ("compat", "version"):
+            setattr(tf, name, getattr(old, name))
 
 
-def _additions() -> dict[str, Any]:
-    """What `tensorflow.compat.v1` does not have either."""
-    found: dict[str, Any] = {"RewriterConfig": RewriterConfig}
-    found["contrib"] = _Gone(
-        "tf.contrib", "tf.contrib ended with TensorFlow 1; take the module out, or use its successor"
-    )
-    if _layers_are_gone():
-        found["layers"] = _Gone(
-            "tf.layers",
-            "pip install tf_keras and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported",
-            _LAYERS,
-        )
-    return found
-
-
-def _layers_are_gone() -> bool:
-    """Whether Keras 3 stands behind `tf.layers`, which then has no functions."""
-    return not hasattr(tf.compat.v1.layers, "dense")
-
-
-def _fill(own: ModuleType, old: Any) -> list[str]:
-    added = []
+def _fill(own: ModuleType, old: Any) -> None:
     for name in dir(old):
         if not name.startswith("_") and name != "compat" and not hasattr(own, name):
             setattr(own, name, getattr(old, name))
-            added.append(name)
-    return added

@@ -22,6 +22,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import script_ops
 
 from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.attributes import arguments_of_call, device_of
 from opdump.adapters.tensorflow.capture import Capture
@@ -29,7 +30,6 @@ from opdump.adapters.tensorflow.functions.datasets import DatasetFunctions
 from opdump.adapters.tensorflow.functions.probe import Probe, has_data, live_tensors
 from opdump.adapters.tensorflow.functions.steps import ProgramSteps
 from opdump.adapters.tensorflow.model_names import EAGER
-from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.threads import ThreadEntry
 from opdump.records import SkipReason
 

@@ -42,7 +42,6 @@ def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], obj
 
     `traced` is called where an optimizer was traced: with the name of the function, and those of the updates that the optimizer made in it.
     """
-    replacements = Replacements()
     closed = Event()  # who has replaced a method after us may call ours for longer
     tape = tf.GradientTape
 
@@ -68,18 +67,18 @@ def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], obj
     def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may name them
         steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
 
-    replace_methods(replacements, _OPTIMIZERS, _Applying(steps, traced, closed).around)
-    replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
-    for name in ("gradient", "jacobian"):
-        replacements.replace(tape, name, before(getattr(tape, name), asked))
-    for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
-        if name in vars(owner):
-            replacements.replace(owner, name, assigning(getattr(owner, name)))
-    try:
-        yield
-    finally:
-        closed.set()
-        replacements.restore()
+    with Replacements() as replacements:
+        replace_methods(replacements, _OPTIMIZERS, _Applying(steps, traced, closed).around)
+        replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
+        for name in ("gradient", "jacobian"):
+            replacements.replace(tape, name, before(getattr(tape, name), asked))
+        for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
+            if name in vars(owner):
+                replacements.replace(owner, name, assigning(getattr(owner, name)))
+        try:
+            yield
+        finally:
+            closed.set()
 
 
 class _Applying:
@@ -129,7 +128,6 @@ def handles_of(variable: Any) -> list[int]:
     copies = getattr(variable, "values", None)
     if isinstance(copies, tuple):
         return [number for copy in copies for number in handles_of(copy)]
-    inner = getattr(
-        variable, "_value", getattr(variable, "_variable", None)
-    )  # of Keras 3, and under mixed precision before
+    # Of Keras 3, and under mixed precision before.
+    inner = getattr(variable, "_value", getattr(variable, "_variable", None))
     return [] if inner is None or inner is variable else handles_of(inner)

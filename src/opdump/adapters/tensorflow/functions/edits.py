@@ -76,10 +76,6 @@ class Edits:
         node.attr["config_proto"].s = without_rewriting(node.attr["config_proto"].s)
         self._graph.nodes[name] = node
 
-    def wait(self, name: str, before: str) -> None:
-        """Has a node run behind another one."""
-        self._graph.after[name].append(before)
-
     def wait_for_tensor(self, name: str, slot: int, before: str) -> None:
         """Has a node be given what it reads in a slot once another node ran."""
         tensor = self._graph.inputs[name][slot]
@@ -87,10 +83,8 @@ class Edits:
 
     def _handed_on(self, tensor: Tensor, after: Iterable[str]) -> Tensor:
         name = self._of_tensor("Identity", tensor, after)
-        self._graph.regions[name], self._graph.stages[name] = (
-            self._graph.region_of(tensor),
-            self._graph.stages[tensor[0]],
-        )
+        self._graph.regions[name] = self._graph.region_of(tensor)
+        self._graph.stages[name] = self._graph.stages[tensor[0]]
         return name, 0
 
     def _of_tensor(self, op: str, tensor: Tensor, after: Iterable[str] = ()) -> str:
@@ -125,7 +119,7 @@ def order_regions(
             region = graph.region_of(graph.inputs[name][0]) if op == "Enter" else graph.regions[name]
             before = probe_before(region, float("inf") if op == "NextIteration" else graph.stages[name])
             if before is not None:
-                edits.wait(name, before)
+                graph.after[name].append(before)
         elif op == "Merge" and not graph.is_of_loop(name):
             for slot, tensor in enumerate(graph.inputs[name]):
                 before = probe_before(graph.region_of(tensor), graph.stages[name])

@@ -17,6 +17,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, ops
 
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
+from opdump.adapters.tensorflow import xla
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
@@ -29,14 +30,6 @@ from opdump.adapters.tensorflow.graphs.library import Definition, reached
 from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
-from opdump.adapters.tensorflow.xla import (
-    LAUNCH,
-    OF_CLUSTERS,
-    OF_FUNCTION,
-    clusters_functions,
-    has_marked_clusters,
-    is_compiled,
-)
 from opdump.interpreter.garbage import no_garbage_collection
 
 
@@ -48,12 +41,12 @@ def emit_compiled(
     signature = definition.signature
     op_name = shown_name(signature.name)
     selection = capture.selection(capture.filter_of(model), [op_name])
-    skip = selection.skip_of(LAUNCH, op_name)
+    skip = selection.skip_of(xla.LAUNCH, op_name)
     capture.recorder.matched_kernels |= selection.matched_kernels
     has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
     if not skip and not has_any:
         skip = "not observed"  # what it does, it does to variables
-    operator = NamedOperator(LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
+    operator = NamedOperator(xla.LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
     with capture.lock:
         if skip:
             run.skip(operator)
@@ -164,10 +157,10 @@ class FunctionCapture:
         wanted = not traced.is_empty and steps.wants(step)
         if not wanted and not (traced.alone and not traced.is_empty):
             outputs = original(context, name, inputs, num_outputs)
-        elif wanted and not traced.alone and (traced.compiled or clusters_functions()):
+        elif wanted and not traced.alone and (traced.compiled or xla.clusters_functions()):
             self._called(inputs, (), step)
             outputs = original(context, name, inputs, num_outputs)
-            self._capture.note(traced.compiled or OF_CLUSTERS.format(shown_name(name.decode())))
+            self._capture.note(traced.compiled or xla.OF_CLUSTERS.format(shown_name(name.decode())))
             definition = context.get_function_def(name.decode())
             emit_compiled(self._capture, traced.model, self._run(traced.model, step), definition, inputs, outputs or ())
         else:
@@ -198,10 +191,12 @@ class FunctionCapture:
             self._write_graph(model, definition)
         definitions = list(reached(name.decode(), context.get_function_def))
         root, compiled = definitions[0], ""
-        if is_compiled(root):
-            compiled = OF_FUNCTION.format(shown_name(name.decode()))
-        elif clusters_functions() or has_marked_clusters(node for each in definitions for node in each.node_def):
-            compiled = OF_CLUSTERS.format(shown_name(name.decode()))
+        if xla.is_compiled(root):
+            compiled = xla.OF_FUNCTION.format(shown_name(name.decode()))
+        elif xla.clusters_functions() or xla.has_marked_clusters(
+            node for each in definitions for node in each.node_def
+        ):
+            compiled = xla.OF_CLUSTERS.format(shown_name(name.decode()))
         copied = () if compiled else reached(name.decode(), context.get_function_def, into_compiled=False)
         nodes = [node for each in copied for node in each.node_def]
         seeded = draws_seeded_numbers(nodes)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import tensorflow as tf
 
-from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
+from opdump.adapters.graph_runtime import BlockOperator, BlockSlot, NamedOperator
 from opdump.adapters.tensorflow.attributes import device_of
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.effects import Library
@@ -414,17 +414,15 @@ class Observed:
         groups.sort(key=lambda each: each.stage)
         for group in groups:
             texts: list[str] = []
-            block = Block(
-                [
-                    BlockOperator(
-                        each.operator,
-                        _block_slots(each.inputs, group.tensors, texts),
-                        _block_slots(each.outputs, group.tensors, texts),
-                    )
-                    for each in group.seen
-                ]
-            )
-            probe = Probe(self._current, block, texts, group.bodies)
+            operators = [
+                BlockOperator(
+                    each.operator,
+                    _block_slots(each.inputs, group.tensors, texts),
+                    _block_slots(each.outputs, group.tensors, texts),
+                )
+                for each in group.seen
+            ]
+            probe = Probe(self._current, operators, texts, group.bodies)
             self.probes.append(probe)
             before = last.setdefault(group.region, [])
             after = [*dict.fromkeys(group.anchors), *(name for _, name in before[-1:])]

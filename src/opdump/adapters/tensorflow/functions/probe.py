@@ -11,8 +11,15 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.graph_runtime import Block, GraphRun, NamedOperator, OperatorSelection, live_tensor
-from opdump.adapters.host import ChosenTensors, HostTensor, RepeatedArrays, host_tensor
+from opdump.adapters.graph_runtime import (
+    ArrayBlock,
+    BlockOperator,
+    GraphRun,
+    NamedOperator,
+    OperatorSelection,
+    live_tensor,
+)
+from opdump.adapters.host import host_tensor
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.recorder import LiveTensor
 from opdump.records import IO
@@ -33,28 +40,26 @@ class DumpedCall:
     error: Exception | None = None
 
 
+@dataclass(slots=True)
 class CurrentCall:
     """The call for which the probes of one function emit; none where that is not dumped."""
 
-    def __init__(self) -> None:
-        self.call: DumpedCall | None = None
-        self.lock = threading.Lock()
-        """Held by a dumped call, so that calls of one function are dumped one after the other."""
+    call: DumpedCall | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a dumped call, so that calls of one function are dumped one after the other."""
 
 
 class Probe:
     """Called with the elements of what some operators read and wrote, once they have run.
 
-    `texts` stand in a block behind these arrays, `bodies` are the numbers of the bodies that ran when it is called.
+    Their slots name the arrays by their places, and `texts` behind these; `bodies` are the numbers of the bodies that ran when it is called.
     """
 
     def __init__(
-        self, current: CurrentCall, block: Block, texts: Sequence[str] = (), bodies: Sequence[int] = ()
+        self, current: CurrentCall, operators: Sequence[BlockOperator], texts: Sequence[str], bodies: Sequence[int]
     ) -> None:
         self._current = current
-        self._block = block
-        self._texts = texts
-        self._repeated = RepeatedArrays(texts)
+        self._operators = ArrayBlock(operators, texts) if operators else None
         self._bodies = bodies
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -64,19 +69,13 @@ class Probe:
         try:
             with call.capture.lock:
                 call.bodies.update(self._bodies)
-                if self._block.operators:
+                if self._operators is not None:
                     # The runtime gives a scalar of numpy's where there is one element, whose memory lasts for no longer than it is asked for.
                     held = [*map(np.asarray, arrays)]
-                    call.run.emit_block(self._block, self._tensors(call.run, held))
+                    self._operators.emit(call.run, held, lambda number: host_tensor(held[number]))
         except Exception as error:  # noqa: BLE001  whatever it is, it is raised when the call has ended
             call.error = error
         return _NOTHING
-
-    def _tensors(self, run: GraphRun, arrays: Sequence[Any]) -> ChosenTensors | list[HostTensor | str]:
-        """Of arrays that nobody changes while the block is taken."""
-        if not run.takes(self._block) or not all(array.flags.c_contiguous for array in arrays):
-            return [*map(host_tensor, arrays), *self._texts]
-        return self._repeated.of(arrays, lambda number: host_tensor(arrays[number]))
 
 
 def has_data(tensors: Iterable[Any]) -> bool:

@@ -174,4 +174,4 @@ class ProgramSteps:
         self._orders.pop(ended - 1, None)
         self._changed()
         if self._capture.wants(ended):
-            self._capture.file_step(ended)
+            self._capture.recorder.end_step(ended)

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.effects import Library, definition_in
 from opdump.adapters.tensorflow.graphs.library import are_handles, callees_of, hidden_callees, outputs_of
 from opdump.adapters.tensorflow.graphs.program import ProgramOperator
 from opdump.adapters.tensorflow.graphs.walks import reachable
-from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
+from opdump.adapters.tensorflow.stacks import Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled
 from opdump.records import SkipReason
 

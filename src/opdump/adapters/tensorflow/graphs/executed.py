@@ -8,7 +8,7 @@ inline_function_utils.cc, constant_folding.cc, remapper.cc.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -44,8 +44,6 @@ class ExecutedGraph:
         self._added = added
         self._several = len(graphs) > 1
         self.nodes: dict[str, Any] = {node.name: node for graph in graphs for node in graph.node}
-        self._inputs: dict[str, list[Key]] = {}
-        self._before: dict[str, set[str]] = {}
         self._sent = {
             node.attr["tensor_name"].s: node.input[0]
             for node in self.nodes.values()
@@ -77,20 +75,21 @@ class ExecutedGraph:
                 found.setdefault(key, []).append(name)
         return found
 
-    def inputs(self, node: Any) -> list[Key]:
+    def inputs(self, node: Any) -> Sequence[Key]:
         """What a node of the graph reads; where that came from another device, what was sent there."""
-        found = self._inputs.get(node.name)
-        if found is None:
-            found = [self._sender(key_of(text)) for text in node.input if not text.startswith("^")]
-            self._inputs[node.name] = found
-        return found
+        return self._read[node.name]
 
-    def before(self, node: Any) -> set[str]:
-        """The nodes that a node reads from or waits for."""
-        found = self._before.get(node.name)
-        if found is None:
-            found = self._before[node.name] = set(map(producer, node.input))
-        return found
+    @cached_property
+    def _read(self) -> dict[str, list[Key]]:
+        return {
+            name: [self._sender(key_of(text)) for text in node.input if not text.startswith("^")]
+            for name, node in self.nodes.items()
+        }
+
+    @cached_property
+    def before(self) -> dict[str, set[str]]:
+        """Node -> those that it reads from or waits for."""
+        return {name: set(map(producer, node.input)) for name, node in self.nodes.items()}
 
     def _sender(self, key: Key) -> Key:
         received = self.nodes.get(key.rpartition(":")[0])

@@ -101,23 +101,14 @@ def hidden_callees(node: Any) -> bool:
 
 def reached(name: str, library: Library, *, into_compiled: bool = True) -> Iterable[Definition]:
     """The definition of a function, and those of all functions that it runs, each once; `into_compiled`: what XLA compiles too."""
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        definition = definition_in(current, library)
-        if definition is None:
-            continue
-        yield definition
-        waiting += [
-            callee.function
-            for node in definition.node_def
-            if into_compiled or not is_compiled(node)
-            for callee in callees_of(node)
-        ]
+
+    def called(definition: Definition | None) -> Iterable[str]:
+        for node in () if definition is None else definition.node_def:
+            if into_compiled or not is_compiled(node):
+                yield from (callee.function for callee in callees_of(node))
+
+    names = reachable([name], lambda each: called(definition_in(each, library)))
+    return (found for each in names if (found := definition_in(each, library)) is not None)
 
 
 def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:

@@ -56,8 +56,9 @@ class Outcomes:
         """Operators that run functions."""
         self._read = {slot.key for op in program.operators if op.is_needed for slot in op.inputs}
         self._read |= program.results.keys() | set(asked)
-        self._by_path = {path: name for name, path in executed.paths.items()}
-        self._nodes = self._named()
+        named = {path: name for name, path in executed.paths.items()} | {name: name for name in executed.nodes}
+        self.nodes = {name: named[name] for name in self._operators if name in named}
+        """Operator -> its node."""
         self._unread = unread
         self.same: dict[Key, Key] = {**program.behind, **unread}
         """Tensor -> the one that it is the same as."""
@@ -68,21 +69,16 @@ class Outcomes:
         self._find_ran()
         self._find_others()
 
-    @property
-    def nodes(self) -> Mapping[str, str]:
-        """Operator -> its node."""
-        return self._nodes
-
     def node_of(self, op_name: str) -> Any | None:
         """The node of an operator that ran, or was folded."""
-        return self._executed.nodes.get(self._nodes.get(op_name, ""))
+        return self._executed.nodes.get(self.nodes.get(op_name, ""))
 
     def executed_key(self, key: Key) -> Key | None:
         """Where a tensor is in the executed graph; None where it is not there."""
         if key in self._unread:
             return None
         name, _, slot = key.rpartition(":")
-        node = self._nodes.get(name)
+        node = self.nodes.get(name)
         if node is not None and self.of.get(name) == "ran":
             count = output_count(self._executed.nodes[node])
             if name in self.callers:
@@ -95,13 +91,13 @@ class Outcomes:
 
     def given_outputs(self, op: ProgramOperator) -> list[int]:
         """The slots of a call that its node has, in order: those that nobody reads may be left out. Empty where it is not known which these are."""
-        count = output_count(self._executed.nodes[self._nodes[op.name]])
+        count = output_count(self._executed.nodes[self.nodes[op.name]])
         read = [slot.slot for slot in op.outputs if slot.key in self._read or count == len(op.outputs)]
         return read if len(read) == count else []
 
     def constant_arguments(self, op: ProgramOperator) -> list[int] | None:
         """The slots of a call that its node does not read, since they are constants; None where it is not known which these are."""
-        reads = self._executed.inputs(self._executed.nodes[self._nodes[op.name]])
+        reads = [*self._executed.inputs(self._executed.nodes[self.nodes[op.name]])]
         if len(reads) == len(op.inputs):
             return []
         found = []
@@ -160,15 +156,6 @@ class Outcomes:
             seen.add(key)
             key = self.same[key]
         return key
-
-    def _named(self) -> dict[str, str]:
-        found = {}
-        for name in self._operators:
-            if name in self._executed.nodes:
-                found[name] = name
-            elif name in self._by_path:
-                found[name] = self._by_path[name]
-        return found
 
     def _find_loops(self) -> None:
         """What the arguments and results of loops are that were functions: the runtime numbers the nodes that it makes of one in a row."""
@@ -256,8 +243,8 @@ class Outcomes:
         for slot, key in pairs:
             root = self._root(slot.key)
             maker = self._operators.get(_node(root))
-            if maker is not None and maker.name not in self._nodes and self._stands_for(key, maker):
-                self._nodes[maker.name] = _node(key)
+            if maker is not None and maker.name not in self.nodes and self._stands_for(key, maker):
+                self.nodes[maker.name] = _node(key)
                 self.of[maker.name] = "ran"
             elif root != key and (maker is None or self._is_caller(maker)) and root not in self._fed:
                 self.same.setdefault(root, key)
@@ -278,7 +265,7 @@ class Outcomes:
         while True:
             name, _, slot = key.rpartition(":")
             maker = self._operators.get(name)
-            if maker is None or name in self._nodes or maker.op_type not in FORWARDS or int(slot) >= len(maker.inputs):
+            if maker is None or name in self.nodes or maker.op_type not in FORWARDS or int(slot) >= len(maker.inputs):
                 return key
             key = maker.inputs[int(slot)].key
 
@@ -294,7 +281,7 @@ class Outcomes:
             gone = [
                 each
                 for each in makers
-                if each is not None and each.name not in self._nodes and each.op_type not in FORWARDS
+                if each is not None and each.name not in self.nodes and each.op_type not in FORWARDS
             ]
             if not gone or gone[0] in chain:
                 break
@@ -332,7 +319,7 @@ class Outcomes:
         found: set[Key] = set()
         while key not in found:
             name, _, slot = key.rpartition(":")
-            found.update((key, f"{self._nodes.get(name, name)}:{slot}"))
+            found.update((key, f"{self.nodes.get(name, name)}:{slot}"))
             key = self.same.get(key, key)
         return found
 
@@ -405,7 +392,7 @@ class Outcomes:
         """Those of which something is executed, and those around them."""
         found = {0}
         for op in self._program.operators:
-            body = op.body if op.name in self._nodes else 0
+            body = op.body if op.name in self.nodes else 0
             while body not in found:
                 found.add(body)
                 body = self._program.bodies[body].around

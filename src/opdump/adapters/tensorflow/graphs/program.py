@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.attributes import arguments_of
 from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, is_pure, producer
 from opdump.adapters.tensorflow.graphs.executed import Key
@@ -26,7 +27,7 @@ from opdump.adapters.tensorflow.graphs.library import (
     outputs_of,
 )
 from opdump.adapters.tensorflow.graphs.walks import in_order
-from opdump.adapters.tensorflow.stacks import Stack, Stacks, stack_of_node
+from opdump.adapters.tensorflow.stacks import Stacks, stack_of_node
 from opdump.adapters.tensorflow.xla import is_compiled, type_of
 from opdump.records import SkipReason
 

@@ -17,18 +17,6 @@ WRITTEN_AS: Final = frozenset(
 )
 """What the runtime computes an operator as, under its name. A square root that becomes its reciprocal has the name too, and is not among them."""
 COMMUTATIVE: Final = frozenset(
-    {
-        "Add",
-        "AddV2",
-        "AddN",
-        "Mul",
-        "Maximum",
-        "Minimum",
-        "SquaredDifference",
-        "Equal",
-        "NotEqual",
-        "LogicalAnd",
-        "LogicalOr",
-    }
-    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "AccumulateNV2"}
+    {"Add", "AddV2", "AddN", "Mul", "Maximum", "Minimum", "SquaredDifference", "Equal", "NotEqual"}
+    | {"LogicalAnd", "LogicalOr", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "AccumulateNV2"}
 )

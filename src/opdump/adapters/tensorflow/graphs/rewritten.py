@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, base_type, is_plumbing, output_count
 from opdump.adapters.tensorflow.graphs.library import Slot, outputs_of
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS
-from opdump.adapters.tensorflow.stacks import Stack
 
 
 def rewritten_operators(

@@ -89,7 +89,7 @@ def behind(node: Any, graph: ExecutedGraph) -> set[str]:
 
     def before(name: str) -> Iterable[str]:
         current = graph.nodes.get(name)
-        return () if current is None or current.op in NEXT else graph.before(current)
+        return () if current is None or current.op in NEXT else graph.before[name]
 
     return set(reachable(before(node.name), before))
 

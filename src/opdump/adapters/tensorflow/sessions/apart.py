@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -154,8 +154,5 @@ def _plain_config(config: Any | None) -> Any:
         made.inter_op_parallelism_threads = config.inter_op_parallelism_threads
     made.graph_options.rewrite_options.disable_meta_optimizer = True
     made.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
-    made.graph_options.rewrite_options.remapping = _OFF
+    made.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
     return made
-
-
-_OFF: Final = rewriter_config_pb2.RewriterConfig.OFF

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
 from opdump.adapters.tensorflow.attributes import arguments_of
@@ -23,41 +22,36 @@ _RUN_FUNCTIONS: Final = frozenset({*BODIES, "For", "RemoteCall"})
 """Run functions that are a part of the graph. Those that a tf.data pipeline runs on the host are none."""
 
 
-def ge_graphs_of(
-    model_name: str, computed: Any, *, fetched: Iterable[Any] = (), is_computational: bool = False
-) -> tuple[GeGraph, ...]:
+def ge_graphs_of(model_name: str, computed: Any, *, is_computational: bool = False) -> tuple[GeGraph, ...]:
     """The operators of a signature under their own names and types, then the bodies of its control operators as graphs.
 
     `computed` is a `Subgraph`, or a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to.
     What is fed comes first: a placeholder as it is, any other tensor as an operator of type Data. An operator that waits for
-    another has `{name}:-1` among its inputs. What leaves no data has `runs=False`. `fetched` are the outputs of the graph;
-    without any, these are the outputs that no operator reads. `is_computational`: the caller knows that it is the graph of
-    training or inference, and so says an attribute of it, for programs that have no iterator.
+    another has `{name}:-1` among its inputs. What leaves no data has `runs=False`. The outputs of a graph are those of the function,
+    of a `Subgraph` what no operator reads. `is_computational`: the caller knows that it is the graph of training or inference, and so
+    says an attribute of it, for programs that have no iterator.
     """
     of_session = isinstance(computed, Subgraph) and computed.operations
     bodies = _Bodies(computed.operations[0].graph if of_session else computed)
     attributes = {COMPUTE_GRAPH: True} if is_computational else {}
-    graphs = [_graph(model_name, computed, fetched, bodies, attributes)]
+    graphs = [_graph(model_name, computed, bodies, attributes)]
     while bodies.waiting:
-        graphs.append(_graph(*bodies.waiting.pop(0), (), bodies, {}))
+        graphs.append(_graph(*bodies.waiting.pop(0), bodies, {}))
     return tuple(graphs)
 
 
-def _graph(name: str, computed: Any, fetched: Iterable[Any], bodies: _Bodies, attributes: dict[str, Any]) -> GeGraph:
-    inputs: list[str] = []
-    if isinstance(computed, Subgraph):
-        subgraph = computed
-    else:
-        subgraph = subgraph_of(computed.get_operations(), ())
-        fetched, inputs = computed.outputs, [*map(_source, computed.inputs)]
+def _graph(name: str, computed: Any, bodies: _Bodies, attributes: dict[str, Any]) -> GeGraph:
+    is_function = not isinstance(computed, Subgraph)
+    subgraph = subgraph_of(computed.get_operations(), ()) if is_function else computed
+    inputs, results = (computed.inputs, computed.outputs) if is_function else ((), ())
     feeds = _feeds(subgraph)
     sources = {tensor_name: f"{feed.name}:0" for tensor_name, feed in feeds.items()}
     constants = {operation.name for operation in subgraph.operations if operation.type in CONSTANTS}
     operators = [bodies.operator(operation, sources, constants) for operation in subgraph.operations]
-    outputs = [sources.get(tensor.name, _source(tensor)) for tensor in fetched if not isinstance(tensor, tf.Operation)]
+    outputs = [sources.get(tensor.name, _source(tensor)) for tensor in results]
     return GeGraph(
         name=name,
-        inputs=(*inputs, *sources.values()),
+        inputs=(*map(_source, inputs), *sources.values()),
         outputs=tuple(outputs or _unread(subgraph)),
         operators=(*feeds.values(), *operators),
         attributes=attributes,

@@ -7,8 +7,7 @@ Caught are `Session`, `InteractiveSession`, monitored sessions and estimators, `
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
@@ -188,14 +187,3 @@ _METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "close": _close,
     }
 )
-
-
-@contextmanager
-def intercept_sessions(capture_of: CaptureOf, closed: Callable[[SessionCapture], object]) -> Iterator[None]:
-    """Intercepts sessions while the block runs."""
-    interception = Interception(capture_of, closed)
-    interception.put_in()
-    try:
-        yield
-    finally:
-        interception.take_out()

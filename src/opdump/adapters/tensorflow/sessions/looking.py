@@ -27,11 +27,7 @@ from opdump.adapters.tensorflow.operator_kinds import SKIPS, writes_variable
 from opdump.adapters.tensorflow.sessions.apart import ApartGraph
 from opdump.adapters.tensorflow.sessions.graph_program import program_of
 from opdump.adapters.tensorflow.sessions.lookup import executed_graph
-from opdump.adapters.tensorflow.sessions.signatures import (
-    AT_REST,
-    ChosenOperator,
-    SignatureEmitter,
-)
+from opdump.adapters.tensorflow.sessions.signatures import AT_REST, ChosenOperator, SignatureEmitter
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call

@@ -76,13 +76,9 @@ def _initialises(operators: Sequence[Any], requested: Sequence[Any]) -> bool:
 
 def _initialisers(graph: Any) -> frozenset[str]:
     """The names of the operators that give the variables of a graph their first values."""
-    names = set()
-    for key in graph.get_all_collection_keys():
-        for item in graph.get_collection_ref(key):
-            initialiser = getattr(item, "initializer", None)
-            if isinstance(initialiser, tf.Operation):
-                names.add(initialiser.name)
-    return frozenset(names)
+    items = (item for key in graph.get_all_collection_keys() for item in graph.get_collection_ref(key))
+    found = (getattr(item, "initializer", None) for item in items)
+    return frozenset(each.name for each in found if isinstance(each, tf.Operation))
 
 
 def _counts_steps(op: Any) -> bool:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 
 from opdump.adapters.graph_runtime import StepCount
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.capture import Capture, FailedRun, Model
 from opdump.adapters.tensorflow.graphs.library import callees_of, hidden_callees
 from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
@@ -29,7 +30,6 @@ from opdump.adapters.tensorflow.sessions.parts import RunInParts
 from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
 from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
-from opdump.adapters.tensorflow.stacks import Stack
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.recorder import Recorder, beside_the_program
@@ -162,7 +162,7 @@ class SessionCapture:
             if dumps:
                 self._emit(signature, dump, values, step, run_at)
                 with self.capture.lock:
-                    self.capture.file_step(step)
+                    self._recorder.end_step(step)
 
         self._parts[handle] = RunInParts(signature.model, step, signature.subgraph(fed), dump, values, emit)
         if self._file_parts not in self.capture.at_close:
@@ -394,13 +394,11 @@ def _key(fetches: Any) -> Any:
     """A cheap key of a fetch structure, by the identity of graph elements; None where it has others."""
     if isinstance(fetches, (tf.Tensor, tf.Operation)):
         return id(fetches)
-    if type(fetches) in (list, tuple):
-        parts = [_key(each) for each in fetches]
-        return None if None in parts else (type(fetches), *parts)
-    if type(fetches) is dict:
-        parts = [_key(each) for each in fetches.values()]
-        return None if None in parts else (dict, *parts)
-    return None
+    kind = type(fetches)
+    if kind not in (list, tuple, dict):
+        return None
+    parts = [_key(each) for each in (fetches.values() if kind is dict else fetches)]
+    return None if None in parts else (kind, *parts)
 
 
 def _elements(fetches: Any, graph: Any) -> list[Any]:

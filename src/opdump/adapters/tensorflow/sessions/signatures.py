@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
-from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
-from opdump.adapters.host import HostTensor, RepeatedArrays
+from opdump.adapters.graph_runtime import ArrayBlock, BlockOperator, BlockSlot, GraphRun, NamedOperator, live_tensor
+from opdump.adapters.host import HostTensor
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import Slot
 from opdump.adapters.tensorflow.operator_kinds import ENTERS
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
-from opdump.adapters.tensorflow.stacks import Stack
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 
@@ -126,8 +126,8 @@ class SignatureEmitter:
                 for each in found
             )
 
-        block = Block([BlockOperator(each.operator, slots(each.inputs), slots(each.outputs)) for each in operators])
-        return _Prepared(block, tuple(places), tuple(operators))
+        found = [BlockOperator(each.operator, slots(each.inputs), slots(each.outputs)) for each in operators]
+        return _Prepared(ArrayBlock(found), tuple(places), tuple(operators))
 
     def _executions(
         self, chosen: ChosenOperator, values: Values
@@ -154,22 +154,16 @@ class SignatureEmitter:
         ]
 
 
-class _Prepared:
+class _Prepared(NamedTuple):
     """Operators that are handed over together, and the tensors that they read and write."""
 
-    def __init__(self, block: Block, keys: tuple[Key, ...], operators: tuple[ChosenOperator, ...]) -> None:
-        self.keys = keys
-        self.operators = operators
-        self._block = block
-        self._repeated = RepeatedArrays()
+    block: ArrayBlock
+    keys: tuple[Key, ...]
+    operators: tuple[ChosenOperator, ...]
 
     def emit(self, seen: Sequence[ObservedValue], run: GraphRun, hosts: dict[int, HostTensor]) -> None:
-        """Hands them over with what each tensor was: by their addresses, where types and shapes are those of the run before."""
-        arrays = [each.array for each in seen]
-        if not run.takes(self._block) or not all(array.flags.c_contiguous for array in arrays):
-            run.emit_block(self._block, [_host(each, hosts) for each in seen])
-            return
-        run.emit_block(self._block, self._repeated.of(arrays, lambda number: _host(seen[number], hosts)))
+        """Hands them over with what each tensor was."""
+        self.block.emit(run, [each.array for each in seen], lambda number: _host(seen[number], hosts))
 
 
 def _read(

@@ -6,6 +6,7 @@ it was taken, and the body of a loop in each iteration. The files lie in memory 
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import re
@@ -26,14 +27,13 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.debug.lib import debug_data
 
 from opdump.adapters.tensorflow.graphs.library import HANDLES
+from opdump.dump_file.wire import Field, fields
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
 _ORDER: Final = itemgetter(0, 1)
-_TO_THE_TENSOR: Final = (5, 1, 8)
-"""Fields: Event.summary, Summary.value, Summary.Value.tensor. Source: TensorFlow's event.proto, summary.proto, tensor.proto."""
-_CONTENT: Final = 4
-_OF_A_LENGTH: Final = 2
+_TO_THE_ELEMENTS: Final = (5, 1, 8, 4)
+"""Fields: Event.summary, Summary.value, Summary.Value.tensor, TensorProto.tensor_content. Source: TensorFlow's event.proto, summary.proto, tensor.proto."""
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a name of its own
 
 
@@ -77,16 +77,16 @@ class WatchFolders:
         """`on_disk` is a directory for what may be too large for the memory; else they lie in a file system in memory, where there is one."""
         self._on_disk = on_disk
         self._free: dict[tuple[str, ...], list[Path]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._root: Path | None = None
-        self._count = 0
+        self._numbers = itertools.count(1)
 
     @contextmanager
     def lent(self, names: tuple[str, ...]) -> Iterator[Path]:
         """An empty directory for these tensors."""
         with self._lock:
             free = self._free.setdefault(names, [])
-            folder = free.pop() if free else self._new()
+            folder = free.pop() if free else self.new()
         folder.mkdir(exist_ok=True)
         try:
             yield folder
@@ -98,15 +98,11 @@ class WatchFolders:
     def new(self) -> Path:
         """The path of a directory of its own, which is not there yet."""
         with self._lock:
-            return self._new()
-
-    def _new(self) -> Path:
-        if self._root is None:
-            where = self._on_disk or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
-            self._root = temporary_directory("tf", where)
-            weakref.finalize(self, remove_own, self._root)
-        self._count += 1
-        return self._root / str(self._count)
+            if self._root is None:
+                where = self._on_disk or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
+                self._root = temporary_directory("tf", where)
+                weakref.finalize(self, remove_own, self._root)
+            return self._root / str(next(self._numbers))
 
 
 @contextmanager
@@ -150,44 +146,16 @@ def _tensor_of(path: Path) -> npt.NDArray[Any] | None:
     """The tensor of a file, an `Event`; its elements are mapped into memory, and stay when the file is removed. None where it has no value."""
     with path.open("rb") as file:
         event = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    tensor = event
-    for number in _TO_THE_TENSOR:
-        start, end = _field(tensor, number)[1:]
-        tensor = tensor[start:end]
-    head, start, end = _field(tensor, _CONTENT)
-    if start == end:  # text, or nothing at all
+    found = Field(0, has_length=True, tag=0, start=0, end=len(event))
+    for number in _TO_THE_ELEMENTS:
+        begin, end = found.start, found.end
+        nothing = Field(number, has_length=True, tag=end, start=end, end=end)
+        found = next((each for each in fields(event, begin, end) if each.number == number), nothing)
+    if found.start == found.end:  # text, or nothing at all
         value = debug_data.load_tensor_from_event_file(str(path))
         return None if isinstance(value, debug_data.InconvertibleTensorProto) else np.asarray(value)
-    facts = tensor_pb2.TensorProto.FromString(bytes(tensor[:head]))
+    facts = tensor_pb2.TensorProto.FromString(bytes(event[begin : found.tag]))
     if facts.dtype in HANDLES:
         return None
     dtype = tf.dtypes.as_dtype(facts.dtype).as_numpy_dtype
-    return np.frombuffer(tensor[start:end], dtype).reshape([each.size for each in facts.tensor_shape.dim])
-
-
-def _field(message: memoryview, number: int) -> tuple[int, int, int]:
-    """Where a field of a length is in a message of protobuf: its beginning, and what it holds; the end where it is not there."""
-    place = 0
-    while place < len(message):
-        begin = place
-        tag, place = _varint(message, place)
-        if tag & 7 == 0:
-            _, place = _varint(message, place)
-        elif tag & 7 == _OF_A_LENGTH:
-            length, place = _varint(message, place)
-            if tag >> 3 == number:
-                return begin, place, place + length
-            place += length
-        else:
-            place += 8 if tag & 7 == 1 else 4
-    return place, place, place
-
-
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[place]
-        value |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return value, place
+    return np.frombuffer(event[found.start : found.end], dtype).reshape([each.size for each in facts.tensor_shape.dim])

@@ -1,0 +1,48 @@
+"""ArrayBlock: operators whose tensors are arrays that come in each run, most often with the types and shapes of the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opdump.adapters.graph_runtime.block import Block, BlockOperator
+from opdump.adapters.graph_runtime.run_emitter import GraphRun
+from opdump.adapters.host import Choice, ChosenTensors, HostColumns, HostTensor
+
+
+class ArrayBlock:
+    """Emits operators by the addresses of their arrays, where the recorder takes them as a whole; a slot names its tensor by its place.
+
+    `texts` are the types of what no array stands for, and stand behind the arrays.
+    """
+
+    def __init__(self, operators: Sequence[BlockOperator], texts: Sequence[str] = ()) -> None:
+        self._block = Block(operators)
+        self._texts = texts
+        self._kinds: list[tuple[Any, ...]] = []
+        self._choice: Choice | None = None
+        """Of arrays of these types and shapes."""
+
+    def emit(self, run: GraphRun, arrays: Sequence[npt.NDArray[Any]], host: Callable[[int], HostTensor | str]) -> None:
+        """Hands the operators of a run over; `host` makes an object of an array by its number. Nobody changes the arrays meanwhile."""
+        if run.takes(self._block) and all(array.flags.c_contiguous for array in arrays):
+            run.emit_block(self._block, self._chosen(arrays, host))
+        else:
+            run.emit_block(self._block, [*map(host, range(len(arrays))), *self._texts])
+
+    def _chosen(self, arrays: Sequence[npt.NDArray[Any]], host: Callable[[int], HostTensor | str]) -> ChosenTensors:
+        kinds = [(array.shape, array.dtype) for array in arrays]
+        if self._choice is None or kinds != self._kinds:
+            tensors: list[HostTensor | str] = [*map(host, range(len(arrays))), *self._texts]
+            places = [*((0, number) for number in range(len(arrays))), *(None for _ in self._texts)]
+            self._kinds, self._choice = kinds, Choice(tensors, places)
+        columns = HostColumns()
+        columns.extend(np.array([array.__array_interface__["data"][0] for array in arrays], np.int64))
+        objects = [
+            host(number) if number < len(arrays) else self._texts[number - len(arrays)]
+            for number in self._choice.objects
+        ]
+        return self._choice.of(columns, objects=objects)
