@@ -356,11 +356,11 @@ def test_show_lists_the_dump(session: Run) -> None:
     assert "Conv2DBackpropFilter" in shown.stdout
 
 
-def test_own_estimator_answers_and_refuses_as_that_of_tensorflow(programs: Programs) -> None:
-    own, real = programs("behaviour 2.21"), programs("behaviour 2.15")
-    assert own.code == real.code == 0, own.err + real.err
-    assert own.out == real.out
-    assert len(own.out.splitlines()) == 89
+def test_an_estimator_answers_and_refuses_the_same_from_its_package(programs: Programs) -> None:
+    package, real = programs("behaviour 2.21"), programs("behaviour 2.15")
+    assert package.code == real.code == 0, package.err + real.err
+    assert package.out == real.out
+    assert len(real.out.splitlines()) == 89
 
 
 def test_a_program_finds_tensorflow_1_as_it_was(programs: Programs) -> None:

@@ -1,4 +1,4 @@
-"""What an Estimator answers, prints and refuses: TensorFlow's own where it has one, else opdump's. Both have to print the same."""
+"""What an Estimator answers, prints and refuses: of TensorFlow where it has one, else of the package. Both have to print the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def told(what: Callable[[], Any]) -> None:
         answer = f"{type(error).__name__} {error}"
     text = type(answer).__name__ if isinstance(answer, E.Estimator) else str(answer)
     text = re.sub(r"np\.\w+\(([^()]*)\)|<function .*?>|0x[0-9a-f]+", r"\1", text.replace(folder, "DIR"))
-    print("->", text.split("; ")[0].rstrip("."))  # opdump goes on with what to do
+    print("->", text)
 
 
 class Listens(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc] # TensorFlow has no types here
