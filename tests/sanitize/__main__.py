@@ -2,7 +2,7 @@
 
     python -m tests.sanitize [address] [thread]
 
-`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer over the tests of the kernels, of elements in one file and of steps that are followed, ThreadSanitizer over calls from several
+`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer over the tests of the kernels, of elements in one file, of steps that are followed and of Ctrl-C, ThreadSanitizer over calls from several
 threads at once (`threads.py`). Ends with 1 where a test failed or a sanitizer reported anything; the reports are printed.
 
 What is not built here (CPython, numpy, PyTorch) is not instrumented, and nothing of it had to be suppressed. Leaks are not looked for: what CPython
@@ -41,6 +41,8 @@ _TESTS: Final = (
     ),
     "tests/layouts/test_packed.py",
     "tests/torch/test_following.py",
+    "tests/project/test_interrupts.py",
+    "tests/torch/test_interrupted_runs.py",
 )
 _TIME: Final = 3000
 
