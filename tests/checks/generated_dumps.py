@@ -12,7 +12,7 @@ from opdump.index.writer import RunFacts
 from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
-from opdump.records import IO, Memory, OpRecord, TensorRecord
+from opdump.records import IO, Memory, OpRecord, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 INF, NAN = math.inf, math.nan
@@ -62,10 +62,17 @@ operators: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 # Most tensors are usual ones: in a step without anything unusual no record is made, and in one with little few are.
 kinds = st.sampled_from(["usual"] * 12 + list(SUMMARIES) + ["none"])
+DIGESTS: dict[str, dict[str, StatisticValue]] = {
+    "usual": {"md5": "0" * 32},
+    "zeros": {"md5": "1" * 32, "of_a_package": 2**63},
+    "nan": {"of_a_package": -1},
+    "inf": {"of_one": "a"},
+}
+"""By the same words, what is beside summaries where a dump has that."""
 
 
-def write(path: Path, program: list[dict[str, Any]], steps: list[list[str]]) -> None:
-    """A dump whose steps all run the program; `steps` have what each tensor is like."""
+def write(path: Path, program: list[dict[str, Any]], steps: list[list[str]], *, digests: bool = False) -> None:
+    """A dump whose steps all run the program; `steps` have what each tensor is like. `digests`: with statistics beside summaries."""
     plan = DumpPlan(path=path, saved_data="statistic")
     writer = SyncWriter(plan, RunFacts(0, "CPU", "none", "0", "0", ("test",), plan.to_json()))
     for step, numbers in enumerate(steps):
@@ -84,21 +91,22 @@ def write(path: Path, program: list[dict[str, Any]], steps: list[list[str]]) -> 
                 skip=each["skip"],
             )
             ops.append(op)
-            records += [_tensor(op, slot, tensor, next(left)) for slot, tensor in enumerate(each["tensors"])]
+            records += [_tensor(op, slot, tensor, next(left), digests) for slot, tensor in enumerate(each["tensors"])]
         writer.write_step(step, ops, records, [None] * len(records))
     writer.close({"executed": len(program) * len(steps)})
 
 
-def _tensor(op: OpRecord, slot: int, tensor: dict[str, Any], kind: str) -> TensorRecord:
+def _tensor(op: OpRecord, slot: int, tensor: dict[str, Any], kind: str, digests: bool) -> TensorRecord:
     io: IO = "output" if op.op_type == "Parameter" else tensor["io"]
     shape, storage = tensor["shape"], tensor["storage"]
+    others: dict[str, StatisticValue] = DIGESTS.get(kind, {}) if digests else {}
     return TensorRecord(
         op,
         io,
         slot,
         tensor["dtype"],
         shape,
-        statistics={} if kind == "none" or tensor["skip"] else SummaryStatistics(SUMMARIES[kind]),
+        statistics={} if kind == "none" or tensor["skip"] else SummaryStatistics(SUMMARIES[kind], others),
         source=tensor["source"] if io == "input" else "",
         data_size=24,
         skip=tensor["skip"],

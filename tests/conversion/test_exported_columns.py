@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 import opdump
 from opdump.conversion.table_export import Selection, export_table
+from opdump.plan import DumpPlan
+from opdump.testing import sample_step
 from tests.checks.generated_dumps import kinds, operators, write
+from tests.layouts.filing import file_steps
+from tests.layouts.hostile_indexes import all_kinds
+from tests.layouts.index_files import index_file
 
 pl = pytest.importorskip("polars")
 
@@ -26,18 +31,31 @@ def table_of(path: Path, selection: Selection, *, by_records: bool = False) -> A
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), io=st.sampled_from([None, "input", "output"]), include_skipped=st.booleans())
-def test_the_table_is_that_of_the_records(data: st.DataObject, io: Any, include_skipped: bool) -> None:
+@given(
+    data=st.data(), io=st.sampled_from([None, "input", "output"]), include_skipped=st.booleans(), digests=st.booleans()
+)
+def test_the_table_is_that_of_the_records(data: st.DataObject, io: Any, include_skipped: bool, digests: bool) -> None:
     program = data.draw(st.lists(operators, min_size=1, max_size=5))
     count = sum(len(each["tensors"]) for each in program)
     steps = data.draw(st.lists(st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=4))
     selection = Selection(io=io, include_skipped=include_skipped)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "dump")
-        write(path, program, steps)
+        write(path, program, steps, digests=digests)
         found, expected = table_of(path, selection), table_of(path, selection, by_records=True)
     assert found.schema == expected.schema
     assert found.equals(expected)
+
+
+@pytest.mark.parametrize(
+    "kind", ["a statistic of thousands of digits", "a count beyond 64 bits", "a surrogate in a digest"]
+)
+def test_a_statistic_that_no_table_holds_is_refused_and_told(kind: str, tmp_path: Path) -> None:
+    file_steps(DumpPlan(path=tmp_path, saved_data="statistic"), [sample_step(0)])
+    all_kinds()[kind](index_file(tmp_path))
+    catalog = opdump.open(tmp_path)
+    export_table(catalog, tmp_path / "table.csv", "csv")
+    assert any("where a statistic was expected" in str(each) for each in catalog.problems)
 
 
 def test_a_training_with_a_line_chosen(tmp_path: Path) -> None:

@@ -21,21 +21,22 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opdump.errors import PackageMissingError
-from opdump.records import TensorRecord
+from opdump.records import StatisticValue, TensorRecord
 from opdump.statistics import OWN
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-_FACTS: Final = (
+FACTS: Final = (
     *("rank", "step", "order", "occurrence", "operator", "type", "kernel", "phase", "module", "file", "line", "code"),
     *("io", "slot", "argument", "dtype", "shape", "elements", "made_by"),
 )
+"""The columns that every table has."""
 _LARGEST: Final = 2**63 - 1
 
 
@@ -55,11 +56,22 @@ def polars_frame(tensors: Iterable[TensorRecord]) -> pl.DataFrame:
     whole, text = package.Int64, package.String
     kinds = dict.fromkeys(columns, text)
     kinds |= dict.fromkeys(("rank", "step", "order", "occurrence", "line", "slot", "elements"), whole)
-    of_kind = {float: package.Float64, int: whole, str: text}
-    kinds |= {name: of_kind[_kind_of(name, columns[name])] for name in columns if name not in _FACTS}
+    kinds |= {name: polars_kind(name, columns[name]) for name in columns if name not in FACTS}
     kinds["shape"] = package.List(whole)
     frame: pl.DataFrame = package.DataFrame(columns, schema=kinds)
     return frame
+
+
+def polars_kind(name: str, column: Iterable[StatisticValue | None]) -> Any:
+    """The type of a column of `polars_frame` that has these values of a statistic."""
+    package = _package("polars")
+    return {float: package.Float64, int: package.Int64, str: package.String}[_kind_of(name, column)]
+
+
+def statistic_column(name: str, values: Sequence[StatisticValue | None]) -> list[StatisticValue | None]:
+    """The values of a statistic as a table has them: of one type."""
+    kind = _kind_of(name, values)
+    return [value if value is None else kind(value) for value in values] if kind is not int else [*values]
 
 
 def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
@@ -83,22 +95,21 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
         found.update(values)
         statistics.append(values)
     columns = (
-        dict(zip(_FACTS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in _FACTS}
+        dict(zip(FACTS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in FACTS}
     )
-    for name in (*(name for name in OWN if name in found), *sorted(found.difference(OWN, _FACTS))):
-        column = [values.get(name) for values in statistics]
-        if _kind_of(name, column) is float:
-            column = [value if value is None else float(value) for value in column]
-        columns[name] = column
+    for name in (*(name for name in OWN if name in found), *sorted(found.difference(OWN, FACTS))):
+        columns[name] = statistic_column(name, [values.get(name) for values in statistics])
     return columns
 
 
-def _kind_of(name: str, column: Iterable[Any]) -> type:
-    """Of the values of a statistic: those of a package tell by themselves."""
+def _kind_of(name: str, column: Iterable[StatisticValue | None]) -> type[StatisticValue]:
+    """Of the values of a statistic: those of a package tell by themselves. Numbers beyond 64 bits have a column of floats."""
     if name in OWN:
         return OWN[name].kind
-    kinds = {type(value) for value in column if value is not None}
-    return kinds.pop() if len(kinds) == 1 else float
+    values = [value for value in column if value is not None]
+    if any(isinstance(value, str) for value in values):
+        return str
+    return int if values and all(isinstance(value, int) and abs(value) <= _LARGEST for value in values) else float
 
 
 def _package(name: str) -> Any:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.catalog.data_frames import polars_frame
+from opdump.catalog.data_frames import FACTS, polars_frame, polars_kind, statistic_column
 from opdump.catalog.source_place import SourcePlace
 from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.kernels import Summary
-from opdump.records import IO
+from opdump.records import IO, StatisticValue
 from opdump.statistics import OWN
 
 if TYPE_CHECKING:
     import polars as pl
+
+_ORDER: Final = {name: place for place, name in enumerate(OWN)}
+_NOTHING: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +43,13 @@ class StepFrames:
         self._include_skipped = include_skipped
         self._facts = FactsByProgram(self._facts_of)
 
-    def frame(self, columns: BatchColumns) -> pl.DataFrame:
-        """The rows of the step."""
+    def frame(self, columns: BatchColumns) -> pl.DataFrame | None:
+        """The rows of the step; None where a statistic beside the summaries has the name of one of theirs, which no writer files."""
         import polars as pl
 
+        names = sorted(set().union(*columns.statistics.values()))
+        if not all(map(_is_beside_summaries, names)):
+            return None
         facts = self._facts.of(columns)
         if not len(facts.tensors):
             return facts.frame
@@ -55,13 +62,14 @@ class StepFrames:
                 pl.select(pl.when(is_given).then(each).otherwise(None).alias(each.name)).to_series()
                 for each in statistics
             ]
+        statistics += _others(columns.statistics, facts.tensors.tolist(), names)
+        statistics.sort(key=lambda each: _in_order(each.name))
         return facts.frame.with_columns(pl.lit(columns.step, dtype=pl.Int64).alias("step"), *statistics)
 
     def _facts_of(self, columns: BatchColumns) -> _Facts:
         _, tensors = columns.records()
         places = list(self._places(columns))
-        frame = polars_frame(tensors[place] for place in places)
-        frame = frame.drop([name for name in OWN if name in frame.columns])
+        frame = polars_frame(tensors[place] for place in places).select(FACTS)
         return _Facts(np.array(places, np.intp), frame)
 
     def _places(self, columns: BatchColumns) -> Iterator[int]:
@@ -74,6 +82,29 @@ class StepFrames:
         for op in ops:
             if (self._include_skipped or not op.skip) and (self._place is None or self._place.is_on(op.stack)):
                 yield from (place for place in of_op.get(id(op), ()) if self._io in (None, tensors[place].io))
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    """The key by which columns of statistics are sorted."""
+    return _ORDER.get(name, len(_ORDER)), name
+
+
+def _is_beside_summaries(name: str) -> bool:
+    own = OWN.get(name)
+    return own is None or (own.of_summary is None and not own.same_as)
+
+
+def _others(
+    found: Mapping[int, Mapping[str, StatisticValue]], tensors: Sequence[int], names: Iterable[str]
+) -> Iterator[pl.Series]:
+    """The statistics of tensors that no summary gives, by these names; none that none of the tensors has."""
+    import polars as pl
+
+    of_tensors = [found.get(tensor, _NOTHING) for tensor in tensors] if found else []
+    for name in names:
+        values = [each.get(name) for each in of_tensors]
+        if any(value is not None for value in values):
+            yield pl.Series(name, statistic_column(name, values), dtype=polars_kind(name, values))
 
 
 def _statistics(rows: npt.NDArray[np.float64], given: npt.NDArray[np.bool_]) -> Iterator[pl.Series]:

@@ -97,9 +97,8 @@ def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.
     for number, step in enumerate(steps):
         for rank in ranks:
             columns = catalog.columns(step, rank)
-            if columns is not None and not columns.statistics:
-                part = frames.frame(columns)
-            else:
+            part = None if columns is None else frames.frame(columns)
+            if part is None:
                 part = polars_frame(catalog.tensors(**{**which, "step": step, "rank": rank}))
             if part.height:
                 parts.append(part)

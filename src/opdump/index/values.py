@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -24,6 +26,7 @@ _COUNTS: Final = SUMMARY_FIELDS.index("max")
 _LONGEST_NAME: Final = 1 << 16
 _LAST_MOMENT: Final = 250_000_000_000_000_000  # in the year 9892
 _MOST_DIMENSIONS: Final = 255  # TensorFlow knows 254, numpy and PyTorch 64
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # no text in UTF-8 has any
 
 
 class Budget:
@@ -184,15 +187,23 @@ def texts_by_places(value: Any, tensors: int, what: str) -> dict[int, str]:
 
 
 def statistics(found: Any) -> dict[str, StatisticValue]:
-    """An object of numbers; digests are text, and counts have an end. What a package added may be either."""
+    """An object of numbers that a table can hold; digests are text, and counts have an end. What a package added may be either."""
     if not isinstance(found, dict):
         raise CorruptDumpError(f"the index holds {shown(found)} where statistics were expected")
     for key, each in found.items():
         own = OWN.get(key)
         kinds = (int, float, str) if own is None else (str,) if own.kind is str else (int, float)
-        if type(each) not in kinds or (own is not None and own.kind is int and not math.isfinite(each)):
+        if type(each) not in kinds or not _is_in_range(each, is_count=own is not None and own.kind is int):
             raise CorruptDumpError(f"the index holds {shown(each)} where a statistic was expected")
     return found
+
+
+def _is_in_range(value: StatisticValue, *, is_count: bool) -> bool:
+    if isinstance(value, str):
+        return value.isascii() or not _SURROGATES.search(value)
+    if is_count:
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def summaries(blob: Any, tensors: int) -> list[Summary | None]:
