@@ -10,19 +10,34 @@ import pytest
 from tests.parity import peers
 
 PYTHONS = {"2.15": peers.TENSORFLOW215, "2.21": peers.TENSORFLOW}
+HIDDEN = """
+import importlib.abc, sys
+class Hides(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorflow_estimator":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hides())
+"""
+OLDER = """
+import sys, tempfile, pathlib
+folder = pathlib.Path(tempfile.mkdtemp())
+(folder / "tensorflow_estimator").mkdir()
+(folder / "tensorflow_estimator" / "__init__.py").write_text("from tensorflow.python.util import what_is_gone")
+sys.path.insert(0, str(folder))
+"""
 WITHOUT_PACKAGE = """
-import sys
-sys.modules["tensorflow_estimator"] = None
 import opdump.npu_bridge
 import tensorflow.compat.v1 as tf
-from npu_bridge.npu_init import DumpConfig, NPURunConfig, npu_run_config_init
+from npu_bridge.npu_init import *
 from opdump.adapters.tensorflow.estimator.v1_names import give_v1_names
 from opdump.errors import PackageMissingError
 give_v1_names()
 config = NPURunConfig(dump_config=DumpConfig(True, "/tmp/d"), save_checkpoints_steps=7)
 assert (config.save_checkpoints_steps, config.save_summary_steps, config.is_chief) == (7, 0, True)
 assert npu_run_config_init(config) is config
-for what in (lambda: tf.estimator.Estimator, lambda: __import__("npu_bridge.npu_init", fromlist=["NPUEstimator"]).NPUEstimator):
+with tf.Graph().as_default(), tf.Session(config=npu_config_proto(tf.ConfigProto())) as session:
+    assert session.run(tf.constant(12.0)) == 12.0
+for what in (lambda: tf.estimator.Estimator, lambda: NPUEstimator(lambda features: None, config=config)):
     try:
         print("found", what())
     except (AttributeError, PackageMissingError) as error:
@@ -47,10 +62,11 @@ def test_a_script_finds_what_it_asks_npu_bridge_for(version: str, tmp_path: Path
     assert run(version, [peers.SCRIPTS / "npu_bridge_program.py", tmp_path]).startswith(f"{version}.")
 
 
-def test_without_the_package_of_estimators_each_use_says_what_to_install() -> None:
-    lines = run("2.21", ["-c", WITHOUT_PACKAGE]).splitlines()
+@pytest.mark.parametrize(("how", "why"), [(HIDDEN, "No module named"), (OLDER, "cannot import name 'what_is_gone'")])
+def test_without_a_package_of_estimators_sessions_run_and_an_estimator_says_what_to_install(how: str, why: str) -> None:
+    lines = run("2.21", ["-c", how + WITHOUT_PACKAGE]).splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["GoneNameError", "PackageMissingError"]
-    assert all("pip install tensorflow-estimator" in line for line in lines)
+    assert all("pip install --upgrade tensorflow-estimator" in line and why in line for line in lines)
 
 
 def test_an_estimator_that_is_to_be_distributed_is_refused() -> None:

@@ -8,15 +8,21 @@ stacks.of_lines([("train.py", 12, "loss"), ...])     # of a stack of the framewo
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
+from typing import Final
 
 from opdump.adapters.program_code import is_programs, line_of, runs_programs
 from opdump.interpreter.frames import Frames
 from opdump.records import Frame
 
+Line = tuple[str, int, str]
+"""A file, the number of a line, the name of the function."""
 Stack = tuple[Frame, ...]
 """Innermost first."""
+
+_MOST: Final = 10_000
+"""Code objects, and stacks of them, that are kept: a program may compile code in each step."""
 
 
 class ProgramStacks:
@@ -26,57 +32,77 @@ class ProgramStacks:
     """
 
     def __init__(self, framework: Iterable[str]) -> None:
-        self._framework = tuple(framework)
-        self._are_programs: dict[tuple[str, str], bool | None] = {}
-        """By the file and the name of a function; None of what runs programs."""
-        self._codes: dict[int, CodeType] = {}
-        """By their identity, which is part of keys: kept alive."""
-        self._walk = Frames(lambda _: False, self._is_code_programs).walk
-        self._running: dict[tuple[int, ...], Stack] = {}
-        self._frames: dict[tuple[str, int, str], Frame] = {}
+        self._programs = _Programs(tuple(framework))
+        self._walked = _Walked(self._programs)
+        self._frames: dict[Line, Frame] = {}
         self._stacks: dict[tuple[int, ...], Stack] = {}
         """By the identity of the frames, which are kept."""
 
     def running(self, frame: FrameType | None) -> Stack:
         """The lines above a frame of a thread, and its own."""
-        places = self._walk(frame, 0)[0]
+        walked = self._walked
+        places = walked.walk(frame, 0)[0]
         key = tuple(places)
-        found = self._running.get(key)
+        found = walked.stacks.get(key)
         if found is None:
-            codes = [(self._codes[code], lasti) for code, lasti in zip(places[::2], places[1::2], strict=True)]
-            lines = ((code.co_filename, line_of(code, lasti), code.co_name) for code, lasti in codes)
-            found = self._running[key] = self.interned([self._frame(*line) for line in lines])
+            codes = [(walked.codes[code], lasti) for code, lasti in zip(places[::2], places[1::2], strict=True)]
+            found = self._interned((code.co_filename, line_of(code, lasti), code.co_name) for code, lasti in codes)
+            walked.stacks[key] = found
+            if len(walked.stacks) > _MOST or len(walked.codes) > _MOST:
+                self._walked = _Walked(self._programs)
         return found
 
-    def of_lines(self, lines: Iterable[tuple[str, int, str]]) -> Stack:
-        """Of a stack, innermost first: files, numbers of lines, names of functions."""
-        found = []
+    def of_lines(self, lines: Iterable[Line]) -> Stack:
+        """Of a stack, innermost first."""
+        return self._interned(self.program_lines(lines))
+
+    def program_lines(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Those of a stack that are the program's."""
         for file, line, function in lines:
-            is_mine = self._is_programs(file, function)
+            is_mine = self._programs.have(file, function)
             if is_mine is None:
-                break
+                return
             if is_mine:
-                found.append(self._frame(file, line, function))
-        return self.interned(found)
+                yield file, line, function
 
-    def _is_code_programs(self, code: CodeType) -> bool | None:
-        self._codes[id(code)] = code
-        return self._is_programs(code.co_filename, code.co_name)
+    def _interned(self, lines: Iterable[Line]) -> Stack:
+        frames = [*map(self._frame, lines)]
+        return self._stacks.setdefault(tuple(map(id, frames)), tuple(frames))
 
-    def _is_programs(self, file: str, function: str) -> bool | None:
-        key = (file, function)
-        if key not in self._are_programs:
-            known = None if runs_programs(file) else is_programs(file, function, self._framework)
-            self._are_programs[key] = known
-        return self._are_programs[key]
-
-    def _frame(self, file: str, line: int, function: str) -> Frame:
-        key = (file, line, function)
-        found = self._frames.get(key)
+    def _frame(self, line: Line) -> Frame:
+        found = self._frames.get(line)
         if found is None:
-            found = self._frames[key] = Frame(file, line, function, linecache.getline(file, line).strip())
+            found = self._frames.setdefault(line, Frame(*line, linecache.getline(*line[:2]).strip()))
         return found
 
-    def interned(self, frames: list[Frame]) -> Stack:
-        """The stack of these frames."""
-        return self._stacks.setdefault(tuple(map(id, frames)), tuple(frames))
+
+class _Programs:
+    """Which functions are the program's, by their files and names."""
+
+    def __init__(self, framework: tuple[str, ...]) -> None:
+        self._framework = framework
+        self._known: dict[tuple[str, str], bool | None] = {}
+
+    def have(self, file: str, function: str) -> bool | None:
+        """None of what runs programs."""
+        key = (file, function)
+        if key not in self._known:
+            known = None if runs_programs(file) else is_programs(file, function, self._framework)
+            self._known[key] = known
+        return self._known[key]
+
+
+class _Walked:
+    """Stacks of code objects, which are known by their identity and so are kept alive."""
+
+    def __init__(self, programs: _Programs) -> None:
+        codes: dict[int, CodeType] = {}
+
+        # It refers to nothing that refers to the walker: that is not looked at by the garbage collector.
+        def is_mine(code: CodeType) -> bool | None:
+            codes[id(code)] = code
+            return programs.have(code.co_filename, code.co_name)
+
+        self.codes = codes
+        self.walk = Frames(lambda _: False, is_mine).walk
+        self.stacks: dict[tuple[int, ...], Stack] = {}

@@ -103,6 +103,19 @@ def test_operators_of_a_session_have_the_lines_that_made_them() -> None:
     assert named(forward)[:2] == ["product", "hidden"]
 
 
+def test_a_lambda_that_calls_itself_has_a_line_for_each_call() -> None:
+    again = lambda n, x: again(n - 1, x) if n else tf.sin(x)  # noqa: E731  # again
+    traced = tf.function(lambda x: again(2, x), autograph=False)  # traced
+    with tf.Graph().as_default(), recorded() as recording:
+        made = again(2, tf.constant(X))  # made
+        with v1.Session() as session:
+            session.run(tf.reduce_sum(made))
+    hold(recording.writer.ops, Sin=["again", "again", "again", "made"])
+    with recorded() as recording:
+        traced(tf.constant(X))
+    hold(recording.writer.ops, Sin=["again", "again", "again", "traced"])
+
+
 def test_so_have_those_that_are_handed_over_while_a_session_runs() -> None:
     with tf.Graph().as_default(), recorded_sessions(streams=True) as recording:
         made = tf.sin(tf.constant(X))  # sine

@@ -130,6 +130,5 @@ def _live(slot: Slot, values: Mapping[str, npt.NDArray[Any]]) -> LiveTensor:
 
 def _message_of(error: tf.errors.OpError) -> Exception:
     """What the runtime said, as an exception of the same name whose text is that alone."""
-    message = type(error.__class__.__name__, (Exception,), {})(error.message)
-    assert isinstance(message, Exception)
+    message: Exception = type(error.__class__.__name__, (Exception,), {})(error.message)
     return message

@@ -68,10 +68,7 @@ _ASSIGNS: Final = frozenset({"Assign", "AssignVariableOp", "AssignVariableXlaCon
 
 def is_update(op_type: str) -> bool:
     """Whether an operator of this type changes a variable by what it holds, as an optimizer does."""
-    return (op_type.startswith(_UPDATES) and not op_type.startswith("ScatterNd")) or op_type in (
-        "AssignAddVariableOp",
-        "AssignSubVariableOp",
-    )
+    return op_type.startswith(_UPDATES) and not op_type.startswith("ScatterNd")
 
 
 def is_assignment(op_type: str) -> bool:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.util import tf_stack
 
-from opdump.adapters.program_stacks import ProgramStacks, Stack
+from opdump.adapters.program_stacks import Line, ProgramStacks, Stack
 
 _PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree", "wrapt")
 """Parts of the framework beside `tensorflow`, and what they call their own functions through."""
@@ -91,11 +91,13 @@ class Stacks(ProgramStacks):
         }
         return {node: stacks[number] for node, number in info.name_to_trace_id.items() if stacks[number]}
 
-    def _of_trace(self, lines: Iterable[tuple[str, int, str]]) -> Stack:
+    def _of_trace(self, lines: Iterable[Line]) -> Stack:
         """A stack of TensorFlow's, innermost first. AutoGraph has no name for a lambda, and makes two functions of it."""
-        found = self.of_lines((file, line, function or _LAMBDA) for file, line, function in lines)
-        both = zip(found, (None, *found), strict=False)
-        return self.interned([frame for frame, below in both if frame is not below or frame.function != _LAMBDA])
+        found: list[Line] = []
+        for file, line, function in self.program_lines(lines):
+            if function or found[-1:] != [(file, line, _LAMBDA)]:
+                found.append((file, line, function or _LAMBDA))
+        return self.of_lines(found)
 
 
 def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ()) -> Stack:
@@ -110,7 +112,7 @@ def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ())
     return otherwise if found is None else found
 
 
-def _frames_of(trace: Any) -> Iterable[tuple[str, int, str]]:
+def _frames_of(trace: Any) -> Iterable[Line]:
     return ((frame.filename, frame.lineno, frame.name) for frame in reversed(list(trace)))
 
 
@@ -118,6 +120,7 @@ def _directories() -> Iterable[str]:
     """Where the framework's own files are, without importing what the program does not."""
     yield f"{Path(tf.__file__).parent}/"
     for name in _PACKAGES:
-        spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+        module = sys.modules.get(name)
+        spec = importlib.util.find_spec(name) if module is None else module.__spec__
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             yield f"{place}/"

@@ -1,4 +1,4 @@
-"""A RunConfig for versions of TensorFlow that have none (from 2.16 on): what it was given, and nothing of a cluster.
+"""A RunConfig where there is none, in TensorFlow or in the package tensorflow-estimator: what it was given, and nothing of a cluster.
 
 Names and defaults are those of `tf.estimator.RunConfig`.
 """

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -15,46 +18,25 @@ import tensorflow as tf
 
 from opdump.errors import OpdumpError, PackageMissingError
 
-_EXPORT: Final = "tensorflow_estimator.python.estimator.estimator_export"
-_COORDINATOR: Final = "tensorflow.python.distribute.estimator_training"
-_TPU: Final = "tensorflow_estimator._api.v1.estimator.tpu"
-
 
 class EstimatorDistributionError(OpdumpError):
     """An estimator was to be distributed, by a version of TensorFlow that cannot."""
 
 
-def estimators() -> ModuleType:
+def estimators() -> Any:
     """The module in the place of `tf.compat.v1.estimator`. Raises PackageMissingError where there is none."""
     own = getattr(tf.compat.v1, "estimator", None)
     if isinstance(own, ModuleType):
         return own
-    for name, members in (
-        (_EXPORT, {"estimator_export": _NotExported}),
-        (_COORDINATOR, {"init_run_config": _refuse, "should_run_distribute_coordinator": lambda _config: False}),
-        (_TPU, {}),
-    ):
-        sys.modules.setdefault(name, ModuleType(name)).__dict__.update(members)
+    for name, members in _INSTEAD.items():
+        sys.modules.setdefault(name, module_from_spec(ModuleSpec(name, None))).__dict__.update(members)
     try:
         return importlib.import_module("tensorflow_estimator._api.v1.estimator")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise PackageMissingError(
-            f"TensorFlow {tf.__version__} has no tf.estimator (the last is 2.15), and the package that brings it back cannot be "
-            f"imported ({error}); pip install tensorflow-estimator"
+            f"TensorFlow {tf.__version__} has no tf.estimator (the last is 2.15), and the package that brings it back cannot be imported "
+            f"({error}); pip install --upgrade tensorflow-estimator"
         ) from error
-
-
-class _NotExported:
-    """A decorator that leaves alone what was exported under these names."""
-
-    def __init__(self, *_names: str, **_more: Any) -> None:
-        pass
-
-    def __call__(self, exported: Any) -> Any:
-        return exported
-
-    def export_constant(self, *_place: str) -> None:
-        """Nothing to do."""
 
 
 def _refuse(_run_config: Any, _tf_config: Any) -> NoReturn:
@@ -62,3 +44,13 @@ def _refuse(_run_config: Any, _tf_config: Any) -> NoReturn:
         f"RunConfig: found a distribution strategy, and TensorFlow {tf.__version__} does not distribute estimators (the last is 2.15); "
         "take train_distribute, eval_distribute and experimental_distribute out"
     )
+
+
+_EXPORTS: Final = {"estimator_export": lambda *_names, **_more: lambda exported: exported}
+_DISTRIBUTES: Final = {"init_run_config": _refuse, "should_run_distribute_coordinator": lambda _config: False}
+_INSTEAD: Final[Mapping[str, Mapping[str, Any]]] = {
+    "tensorflow_estimator.python.estimator.estimator_export": _EXPORTS,
+    "tensorflow.python.distribute.estimator_training": _DISTRIBUTES,
+    "tensorflow_estimator._api.v1.estimator.tpu": {},
+}
+"""What stands in the place of modules, by their names."""

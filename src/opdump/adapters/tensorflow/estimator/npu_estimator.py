@@ -13,8 +13,20 @@ import tensorflow as tf
 from opdump.adapters.tensorflow.estimator.config import OPTIMIZER, npu_optimizer_of
 from opdump.adapters.tensorflow.estimator.names import estimators
 from opdump.configs.tensorflow.run_config import parameters_of_run_config
+from opdump.errors import PackageMissingError
 
-_Estimator: Any = estimators().Estimator
+
+class _NoEstimator:
+    """Stands for it where the package is missing: a program may import the name and not use it."""
+
+    def __init__(self, **_given: Any) -> None:
+        estimators()
+
+
+try:
+    _Estimator: Any = estimators().Estimator
+except PackageMissingError:
+    _Estimator = _NoEstimator
 
 
 class NPUEstimator(_Estimator):  # type: ignore[misc] # TensorFlow has no types here
@@ -24,7 +36,8 @@ class NPUEstimator(_Estimator):  # type: ignore[misc] # TensorFlow has no types 
     config           an NPURunConfig
     job_start_file   of several devices: without effect
 
-    Raises ValueError where `config` is no NPURunConfig; what is wrong with a DumpConfig is told when training or evaluation begins.
+    Raises ValueError where `config` is no NPURunConfig, PackageMissingError where TensorFlow has no estimators and their package is
+    missing; what is wrong with a DumpConfig is told when training or evaluation begins.
     """
 
     def __init__(

@@ -53,16 +53,18 @@ class _Gone:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise GoneNameError(f"{self.__name__}.{name} is not there in TensorFlow {tf.__version__}: {self._advice}")
+        raise GoneNameError(f"{self.__name__}.{name} is not there: {self._advice}")
 
 
 def give_v1_names() -> None:
     """Adds the names that TensorFlow lacks."""
     # `import tensorflow.compat.v1 as tf` makes another module than the `tf.compat.v1` that is there before, and puts it in its place.
     old: Any = importlib.import_module("tensorflow.compat.v1")
-    gone = {"contrib": "tf.contrib ended with TensorFlow 1; take the module out, or use its successor"}
+    gone = {"contrib": "it ended with TensorFlow 1; take the module out, or use its successor"}
     if not hasattr(old.layers, "dense"):  # of Keras 3
-        gone["layers"] = "pip install tf_keras and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
+        gone["layers"] = (
+            "it ended with Keras 2; pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
+        )
     try:
         old.estimator = estimators()
     except PackageMissingError as error:

@@ -57,9 +57,8 @@ class TracedUpdates:
     def _optimizer_updates(self, definition: Definition) -> bool:
         name = graph_name(definition.signature.name)
         names = {node.name for node in definition.node_def}
-        if any(function == name and made <= names for function, made in self._of_optimizers):
-            return True
-        return any(is_update(node.op) and node.op not in _COUNTERS for node in definition.node_def)
+        is_known = any(function == name and made <= names for function, made in self._of_optimizers)
+        return is_known or any(is_update(node.op) and node.op not in _COUNTERS for node in definition.node_def)
 
 
 def _applies_gradients(definition: Definition) -> bool:

@@ -6,7 +6,8 @@ makes it, and `^{node}` stands for "after". Source: TensorFlow's function.proto 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,7 +38,6 @@ BODIES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 BRANCHING: Final = frozenset({"If", "StatelessIf", "_If", "Case", "StatelessCase"})
 LOOPS: Final = frozenset({"While", "StatelessWhile", "_While"})
 CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-
 
 HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
 """Element types of variables, iterators and the like, which have no elements."""
@@ -101,14 +101,15 @@ def hidden_callees(node: Any) -> bool:
 
 def reached(name: str, library: Library, *, into_compiled: bool = True) -> Iterable[Definition]:
     """The definition of a function, and those of all functions that it runs, each once; `into_compiled`: what XLA compiles too."""
+    definition = functools.cache(lambda each: definition_in(each, library))
 
-    def called(definition: Definition | None) -> Iterable[str]:
-        for node in () if definition is None else definition.node_def:
+    def called(current: str) -> Iterator[str]:
+        found = definition(current)
+        for node in () if found is None else found.node_def:
             if into_compiled or not is_compiled(node):
                 yield from (callee.function for callee in callees_of(node))
 
-    names = reachable([name], lambda each: called(definition_in(each, library)))
-    return (found for each in names if (found := definition_in(each, library)) is not None)
+    return (found for each in reachable([name], called) if (found := definition(each)) is not None)
 
 
 def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:

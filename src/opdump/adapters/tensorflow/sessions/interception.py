@@ -153,7 +153,7 @@ def _recorded(
         def run(requested: Any, given: Any, changed: Any, run_metadata: Any) -> Any:
             if requested is fetches and changed is options:
                 return plain(*values, **kwargs)
-            feed = {tensor: _as_array(value) for tensor, value in given.items()}
+            feed = {key: value.numpy() if hasattr(value, "numpy") else value for key, value in given.items()}
             return session_run(session, requested, feed, changed, run_metadata)
 
         if len(values) != len(feeds):
@@ -162,10 +162,6 @@ def _recorded(
         return result(capture.run(run, fetches, given, options, kwargs.get("run_metadata")))
 
     return call
-
-
-def _as_array(value: Any) -> Any:
-    return value.numpy() if hasattr(value, "numpy") else value
 
 
 def _capture_of_session(session: Any) -> SessionCapture | None:

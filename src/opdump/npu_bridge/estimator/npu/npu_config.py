@@ -1,6 +1,6 @@
 """`npu_bridge.estimator.npu.npu_config`: what an estimator is configured with.
 
-NPURunConfig is a subclass of `tf.estimator.RunConfig` where TensorFlow has it (up to 2.15), so that it is made, and
+NPURunConfig is a subclass of `tf.estimator.RunConfig`, of TensorFlow or of the package tensorflow-estimator, so that it is made, and
 TensorFlow imported, when it is first asked for.
 """
 
