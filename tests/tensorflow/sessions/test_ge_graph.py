@@ -51,7 +51,7 @@ def test_the_rule_finds_the_training_among_three_graphs(programs: dict[str, Any]
     assert root.name == "ge_default_20201120163719_3"
     types = {operator.name: operator.op_type for operator in root.operators}
     assert {"IteratorV2", "IteratorGetNext", "MatMul", "ResourceApplyGradientDescent"} <= set(types.values())
-    assert root.outputs == ("loss:0",)
+    assert "loss:0" in root.outputs, "no operator reads it"
     runs = {operator.op_type for operator in root.operators if operator.runs}
     assert "IteratorGetNext" in runs
     assert not runs & {"Const", "NoOp", "VarHandleOp", "IteratorV2"}
