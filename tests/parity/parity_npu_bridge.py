@@ -11,12 +11,11 @@ from tests.parity import peers
 
 PYTHONS = {"2.15": peers.TENSORFLOW215, "2.21": peers.TENSORFLOW}
 HIDDEN = """
-import importlib.abc, sys
-class Hides(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "tensorflow_estimator":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Hides())
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] == "tensorflow_estimator" else found(name, path, target)
+PathFinder.find_spec = find_spec
 """
 OLDER = """
 import sys, tempfile, pathlib
