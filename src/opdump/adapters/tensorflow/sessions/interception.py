@@ -18,7 +18,7 @@ from tensorflow.python.client import session as session_module
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
-from opdump.adapters.tensorflow.sessions.session import RunFunction, SessionCapture
+from opdump.adapters.tensorflow.sessions.session import SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
 """The capture for a session with this ConfigProto (None: it was given none); None where it is not to be recorded."""
@@ -77,18 +77,14 @@ def _init(original: Callable[..., None], session: Any, *args: Any, **kwargs: Any
     setattr(session, _ATTRIBUTE, found)
 
 
-def _run(
-    original: RunFunction,
-    session: Any,
-    fetches: Any,
-    feed_dict: Any = None,
-    options: Any = None,
-    run_metadata: Any = None,
-) -> Any:
-    found = _capture_of_session(session)
-    if found is None:
-        return original(fetches, feed_dict, options, run_metadata)
-    return found.run(original, fetches, feed_dict, options, run_metadata)
+def _handed_on(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that a session with a capture leaves to a method of that."""
+
+    def method(original: Callable[..., Any], session: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _capture_of_session(session)
+        return original(*args, **kwargs) if found is None else own(found, original, *args, **kwargs)
+
+    return method
 
 
 def _make_callable(
@@ -115,16 +111,6 @@ def _callable_from_options(original: Callable[..., Any], session: Any, callable_
     feeds = [*map(element, options.feed)]
     as_session = functools.wraps(plain)(lambda *values, **kwargs: [plain(*values, **kwargs), None])
     return _recorded(as_session, found, session, fetches, feeds, itemgetter(0))
-
-
-def _partial_run_setup(original: Callable[..., Any], session: Any, fetches: Any, feeds: Any = None) -> Any:
-    found = _capture_of_session(session)
-    return original(fetches, feeds) if found is None else found.set_up(original, fetches, feeds)
-
-
-def _partial_run(original: Callable[..., Any], session: Any, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
-    found = _capture_of_session(session)
-    return original(handle, fetches, feed_dict) if found is None else found.part(original, handle, fetches, feed_dict)
 
 
 def _close(original: Callable[..., None], session: Any) -> None:
@@ -175,11 +161,12 @@ _REPLACEMENTS: Final = Replacements()
 _METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "__init__": _init,
-        "run": _run,
+        "run": _handed_on(SessionCapture.run),
+        "_do_run": _handed_on(SessionCapture.do_run),
         "make_callable": _make_callable,
         "_make_callable_from_options": _callable_from_options,
-        "partial_run": _partial_run,
-        "partial_run_setup": _partial_run_setup,
+        "partial_run": _handed_on(SessionCapture.part),
+        "partial_run_setup": _handed_on(SessionCapture.set_up),
         "close": _close,
     }
 )
