@@ -67,7 +67,7 @@ def test_options_take_the_place_of_a_config(tmp_path: Path) -> None:
     catalog = library.open(tmp_path / "d")
     assert catalog.steps_of(0) == (0, 1)
     assert {execution.op.op_type for execution in catalog.executions()} == {"log", "abs"}
-    assert len(list(catalog.tensors())) == 4
+    assert len(list(catalog.tensors())) == 8, "what both read and gave, in two steps"
     assert [file.name for file in (tmp_path / "d").rglob("*.pack")] == ["1.pack"]
     assert not list((tmp_path / "d").rglob("*.npy"))
 
