@@ -29,7 +29,7 @@ except PackageMissingError:
     _Estimator = _NoEstimator
 
 
-class NPUEstimator(_Estimator):  # type: ignore[misc] # TensorFlow has no types here
+class NPUEstimator(_Estimator):  # type: ignore[misc] # what it extends is known when it is made, and has no types
     """An Estimator that dumps as the `dump_config` of its NPURunConfig says.
 
     model_fn, model_dir, params, warm_start_from   as of an Estimator
