@@ -61,6 +61,14 @@ def test_elements_are_left_out_then_steps_then_all() -> None:
     assert not run.bounds.wants(1000)
 
 
+def test_a_step_may_need_more_than_those_before_it() -> None:
+    run = Run(statistics=1, saved_data="statistic", max_disk=1000)
+    run.bounds.begin(lambda: run.written, 0, reserve=150)
+    recorded = run.steps(0, 1000)
+    assert recorded == [*range(850)]
+    assert run.now == [(850, "off")]
+
+
 def test_without_bounds_nothing_is_left_out() -> None:
     run = Run(elements=10**12, statistics=10**12, saved_data="full")
     assert run.steps(0, 50) == [*range(50)]

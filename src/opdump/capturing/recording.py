@@ -17,7 +17,7 @@ from opdump import amounts
 from opdump.adapters.base import Runtime, SupportsCaptureTime
 from opdump.capturing.report import CaptureReport
 from opdump.errors import ConfigError
-from opdump.index.writer import RunFacts, own_version
+from opdump.index.writer import SPLIT_PAGES, RunFacts, own_version
 from opdump.layouts.base import RankWriter
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
@@ -51,7 +51,8 @@ class Recording:
         self.recorder.clock.is_measured = is_measured
         self.bytes_of_others: Callable[[], int] = int
         """What other processes of the run have written."""
-        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration)
+        reserve = SPLIT_PAGES if isinstance(self.writer, SupportsIndexSize) else 0
+        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, reserve)
         self.recorder.stop_at_bound()
 
     def own_bytes(self) -> int:

@@ -65,6 +65,8 @@ _HIGHEST = (
 # `json.dumps` makes another encoder in each call.
 _ENCODE: Final = json.JSONEncoder(default=str, separators=(",", ":")).encode
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
+SPLIT_PAGES: Final = 4 * 4096
+"""Bytes that the file may take for a step beyond its rows: it grows by pages, where those of a table are full."""
 _ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
 
 

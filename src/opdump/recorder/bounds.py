@@ -6,7 +6,7 @@ bounds.step_filed(step)
 if bounds.wants(step): ...record it...
 
 Of the room on the disk elements may take 80 %. From 90 % on each second wanted step is recorded, and half as many each time half of the rest is
-used. Nothing is recorded any more once a step as large as the larger of the last two would not fit.
+used. Nothing is recorded any more once a step as large as the larger of the last two would not fit, with the pages that the index may add to it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Bounds:
         self._ring_steps = plan.ring
         self._written = 0
         self._steps: deque[int] = deque(maxlen=2)
-        """Bytes of the last steps without elements: an index grows by whole pages."""
+        """Bytes of the last steps without elements."""
+        self._reserve = 0
         self._has_first = False
         self._elements = 0
         """Bytes of elements among what was written since the last step."""
@@ -74,11 +75,14 @@ class Bounds:
         """Each so manyth wanted step is recorded now."""
         return self._changes[-1][1]
 
-    def begin(self, written: Callable[[], int], first_step: int) -> None:
-        """`written` gives the bytes of the run. Where there is no room at all, nothing is recorded."""
+    def begin(self, written: Callable[[], int], first_step: int, reserve: int = 0) -> None:
+        """`written` gives the bytes of the run; a step may add so many as `reserve` to what one like it added. Where there is no room at all,
+        nothing is recorded.
+        """
         if self._plan.max_disk is None and self._plan.min_free_disk is None:
             return
         self._disk = DiskRoom(self._plan, written)
+        self._reserve = reserve
         used, self._written = self._disk.used(), written()
         if used.share >= 1:
             self._off(first_step, used.bound, used.why)
@@ -147,8 +151,10 @@ class Bounds:
         self._written, self._elements, self._has_first = written, 0, True
         if used.share >= _FOR_ELEMENTS and self.takes_elements and self._may_leave_elements:
             self._leave_elements(following, used.bound, used.why)
-        if used.share >= 1 or disk.used(max(self._steps, default=0)).share > 1:
-            self._off(following, used.bound, used.why)
+        more = max(*self._steps, min(self._steps) + self._reserve) if self._steps else self._reserve
+        full = disk.used(more)
+        if used.share >= 1 or full.share > 1:
+            self._off(following, full.bound, f"{full.why}, and a step may take {amounts.size(more)}")
         elif used.share >= _FOR_ALL_STEPS:
             halvings = math.floor(math.log2((1 - _FOR_ALL_STEPS) / (1 - used.share)) + 1e-9)
             self._disk_every = max(self._disk_every, min(2 ** (halvings + 1), MOST_EVERY))
