@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opdump
+from opdump.adapters.torch import composites
+from opdump.adapters.torch.composites import ExactOperators
+from opdump.adapters.torch.device_graphs import DeviceGraphs
+from opdump.adapters.torch.failures import FunctionFailures
 from opdump.adapters.torch.hazards import GRADIENTS, ONE_OPERATOR
+from opdump.adapters.torch.private_names import all_operators, has_kernel
 
 
 class OnlyOn(TorchDispatchMode):
@@ -368,3 +374,42 @@ def test_a_batch_that_is_not_contiguous_is_multiplied_alike_in_inference_mode(la
         with opdump.capture(path=tmp_path):
             captured = runs[layer]()
     assert torch.equal(plain, captured)
+
+
+def test_an_operator_that_goes_away_while_operators_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its library may be garbage: the collector ends it at any time.
+    listed = all_operators()
+    monkeypatch.setattr(composites, "all_operators", lambda: [*listed, "opdump_gone::spoil"])
+    with opdump.capture(path=tmp_path) as dump:
+        torch.ones(3) + 1
+    assert dump.report is not None
+    assert dump.report.captured == 2
+    with pytest.raises(RuntimeError, match="NoSuchKey"):
+        has_kernel("aten::add.Tensor", "NoSuchKey")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_capture_that_cannot_begin_leaves_nothing_behind(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> None:
+        raise error("by this test")
+
+    def in_torch() -> list[Any]:
+        counted = has_kernel("aten::linalg_svdvals", "PythonTLSSnapshot")
+        functions = [
+            nn.Module.__call__,
+            torch.Future.then,
+            torch.inference_mode.__exit__,
+            torch.autograd.Function.apply,
+        ]
+        modes = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+        return [counted, functions, modes, sys.getrecursionlimit()]
+
+    before = in_torch()
+    for part, name in [(ExactOperators, "adopt"), (DeviceGraphs, "attach"), (FunctionFailures, "attach")]:
+        with monkeypatch.context() as patch:
+            patch.setattr(part, name, fails)
+            with pytest.raises(error, match="by this test"), opdump.capture(path=tmp_path, on_exception=True):
+                pass
+        assert in_torch() == before

@@ -73,8 +73,8 @@ class TensorflowAdapter:
             sessions = Interception(lambda _: capture, lambda _: None)
             sessions.put_in()
             stack.callback(sessions.take_out)
+            stack.callback(eager.close)  # it looks through all objects of the program: Ctrl-C may end that
             eager.open(steps)
-            stack.callback(eager.close)
             yield steps
 
 

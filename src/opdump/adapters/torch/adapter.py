@@ -92,7 +92,11 @@ class TorchAdapter:
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
         """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
         capture = _Capture(recorder, settings, self._accelerators)
-        capture.open()
+        try:
+            capture.open()
+        except BaseException:
+            capture.abandon()
+            raise
         try:
             yield capture
         finally:
@@ -171,16 +175,13 @@ class _Capture(TrainingListener):
             # As many threads as the program gave torch: one that keeps to one core stays on it.
             kernels.set_threads(torch.get_num_threads())
         _check_watched(self._watched_first)
-        with ExitStack() as undo:
-            for part in self._parts():
-                part.attach()
-                undo.callback(part.detach)
-            undo.pop_all()
+        for part in self._parts():
+            part.attach()
         if self._watched_first:
             self.watch((), self._watched_first)
 
     def abandon(self) -> str:
-        """Leaves a forked process: what is captured is its parent's."""
+        """Leaves torch as it was and files nothing: in a forked process, where what is captured is its parent's, or after a failed `open`."""
         self._mode.closed = True
         self._mode.abandon()
         for part in reversed(self._parts()):

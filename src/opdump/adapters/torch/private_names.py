@@ -99,9 +99,7 @@ KEY_OF_MODES = taken("torch._C.DispatchKey.Python", of=OPERATORS)
 KEY_OF_THREADS_WITH_MODES = taken("torch._C.DispatchKey.PythonTLSSnapshot", of=OPERATORS)
 DispatchKeySet = taken("torch._C.DispatchKeySet", of=OPERATORS)
 all_operators: Callable[[], list[str]] = taken("torch._C._dispatch_get_all_op_names", of=OPERATORS, instead=list)
-has_kernel: Callable[[str, str], bool] = taken(
-    "torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False)
-)
+_has_kernel = taken("torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False))
 KEY_OF_COUNTS = "ADInplaceOrView"
 """The key whose kernels count writes into tensors, after they ran the operator."""
 is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
@@ -113,6 +111,16 @@ inference_guard = taken("torch._C._InferenceMode", of=OPERATORS)
 fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
 destroy_library = taken("torch.library.Library._destroy", of=OPERATORS)
 _base = taken("torch.Tensor._base", of=OPERATORS)
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether an operator (`aten::add.Tensor`) has a kernel at a dispatch key; not where it is gone, since its library may end at any time."""
+    try:
+        return bool(_has_kernel(operator, key))
+    except RuntimeError:
+        if operator in all_operators():
+            raise
+        return False
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
