@@ -153,7 +153,9 @@ class Bounds:
             self._leave_elements(following, used.bound, used.why)
         more = max(*self._steps, min(self._steps) + self._reserve) if self._steps else self._reserve
         full = disk.used(more)
-        if used.share >= 1 or full.share > 1:
+        if used.share >= 1:
+            self._off(following, used.bound, used.why)
+        elif full.share > 1:
             self._off(following, full.bound, f"{full.why}, and a step may take {amounts.size(more)}")
         elif used.share >= _FOR_ALL_STEPS:
             halvings = math.floor(math.log2((1 - _FOR_ALL_STEPS) / (1 - used.share)) + 1e-9)
