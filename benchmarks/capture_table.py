@@ -49,7 +49,7 @@ _KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
     "packed not followed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
     "packed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
 }
-_WARM_UP = 6
+WARM_UP = 6
 """The first steps name what they meet and fill caches, and are learned."""
 _SHORT: Final = 0.2
 """Seconds of plain steps that are timed at least, in a round."""
@@ -85,7 +85,7 @@ def main() -> None:
 
 def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[float]]:
     """CPU seconds of a step by kind, one value a round."""
-    for _ in range(_WARM_UP):
+    for _ in range(WARM_UP):
         step()
     timed = max(3, int(_SHORT / max(seconds_of(step, 3), 1e-9)))
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -94,7 +94,7 @@ def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[f
             gc.collect()
             with under(kind):
                 # From one line: a step that another line calls is another step.
-                for count in (_WARM_UP, 3 if kind.startswith(("tensors", "packed")) else timed):
+                for count in (WARM_UP, 3 if kind.startswith(("tensors", "packed")) else timed):
                     took = seconds_of(step, count)
             if number > 0:  # the first round imports and allocates
                 seconds[kind].append(took)

@@ -1,6 +1,7 @@
 #include "append_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,15 +18,12 @@ namespace {
 
 // Small records share a block of so many bytes; one write for all of them.
 constexpr int64_t kBlockBytes = int64_t{1} << 20;
+// What is written past the cache begins and ends at multiples of this, in memory and in the file.
+constexpr int64_t kPage = 4096;
+// Fewer bytes at a time are written faster into the cache.
+constexpr int64_t kLeastPastCache = int64_t{1} << 18;
 
 int64_t padded(int64_t bytes) { return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment; }
-
-// Sizes of blocks are few, so that one that comes back fits the next tensor of about its size.
-int64_t size_class(int64_t bytes) {
-  int64_t size = kBlockBytes;
-  while (size < bytes) size += size / 2 / kBlockBytes * kBlockBytes + kBlockBytes;
-  return size;
-}
 
 void store64(uint8_t* at, uint64_t value) {
   for (int i = 0; i < 8; ++i) at[i] = static_cast<uint8_t>(value >> (8 * i));
@@ -44,7 +42,7 @@ uint32_t load32(const uint8_t* at) {
 }  // namespace
 
 AppendFile::AppendFile(int descriptor, int threads, int64_t capacity)
-    : descriptor_(descriptor), most_threads_(std::max(threads, 1)), capacity_(capacity) {}
+    : descriptor_(descriptor), most_threads_(std::max(threads, 1)), many_waiting_(capacity / 2), memory_(capacity) {}
 
 AppendFile::~AppendFile() { stop(); }
 
@@ -61,13 +59,12 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
     if (!open_) {
       open_ = taken_block(bytes);
       if (!open_) return Outcome::kNoRoom;
-      open_->offset = next_offset_;
     }
     next_offset_ += bytes;
   }
   // Nobody else touches the open block: `push` waits for `appending_`, too.
   Block& block = *open_;
-  uint8_t* at = block.memory.get() + block.used;
+  uint8_t* at = block.begin + block.used;
   *offset = block.offset + block.used;
   std::memcpy(at, header, header_bytes);
   store64(at + kRecordOffsetField, static_cast<uint64_t>(*offset));
@@ -83,42 +80,21 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
 }
 
 AppendFile::BlockPointer AppendFile::taken_block(int64_t bytes) {
-  const int64_t size = size_class(bytes);
-  if (in_use_ > 0 && in_use_ + size > capacity_) return nullptr;
-  const auto fits = [&](const BlockPointer& block) { return block->capacity == size; };
-  const auto found = std::find_if(free_.begin(), free_.end(), fits);
-  BlockPointer block;
-  if (found != free_.end()) {
-    block = std::move(*found);
-    free_.erase(found);
-    kept_ -= size;
-  } else {
-    // What is kept for later and what is in use have no more than the capacity together, the oldest goes first.
-    while (!free_.empty() && in_use_ + kept_ + size > capacity_) {
-      kept_ -= free_.front()->capacity;
-      free_.erase(free_.begin());
-    }
-    block = std::make_unique<Block>();
-    block->memory.reset(new uint8_t[size]);
-    block->capacity = size;
-  }
-  in_use_ += size;
+  auto block = std::make_unique<Block>();
+  block->capacity = std::max(bytes, kBlockBytes);
+  block->offset = next_offset_;
+  block->memory = memory_.take(block->capacity + kPage);
+  if (block->memory == nullptr) return nullptr;
+  block->begin = block->memory + block->offset % kPage;
   return block;
-}
-
-void AppendFile::give_back(BlockPointer block) {
-  in_use_ -= block->capacity;
-  if (in_use_ + kept_ + block->capacity <= capacity_) {
-    block->used = 0;
-    block->records.clear();
-    kept_ += block->capacity;
-    free_.push_back(std::move(block));
-  }
 }
 
 void AppendFile::queue_open() {
   if (!open_) return;
-  if (open_->used == 0) return give_back(std::move(open_));
+  if (open_->used == 0) {
+    memory_.give_back(open_->memory);
+    return open_.reset();
+  }
   queue_.push_back(std::move(open_));
   ++unfinished_;
   if (idle_ == 0 && static_cast<int>(threads_.size()) < most_threads_) start_thread();
@@ -133,7 +109,7 @@ void AppendFile::start_thread() {
     if (threads_.empty()) {
       error_ = EAGAIN;
       unfinished_ -= static_cast<int>(queue_.size());
-      for (BlockPointer& block : queue_) in_use_ -= block->capacity;
+      for (const BlockPointer& block : queue_) memory_.give_back(block->memory);
       queue_.clear();
     }
   }
@@ -207,14 +183,15 @@ void AppendFile::run() {
     // Blocks reach the file in their order: what is there is whole up to its end, wherever the process was killed.
     turn_.wait(lock, [&] { return next_turn_ == block->offset; });
     failed = error_ != 0;
+    const bool keeps_up = memory_.in_use() <= many_waiting_;
     lock.unlock();
-    const int error = failed ? 0 : write(*block);
+    const int error = failed ? 0 : write(*block, keeps_up);
     lock.lock();
     if (error != 0) error_ = error;
     if (!failed && error == 0) written_ += block->used;
     next_turn_ += block->used;
     --unfinished_;
-    give_back(std::move(block));
+    memory_.give_back(block->memory);
     turn_.notify_all();
     room_.notify_all();
   }
@@ -222,7 +199,7 @@ void AppendFile::run() {
 
 void AppendFile::finish_records(Block& block) const {
   for (size_t i = 0; i < block.records.size(); ++i) {
-    uint8_t* header = block.memory.get() + block.records[i];
+    uint8_t* header = block.begin + block.records[i];
     const int64_t header_bytes = load32(header + 8);
     const auto element_bytes = static_cast<int64_t>(load64(header + 16));
     store64(header + kRecordElementsHash, xxh3_128(header + header_bytes, element_bytes).low);
@@ -230,22 +207,45 @@ void AppendFile::finish_records(Block& block) const {
   }
 }
 
-int AppendFile::write(const Block& block) const {
-  const uint8_t* at = block.memory.get();
-  int64_t left = block.used;
-  int64_t offset = block.offset;
-  while (left > 0) {
-    const ssize_t done = pwrite(descriptor_, at, static_cast<size_t>(left), offset);
-    if (done < 0) {
-      if (errno == EINTR) continue;
-      return errno;
+int AppendFile::write(const Block& block, bool may_go_past_cache) {
+  const int64_t before = (kPage - block.offset % kPage) % kPage;
+  const int64_t middle = (block.used - before) / kPage * kPage;
+  const bool goes = may_go_past_cache && goes_past_cache_ && middle >= kLeastPastCache;
+  int64_t written = 0;
+  const auto write_up_to = [&](int64_t end) {
+    while (written < end) {
+      const auto left = static_cast<size_t>(end - written);
+      const ssize_t done = pwrite(descriptor_, block.begin + written, left, block.offset + written);
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) return done < 0 ? errno : EIO;
+      written += done;
     }
-    if (done == 0) return EIO;
-    at += done;
-    offset += done;
-    left -= done;
+    return 0;
+  };
+  if (goes) {
+    if (const int error = write_up_to(before)) return error;
+    written += write_past_cache(block.begin + before, middle, block.offset + before);
   }
-  return 0;
+  return write_up_to(block.used);
+}
+
+// Returns how many of these bytes are written; the others are to be written through the cache, which finds what failed.
+int64_t AppendFile::write_past_cache([[maybe_unused]] const uint8_t* bytes, [[maybe_unused]] int64_t count,
+                                     [[maybe_unused]] int64_t offset) {
+  int64_t written = 0;
+#ifdef O_DIRECT
+  const int flags = fcntl(descriptor_, F_GETFL);
+  goes_past_cache_ = flags >= 0 && fcntl(descriptor_, F_SETFL, flags | O_DIRECT) == 0;
+  while (goes_past_cache_ && written < count) {
+    const ssize_t done = pwrite(descriptor_, bytes + written, static_cast<size_t>(count - written), offset + written);
+    if (done < 0 && errno == EINTR) continue;
+    goes_past_cache_ = done > 0;
+    if (done > 0) written += done;
+    if (written % kPage != 0) break;
+  }
+  if (flags >= 0) fcntl(descriptor_, F_SETFL, flags);
+#endif
+  return written;
 }
 
 }  // namespace opdump

@@ -1,5 +1,9 @@
 // A file that records are appended to: copied into recycled buffers by the caller, hashed and written by threads of its
 // own. The format is that of src/opdump/layouts/packed/record.py.
+//
+// Large blocks are written past the cache of the system (O_DIRECT) as long as the disk keeps up: a copy into the cache
+// costs more of the processor than all else here, and takes the cache from the program. Where half of the room is
+// waiting for the disk, they go into the cache, which takes more than the room does.
 #pragma once
 
 #include <chrono>
@@ -10,6 +14,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "staging_memory.h"
 
 namespace opdump {
 
@@ -52,7 +58,9 @@ class AppendFile {
 
  private:
   struct Block {
-    std::unique_ptr<uint8_t[]> memory;
+    uint8_t* memory = nullptr;
+    // Its bytes: as far from a page's beginning as `offset`, where they come into the file.
+    uint8_t* begin = nullptr;
     int64_t capacity = 0;
     int64_t used = 0;
     int64_t offset = 0;
@@ -61,27 +69,28 @@ class AppendFile {
   using BlockPointer = std::unique_ptr<Block>;
 
   BlockPointer taken_block(int64_t bytes);
-  void give_back(BlockPointer block);
   void queue_open();
   void start_thread();
   void run();
   void finish_records(Block& block) const;
-  int write(const Block& block) const;
+  int write(const Block& block, bool may_go_past_cache);
+  int64_t write_past_cache(const uint8_t* bytes, int64_t count, int64_t offset);
 
   const int descriptor_;
   const int most_threads_;
-  const int64_t capacity_;
+  // Half of the bytes that may wait.
+  const int64_t many_waiting_;
+  // Whether the file system lets writes go past its cache, as far as is known. For the thread whose turn it is.
+  bool goes_past_cache_ = true;
   mutable std::mutex mutex_;
   std::mutex appending_;
   std::condition_variable work_;
   std::condition_variable room_;
   std::condition_variable turn_;
+  StagingMemory memory_;
   std::deque<BlockPointer> queue_;
-  std::vector<BlockPointer> free_;
   BlockPointer open_;
   std::vector<std::thread> threads_;
-  int64_t in_use_ = 0;
-  int64_t kept_ = 0;
   int64_t next_offset_ = 0;
   int64_t written_ = 0;
   int64_t next_turn_ = 0;

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import resource
 import struct
 from pathlib import Path
 from typing import Any
@@ -62,6 +65,50 @@ def test_the_twin_in_python_writes_the_same_bytes(tmp_path: Path) -> None:
             assert appended.bytes_written == appended.bytes_appended
         written.append((tmp_path / name).read_bytes())
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("capacity", [1 << 16, 3 << 20, 1 << 26])
+def test_blocks_of_any_size_come_where_they_belong(tmp_path: Path, capacity: int) -> None:
+    # Large ones go past the cache of the system where they lie on pages, and through it where many wait.
+    random = np.random.default_rng(capacity)
+    elements = random.integers(0, 256, 6 << 20, np.uint8)
+    sizes = [int(size) for size in np.exp(random.uniform(0, np.log(5 << 20), 60))]
+    written = []
+    for kind in (AppendFile, append_file.AppendFile):
+        path = tmp_path / kind.__module__
+        with path.open("wb") as file:
+            appended = kind(file.fileno(), 2, capacity)
+            for number, size in enumerate(sizes):
+                header = encode_header("uint8", (size,), f"{number}", size, bytes(16))
+                offset = appended.append(header, elements.ctypes.data + number, size)
+                assert offset == appended.bytes_appended - len(header) - size - -size % 64
+                if number % 7 == 6:
+                    appended.push()
+            appended.stop()
+            assert (appended.error, appended.bytes_written) == (0, path.stat().st_size)
+        written.append(hashlib.sha256(path.read_bytes()).digest())
+        headers = [found for _, found in records_of(path)]
+        assert [found.shape for found in headers if isinstance(found, RecordHeader)] == [(size,) for size in sizes]
+    assert written[0] == written[1]
+
+
+def test_a_file_that_may_not_grow_ends_behind_whole_records(tmp_path: Path) -> None:
+    path = tmp_path / "1.pack"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    elements = np.ones(1 << 20, np.uint8)
+    with path.open("wb") as file:
+        appended = AppendFile(file.fileno(), 2, 1 << 26)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((10 << 20) + 12_345, limit[1]))
+        try:
+            for number in range(20):
+                header = encode_header("uint8", (1 << 20,), f"{number}", 1 << 20, bytes(16))
+                appended.append(header, elements.ctypes.data, elements.nbytes)
+            appended.stop()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert appended.error == errno.EFBIG
+    assert path.stat().st_size <= (10 << 20) + 12_345
+    assert sum(isinstance(header, RecordHeader) for _, header in records_of(path)) == 10
 
 
 def test_a_file_cut_off_anywhere_holds_its_records_up_to_the_last_whole_one(tmp_path: Path) -> None:
