@@ -17,11 +17,16 @@ namespace opdump {
 namespace {
 
 // Small records share a block of so many bytes; one write for all of them.
-constexpr int64_t kBlockBytes = int64_t{1} << 20;
+constexpr int64_t kBlockBytes = int64_t{1} << 23;
 // What is written past the cache begins and ends at multiples of this, in memory and in the file.
 constexpr int64_t kPage = 4096;
 // Fewer bytes at a time are written faster into the cache.
 constexpr int64_t kLeastPastCache = int64_t{1} << 18;
+// The cache is used where it is faster by more than this.
+constexpr double kWorth = 4;
+// The other way is tried again after so many blocks.
+constexpr int kPatience = 16;
+constexpr int kMostPatience = 1024;
 
 int64_t padded(int64_t bytes) { return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment; }
 
@@ -42,7 +47,11 @@ uint32_t load32(const uint8_t* at) {
 }  // namespace
 
 AppendFile::AppendFile(int descriptor, int threads, int64_t capacity)
-    : descriptor_(descriptor), most_threads_(std::max(threads, 1)), many_waiting_(capacity / 2), memory_(capacity) {}
+    : descriptor_(descriptor),
+      most_threads_(std::max(threads, 1)),
+      many_waiting_(capacity / 2),
+      patience_(kPatience),
+      memory_(capacity) {}
 
 AppendFile::~AppendFile() { stop(); }
 
@@ -68,9 +77,14 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
   *offset = block.offset + block.used;
   std::memcpy(at, header, header_bytes);
   store64(at + kRecordOffsetField, static_cast<uint64_t>(*offset));
-  if (element_bytes > 0) std::memcpy(at + header_bytes, elements, element_bytes);
+  const bool is_large = element_bytes >= kLeastPastCache;
+  if (is_large) {
+    store64(at + kRecordElementsHash, xxh3_128_copied(elements, element_bytes, at + header_bytes).low);
+  } else if (element_bytes > 0) {
+    std::memcpy(at + header_bytes, elements, element_bytes);
+  }
   std::memset(at + header_bytes + element_bytes, 0, body - element_bytes);
-  block.records.push_back(block.used);
+  block.records.push_back({block.used, is_large});
   block.used += bytes;
   if (block.used > block.capacity / 4 * 3) {
     const std::lock_guard lock(mutex_);
@@ -198,19 +212,23 @@ void AppendFile::run() {
 }
 
 void AppendFile::finish_records(Block& block) const {
-  for (size_t i = 0; i < block.records.size(); ++i) {
-    uint8_t* header = block.begin + block.records[i];
+  for (const Record& record : block.records) {
+    uint8_t* header = block.begin + record.at;
     const int64_t header_bytes = load32(header + 8);
     const auto element_bytes = static_cast<int64_t>(load64(header + 16));
-    store64(header + kRecordElementsHash, xxh3_128(header + header_bytes, element_bytes).low);
+    if (!record.elements_are_hashed) {
+      store64(header + kRecordElementsHash, xxh3_128(header + header_bytes, element_bytes).low);
+    }
     store64(header + kRecordHeaderHash, xxh3_128(header, header_bytes).low);
   }
 }
 
-int AppendFile::write(const Block& block, bool may_go_past_cache) {
+int AppendFile::write(const Block& block, bool keeps_up) {
   const int64_t before = (kPage - block.offset % kPage) % kPage;
   const int64_t middle = (block.used - before) / kPage * kPage;
-  const bool goes = may_go_past_cache && goes_past_cache_ && middle >= kLeastPastCache;
+  const bool is_large = middle >= kLeastPastCache && !is_refused_;
+  const bool goes_past = is_large && next_goes_past_cache(keeps_up);
+  const auto began = std::chrono::steady_clock::now();
   int64_t written = 0;
   const auto write_up_to = [&](int64_t end) {
     while (written < end) {
@@ -222,11 +240,30 @@ int AppendFile::write(const Block& block, bool may_go_past_cache) {
     }
     return 0;
   };
-  if (goes) {
+  if (goes_past) {
     if (const int error = write_up_to(before)) return error;
-    written += write_past_cache(block.begin + before, middle, block.offset + before);
+    const int64_t done = write_past_cache(block.begin + before, middle, block.offset + before);
+    is_refused_ = done == 0;
+    written += done;
   }
-  return write_up_to(block.used);
+  const int error = write_up_to(block.used);
+  if (is_large) {
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    double& pace = pace_[goes_past];
+    pace = pace == 0 ? took / block.used : (pace + took / block.used) / 2;
+  }
+  return error;
+}
+
+bool AppendFile::next_goes_past_cache(bool keeps_up) {
+  const auto [through, past] = pace_;
+  if (keeps_up || past == 0) return true;
+  if (through == 0) return false;
+  const bool is_past = past <= kWorth * through;
+  if (++since_ < patience_) return is_past;
+  since_ = 0;
+  patience_ = std::min(2 * patience_, kMostPatience);
+  return !is_past;
 }
 
 // Returns how many of these bytes are written; the others are to be written through the cache, which finds what failed.
@@ -235,15 +272,14 @@ int64_t AppendFile::write_past_cache([[maybe_unused]] const uint8_t* bytes, [[ma
   int64_t written = 0;
 #ifdef O_DIRECT
   const int flags = fcntl(descriptor_, F_GETFL);
-  goes_past_cache_ = flags >= 0 && fcntl(descriptor_, F_SETFL, flags | O_DIRECT) == 0;
-  while (goes_past_cache_ && written < count) {
+  if (flags < 0 || fcntl(descriptor_, F_SETFL, flags | O_DIRECT) != 0) return 0;
+  while (written < count && written % kPage == 0) {
     const ssize_t done = pwrite(descriptor_, bytes + written, static_cast<size_t>(count - written), offset + written);
     if (done < 0 && errno == EINTR) continue;
-    goes_past_cache_ = done > 0;
-    if (done > 0) written += done;
-    if (written % kPage != 0) break;
+    if (done <= 0) break;
+    written += done;
   }
-  if (flags >= 0) fcntl(descriptor_, F_SETFL, flags);
+  fcntl(descriptor_, F_SETFL, flags);
 #endif
   return written;
 }

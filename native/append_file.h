@@ -1,9 +1,9 @@
 // A file that records are appended to: copied into recycled buffers by the caller, hashed and written by threads of its
 // own. The format is that of src/opdump/layouts/packed/record.py.
 //
-// Large blocks are written past the cache of the system (O_DIRECT) as long as the disk keeps up: a copy into the cache
-// costs more of the processor than all else here, and takes the cache from the program. Where half of the room is
-// waiting for the disk, they go into the cache, which takes more than the room does.
+// Large blocks are written past the cache of the system (O_DIRECT) where the disk keeps up, or is not much slower than
+// the cache: a copy into that costs more of the processor than all else here, and takes the cache from the program.
+// src/opdump/sink/file_bytes.py does the same with files.
 #pragma once
 
 #include <chrono>
@@ -57,6 +57,10 @@ class AppendFile {
   double seconds_waited() const;
 
  private:
+  struct Record {
+    int64_t at;
+    bool elements_are_hashed;
+  };
   struct Block {
     uint8_t* memory = nullptr;
     // Its bytes: as far from a page's beginning as `offset`, where they come into the file.
@@ -64,7 +68,7 @@ class AppendFile {
     int64_t capacity = 0;
     int64_t used = 0;
     int64_t offset = 0;
-    std::vector<int64_t> records;
+    std::vector<Record> records;
   };
   using BlockPointer = std::unique_ptr<Block>;
 
@@ -73,15 +77,20 @@ class AppendFile {
   void start_thread();
   void run();
   void finish_records(Block& block) const;
-  int write(const Block& block, bool may_go_past_cache);
+  int write(const Block& block, bool keeps_up);
+  bool next_goes_past_cache(bool keeps_up);
   int64_t write_past_cache(const uint8_t* bytes, int64_t count, int64_t offset);
 
   const int descriptor_;
   const int most_threads_;
-  // Half of the bytes that may wait.
+  // Half of the bytes that may wait: with more of them the disk does not keep up.
   const int64_t many_waiting_;
-  // Whether the file system lets writes go past its cache, as far as is known. For the thread whose turn it is.
-  bool goes_past_cache_ = true;
+  // For the thread whose turn it is to write: seconds a byte through the cache, and past it, 0 until that was tried;
+  // whether the file system refuses; and when the slower way is tried again, ever later as long as it loses.
+  double pace_[2] = {0, 0};
+  bool is_refused_ = false;
+  int since_ = 0;
+  int patience_;
   mutable std::mutex mutex_;
   std::mutex appending_;
   std::condition_variable work_;

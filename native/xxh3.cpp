@@ -8,9 +8,12 @@
 namespace opdump {
 
 extern const Xxh3Stripes base_xxh3;
+extern const Xxh3CopiedStripes base_xxh3_copied;
 #if defined(OPDUMP_X86_KERNELS)
 extern const Xxh3Stripes avx2_xxh3;
 extern const Xxh3Stripes avx512_xxh3;
+extern const Xxh3CopiedStripes avx2_xxh3_copied;
+extern const Xxh3CopiedStripes avx512_xxh3_copied;
 #endif
 
 // clang-format off
@@ -151,13 +154,22 @@ uint64_t merged(const uint64_t (&accumulators)[kXxh3Accumulators], uint64_t resu
   return avalanche(result);
 }
 
-Xxh3Stripes stripes() {
 #if defined(OPDUMP_X86_KERNELS)
+template <typename Kernel>
+Kernel chosen(Kernel avx512, Kernel avx2, Kernel base) {
   const InstructionSet& active = active_instruction_set();
-  if (&active == &avx512_kernels) return avx512_xxh3;
-  if (&active == &avx2_kernels) return avx2_xxh3;
+  if (&active == &avx512_kernels) return avx512;
+  return &active == &avx2_kernels ? avx2 : base;
+}
+#define OPDUMP_CHOSEN(name) chosen(avx512_##name, avx2_##name, base_##name)
+#else
+#define OPDUMP_CHOSEN(name) base_##name
 #endif
-  return base_xxh3;
+
+Xxh3 result_of(const uint64_t (&accumulators)[kXxh3Accumulators], int64_t count) {
+  const uint64_t length = static_cast<uint64_t>(count);
+  return {merged(accumulators, length * kXxh3Prime64_1, 11),
+          merged(accumulators, ~(length * kXxh3Prime64_2), kXxh3SecretBytes - 75)};
 }
 
 }  // namespace
@@ -166,10 +178,18 @@ Xxh3 xxh3_128(const uint8_t* bytes, int64_t count) {
   if (count <= 16) return of_small(bytes, count);
   if (count <= kMedium) return of_medium(bytes, count);
   uint64_t accumulators[kXxh3Accumulators];
-  stripes()(bytes, count, accumulators);
-  const uint64_t length = static_cast<uint64_t>(count);
-  return {merged(accumulators, length * kXxh3Prime64_1, 11),
-          merged(accumulators, ~(length * kXxh3Prime64_2), kXxh3SecretBytes - 75)};
+  OPDUMP_CHOSEN(xxh3)(bytes, count, accumulators);
+  return result_of(accumulators, count);
+}
+
+Xxh3 xxh3_128_copied(const uint8_t* bytes, int64_t count, uint8_t* copy) {
+  if (count <= kMedium || reinterpret_cast<uintptr_t>(copy) % kXxh3Stripe != 0) {
+    if (count > 0) std::memcpy(copy, bytes, static_cast<size_t>(count));
+    return xxh3_128(copy, count);
+  }
+  uint64_t accumulators[kXxh3Accumulators];
+  OPDUMP_CHOSEN(xxh3_copied)(bytes, count, copy, accumulators);
+  return result_of(accumulators, count);
 }
 
 }  // namespace opdump

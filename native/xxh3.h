@@ -12,6 +12,8 @@ struct Xxh3 {
 };
 
 Xxh3 xxh3_128(const uint8_t* bytes, int64_t count);
+// The same of what is copied: each byte is read once, and what is hashed is what is in `copy`.
+Xxh3 xxh3_128_copied(const uint8_t* bytes, int64_t count, uint8_t* copy);
 
 constexpr int kXxh3Accumulators = 8;
 constexpr int kXxh3Stripe = 64;
@@ -29,5 +31,8 @@ constexpr uint64_t kXxh3Prime64_5 = 0x27d4eb2f165667c5U;
 
 // Consumes more than 240 bytes (steps 1 to 3 of the algorithm for large inputs).
 using Xxh3Stripes = void (*)(const uint8_t* bytes, int64_t count, uint64_t (&accumulators)[kXxh3Accumulators]);
+// Copies them, too, to an address that is a multiple of 64.
+using Xxh3CopiedStripes = void (*)(const uint8_t* bytes, int64_t count, uint8_t* copy,
+                                   uint64_t (&accumulators)[kXxh3Accumulators]);
 
 }  // namespace opdump

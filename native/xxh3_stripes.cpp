@@ -32,12 +32,28 @@ inline Words neighbours(Words x) {
   return __builtin_shuffle(x, order);
 }
 
+// `at` lies at a multiple of the vector's size.
+inline void store_past_caches(uint8_t* at, Words words) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(at), reinterpret_cast<__m512i>(words));
+#elif defined(__AVX2__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(at), reinterpret_cast<__m256i>(words));
+#elif defined(__SSE2__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(at), reinterpret_cast<__m128i>(words));
+#else
+  std::memcpy(at, &words, sizeof words);
+#endif
+}
+
 struct Accumulators {
   Words part[kParts];
 
-  void take(const uint8_t* stripe, const uint8_t* secret) {
+  // With kCopies each stripe is written to `copy`, too, past the caches.
+  template <bool kCopies = false>
+  void take(const uint8_t* stripe, const uint8_t* secret, [[maybe_unused]] uint8_t* copy = nullptr) {
     each<kParts>(OPDUMP_STEP(k) {
       const Words words = load_bytes<Words>(stripe + k * kVectorBytes);
+      if constexpr (kCopies) store_past_caches(copy + k * kVectorBytes, words);
       const Words mixed = words ^ load_bytes<Words>(secret + k * kVectorBytes);
       part[k] += neighbours(words) + lower_product(mixed, mixed >> 32);
     });
@@ -53,22 +69,46 @@ struct Accumulators {
   }
 };
 
-void stripes(const uint8_t* bytes, int64_t count, uint64_t (&result)[kXxh3Accumulators]) {
+template <bool kCopies>
+void consume(const uint8_t* bytes, int64_t count, uint8_t* copy, uint64_t (&result)[kXxh3Accumulators]) {
   constexpr uint64_t kInitial[kXxh3Accumulators] = {kXxh3Prime32_3, kXxh3Prime64_1, kXxh3Prime64_2, kXxh3Prime64_3,
                                                     kXxh3Prime64_4, kXxh3Prime32_2, kXxh3Prime64_5, kXxh3Prime32_1};
   Accumulators accumulators;
   std::memcpy(&accumulators, kInitial, sizeof kInitial);
-  const uint8_t* last = bytes + count - kXxh3Stripe;
+  const uint8_t* end = bytes + count;
+  const auto take = [&](int64_t stripe) {
+    const int64_t at = stripe * kXxh3Stripe;
+    accumulators.take<kCopies>(bytes + at, kXxh3Secret + 8 * stripe, kCopies ? copy + at : nullptr);
+  };
   for (; count > kBlockBytes; count -= kBlockBytes, bytes += kBlockBytes) {
     for (int i = 0; i < kStripesOfBlock; ++i) {
       __builtin_prefetch(bytes + i * kXxh3Stripe + 1024);
-      accumulators.take(bytes + i * kXxh3Stripe, kXxh3Secret + 8 * i);
+      take(i);
     }
     accumulators.scramble();
+    if constexpr (kCopies) copy += kBlockBytes;
   }
-  for (int i = 0; i < (count - 1) / kXxh3Stripe; ++i) accumulators.take(bytes + i * kXxh3Stripe, kXxh3Secret + 8 * i);
-  accumulators.take(last, kXxh3Secret + kXxh3SecretBytes - 71);
+  const int64_t whole = (count - 1) / kXxh3Stripe;
+  for (int64_t i = 0; i < whole; ++i) take(i);
+  if constexpr (kCopies) {
+    // The last stripe is hashed as it was copied: somebody may be writing to the tensor.
+    std::memcpy(copy + whole * kXxh3Stripe, bytes + whole * kXxh3Stripe,
+                static_cast<size_t>(count - whole * kXxh3Stripe));
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+    end = copy + count;
+  }
+  accumulators.take(end - kXxh3Stripe, kXxh3Secret + kXxh3SecretBytes - 71);
   std::memcpy(result, &accumulators, sizeof result);
+}
+
+void stripes(const uint8_t* bytes, int64_t count, uint64_t (&result)[kXxh3Accumulators]) {
+  consume<false>(bytes, count, nullptr, result);
+}
+
+void stripes_copied(const uint8_t* bytes, int64_t count, uint8_t* copy, uint64_t (&result)[kXxh3Accumulators]) {
+  consume<true>(bytes, count, copy, result);
 }
 
 }  // namespace
@@ -76,5 +116,7 @@ void stripes(const uint8_t* bytes, int64_t count, uint64_t (&result)[kXxh3Accumu
 
 extern const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3);
 const Xxh3Stripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3) = OPDUMP_KERNELS::stripes;
+extern const Xxh3CopiedStripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3_copied);
+const Xxh3CopiedStripes OPDUMP_JOIN(OPDUMP_KERNELS, _xxh3_copied) = OPDUMP_KERNELS::stripes_copied;
 
 }  // namespace opdump

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,10 @@ import pytest
 from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink
 from opdump.sink import directory as directory_module
-from opdump.sink.directory import Buffer
+from opdump.sink.file_bytes import Buffer
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory
+
+Write = Callable[[int, Sequence[Buffer]], int]
 
 
 def _run(program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -148,9 +150,9 @@ def test_of_small_files_those_before_a_failure_are_whole(tmp_path: Path) -> None
 def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def watched(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+    def watched(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory, write: Write) -> int:
         seen.append((tmp_path / "net/1/0").exists())
-        return write_file(name, buffers, mode, directory)
+        return write_file(name, buffers, mode, directory, write)
 
     write_file = directory_module._write_file
     monkeypatch.setattr(directory_module, "_write_file", watched)
@@ -171,10 +173,10 @@ def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypat
 def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interfering(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+    def interfering(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory, write: Write) -> int:
         (tmp_path / "net").mkdir(exist_ok=True)
         (tmp_path / "net/other.csv").write_text("another process")
-        return write_file(name, buffers, mode, directory)
+        return write_file(name, buffers, mode, directory, write)
 
     write_file = directory_module._write_file
     monkeypatch.setattr(directory_module, "_write_file", interfering)
@@ -185,8 +187,8 @@ def test_a_directory_that_somebody_else_made_meanwhile_keeps_what_is_in_it(
 
 
 def test_of_a_new_directory_those_before_a_failure_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
-        written = write_file(name, buffers, mode, directory)
+    def full(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory, write: Write) -> int:
+        written = write_file(name, buffers, mode, directory, write)
         if name.endswith("c.csv"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return written

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,12 @@ import pytest
 from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink
 from opdump.sink import directory as directory_module
-from opdump.sink.directory import Buffer
 from opdump.sink.failures import remedy_for
+from opdump.sink.file_bytes import Buffer
 from opdump.sink.open_directories import OpenDirectory
 from opdump.sink.writer_threads import WriterThreads
+
+Write = Callable[[int, Sequence[Buffer]], int]
 
 ERRORS = [
     MemoryError(),
@@ -37,10 +39,10 @@ def _raising(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: in
     written = iter(range(10**9))
     write_file = directory_module._write_file
 
-    def failing(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+    def failing(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory, write: Write) -> int:
         if next(written) >= after:
             raise error
-        return write_file(name, buffers, mode, directory)
+        return write_file(name, buffers, mode, directory, write)
 
     monkeypatch.setattr(directory_module, "_write_file", failing)
 

@@ -18,7 +18,7 @@ from opdump.layouts.ascend.writer import AscendWriter
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason
 from opdump.sink import DirectorySink
-from opdump.sink.directory import Buffer
+from opdump.sink.file_bytes import Buffer
 
 _HEADER: Final = struct.Struct("<4096sIIqi")
 APPEND: Final = -1

@@ -23,18 +23,16 @@ import numpy.typing as npt
 from opdump.errors import DumpPathError
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.sink.failures import remedy_for, write_error
+from opdump.sink.file_bytes import Buffer, FileBytes
 from opdump.sink.npy import encode_npy
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link
 from opdump.sink.writer_threads import WriterThreads
 
-Buffer = bytes | memoryview | npt.NDArray[np.uint8]
 _File = tuple[str, Sequence[Buffer]]
 """Its path below the root, and what it consists of."""
 
 FILE_MODE = 0o400
 """As MindSpore sets it: nothing changes a dump once it is written."""
-
-_MOST_BUFFERS = 1000  # the kernel takes 1024 at once
 
 
 class DirectorySink:
@@ -198,6 +196,7 @@ class _State:
         )
         """A job is files that one thread writes one after the other."""
         self.directories = OpenDirectories(root)
+        self._file_bytes = FileBytes()
         self._sizes: dict[str, int] = {}
         """Bytes of this run in the files that are written more than once: tables, graphs, histories."""
         self._lock = threading.Lock()
@@ -261,7 +260,7 @@ class _State:
         directory = self.directories.at(above)
         temporary = self._temporary_name()
         try:
-            size = _write_file(temporary, buffers, self.file_mode, directory)
+            size = _write_file(temporary, buffers, self.file_mode, directory, self._write_bytes)
             directory.move(temporary, name)
         except BaseException:
             with suppress(OSError):
@@ -388,7 +387,7 @@ class _State:
             for path, buffers in files:
                 file = path.rpartition("/")[2]
                 try:
-                    size += _write_file(file, buffers, self.file_mode, hidden)
+                    size += _write_file(file, buffers, self.file_mode, hidden, self._write_bytes)
                 except BaseException:
                     with suppress(OSError):
                         hidden.remove(file)
@@ -406,36 +405,26 @@ class _State:
                 self.files += len(whole)
                 self.bytes += size
 
+    def _write_bytes(self, descriptor: int, buffers: Sequence[Buffer]) -> int:
+        return self._file_bytes.write(descriptor, buffers, self.threads.keep_up)
+
     def _temporary_name(self) -> str:
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it
         return f"{self._token}-{threading.get_ident():x}-{self._serial:x}{SUFFIX}"
 
 
-def _write_file(name: str, buffers: Sequence[Buffer], mode: int, directory: OpenDirectory) -> int:
+def _write_file(
+    name: str,
+    buffers: Sequence[Buffer],
+    mode: int,
+    directory: OpenDirectory,
+    write: Callable[[int, Sequence[Buffer]], int],
+) -> int:
     descriptor = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        if len(buffers) == 1 and isinstance(buffers[0], bytes):
-            # Most often taken at once; for a small file the lists of `_write_views` cost as much as the call.
-            written = os.write(descriptor, buffers[0])
-            if written == len(buffers[0]):
-                return written
-            return written + _write_views(descriptor, [memoryview(buffers[0])[written:]])
-        return _write_views(descriptor, [memoryview(buffer) for buffer in buffers if len(buffer)])  # type: ignore[arg-type]  # numpy arrays are buffers
+        return write(descriptor, buffers)
     finally:
         os.close(descriptor)
-
-
-def _write_views(descriptor: int, views: list[memoryview]) -> int:
-    total = 0
-    while views:
-        written = os.writev(descriptor, views[:_MOST_BUFFERS])
-        total += written
-        while views and written >= len(views[0]):
-            written -= len(views[0])
-            views.pop(0)
-        if views and written:
-            views[0] = views[0][written:]
-    return total
 
 
 def _finish(state: _State) -> None:

@@ -1,0 +1,157 @@
+"""Writes the bytes of files: small ones at once, large ones past the cache of the system (O_DIRECT) where the disk keeps up, or is not
+much slower than the cache.
+
+A copy into the cache costs more of the processor than all else that a dump does with a large file, and takes the cache from the program.
+native/append_file.cpp does the same with elements in one file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  such a system writes through its cache
+    _FLAG = 0
+else:
+    _FLAG = getattr(os, "O_DIRECT", 0)
+
+Buffer = bytes | memoryview | npt.NDArray[np.uint8]
+
+_LARGE: Final = 1 << 20
+_PAGE: Final = 4096
+"""What is written past the cache begins and ends at multiples of it, in memory and in the file."""
+_CHUNK: Final = 1 << 22
+_MOST_BUFFERS: Final = 1000  # the kernel takes 1024 at once
+_WORTH: Final = 4.0
+"""The cache is used where it is faster by more than this."""
+_PATIENCE: Final = 16, 1024
+"""The other way is tried again after so many files, and ever later as long as it loses."""
+
+_local = threading.local()
+
+
+class FileBytes:
+    """Writes files for several threads, and learns which way is the faster one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pace: list[float | None] = [None, None]
+        """Seconds a byte through the cache, and past it; None: not tried."""
+        self._is_refused = not _FLAG
+        self._since = 0
+        self._patience = _PATIENCE[0]
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], keeps_up: bool) -> int:
+        """Writes all that is in `buffers` into an empty file; how many bytes. `keeps_up`: not much waits for the disk. Raises OSError."""
+        written = 0
+        if len(buffers) == 1 and isinstance(buffers[0], bytes):
+            # A small file is most often taken at once; the lists below cost as much as the call.
+            if len(buffers[0]) < _LARGE:
+                written = os.write(descriptor, buffers[0])
+            if written == len(buffers[0]):
+                return written
+        views = _after(written, [_bytes_of(buffer) for buffer in buffers if len(buffer)])
+        size = sum(map(len, views))
+        if size < _LARGE or self._is_refused:
+            return written + _write_views(descriptor, views)
+        goes_past = keeps_up or self._next_goes_past()
+        began = time.monotonic()
+        done = _write_past_cache(descriptor, views) if goes_past else 0
+        self._is_refused = goes_past and not done
+        _write_views(descriptor, _after(done, views))
+        self._took(goes_past, (time.monotonic() - began) / size)
+        return written + size
+
+    def _next_goes_past(self) -> bool:
+        with self._lock:
+            through, past = self._pace
+            if past is None or through is None:
+                return past is None
+            self._since += 1
+            if self._since < self._patience:
+                return past <= _WORTH * through
+            self._since, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
+            return past > _WORTH * through
+
+    def _took(self, went_past: bool, pace: float) -> None:
+        with self._lock:
+            before = self._pace[went_past]
+            self._pace[went_past] = pace if before is None else (before + pace) / 2
+
+
+def _write_past_cache(descriptor: int, views: Sequence[memoryview]) -> int:
+    """Writes the first bytes of an empty file, as many as whole pages have; how many: fewer, or none, where the system refuses.
+
+    What was refused is to be written through the cache, which finds what failed.
+    """
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    written = 0
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _FLAG)
+        for chunk in _chunks(views):
+            done = os.write(descriptor, chunk)
+            written += done
+            if done < len(chunk):
+                break
+    except OSError:
+        pass
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return written
+
+
+def _chunks(views: Sequence[memoryview]) -> Iterator[memoryview]:
+    """The bytes of `views` up to their last whole page, in memory that begins at a page."""
+    memory = _memory()
+    whole = _bytes_of(memory)
+    used = 0
+    for view in views:
+        source = np.frombuffer(view, np.uint8)
+        while source.size:
+            count = min(source.size, _CHUNK - used)
+            np.copyto(memory[used : used + count], source[:count])  # lets other threads run meanwhile
+            source, used = source[count:], used + count
+            if used == _CHUNK:
+                yield whole
+                used = 0
+    if used >= _PAGE:
+        yield whole[: used // _PAGE * _PAGE]
+
+
+def _memory() -> npt.NDArray[np.uint8]:
+    """Of this thread, and kept."""
+    found: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    if found is None:
+        found = _local.memory = np.frombuffer(mmap.mmap(-1, _CHUNK), np.uint8)
+    return found
+
+
+def _bytes_of(buffer: Buffer) -> memoryview:
+    return memoryview(buffer).cast("B")  # type: ignore[arg-type]  # numpy arrays are buffers
+
+
+def _write_views(descriptor: int, views: list[memoryview]) -> int:
+    total = 0
+    while views:
+        written = os.writev(descriptor, views[:_MOST_BUFFERS])
+        total += written
+        views = _after(written, views)
+    return total
+
+
+def _after(count: int, views: list[memoryview]) -> list[memoryview]:
+    """What comes behind so many bytes."""
+    for place, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[place + 1 :]]
+        count -= len(view)
+    return []
