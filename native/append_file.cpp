@@ -16,8 +16,9 @@ namespace opdump {
 
 namespace {
 
-// Small records share a block of so many bytes; one write for all of them.
+// Records share a block of so many bytes, and one write; of an eighth of all that may wait, if that is less.
 constexpr int64_t kBlockBytes = int64_t{1} << 23;
+constexpr int64_t kLeastBlockBytes = int64_t{1} << 16;
 // What is written past the cache begins and ends at multiples of this, in memory and in the file.
 constexpr int64_t kPage = 4096;
 // Fewer bytes at a time are written faster into the cache.
@@ -49,6 +50,7 @@ uint32_t load32(const uint8_t* at) {
 AppendFile::AppendFile(int descriptor, int threads, int64_t capacity)
     : descriptor_(descriptor),
       most_threads_(std::max(threads, 1)),
+      block_bytes_(std::clamp(capacity / 8, kLeastBlockBytes, kBlockBytes)),
       many_waiting_(capacity / 2),
       patience_(kPatience),
       memory_(capacity) {}
@@ -95,7 +97,7 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
 
 AppendFile::BlockPointer AppendFile::taken_block(int64_t bytes) {
   auto block = std::make_unique<Block>();
-  block->capacity = std::max(bytes, kBlockBytes);
+  block->capacity = std::max(bytes, block_bytes_);
   block->offset = next_offset_;
   block->memory = memory_.take(block->capacity + kPage);
   if (block->memory == nullptr) return nullptr;

@@ -83,6 +83,7 @@ class AppendFile {
 
   const int descriptor_;
   const int most_threads_;
+  const int64_t block_bytes_;
   // Half of the bytes that may wait: with more of them the disk does not keep up.
   const int64_t many_waiting_;
   // For the thread whose turn it is to write: seconds a byte through the cache, and past it, 0 until that was tried;
