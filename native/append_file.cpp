@@ -6,8 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "xxh3.h"
@@ -27,7 +26,9 @@ constexpr int64_t kLeastPastCache = int64_t{1} << 18;
 constexpr double kWorth = 4;
 // The other way is tried again after so many blocks.
 constexpr int kPatience = 16;
-constexpr int kMostPatience = 1024;
+constexpr int kMostPatience = 256;
+// Both ways in turns, before one is chosen.
+constexpr int kFirstTries = 4;
 
 int64_t padded(int64_t bytes) { return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment; }
 
@@ -51,7 +52,6 @@ AppendFile::AppendFile(int descriptor, int threads, int64_t capacity)
     : descriptor_(descriptor),
       most_threads_(std::max(threads, 1)),
       block_bytes_(std::clamp(capacity / 8, kLeastBlockBytes, kBlockBytes)),
-      many_waiting_(capacity / 2),
       patience_(kPatience),
       memory_(capacity) {}
 
@@ -71,6 +71,8 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
       open_ = taken_block(bytes);
       if (!open_) return Outcome::kNoRoom;
     }
+    std::vector<Record>& records = open_->records;
+    if (records.size() == records.capacity()) records.reserve(2 * records.size() + 16);  // it may throw here alone
     next_offset_ += bytes;
   }
   // Nobody else touches the open block: `push` waits for `appending_`, too.
@@ -120,14 +122,16 @@ void AppendFile::queue_open() {
 void AppendFile::start_thread() {
   try {
     threads_.emplace_back([this] { run(); });
-  } catch (const std::system_error&) {
-    // No more threads to be had: those that run do the work. Without any, that is the failure.
-    if (threads_.empty()) {
-      error_ = EAGAIN;
-      unfinished_ -= static_cast<int>(queue_.size());
-      for (const BlockPointer& block : queue_) memory_.give_back(block->memory);
-      queue_.clear();
+  } catch (const std::exception&) {
+    // No more threads, or no memory for one. Those that run do the work; without any, that is the failure.
+    if (!threads_.empty()) return;
+    error_ = EAGAIN;
+    unfinished_ -= static_cast<int>(queue_.size());
+    for (const BlockPointer& block : queue_) {
+      next_turn_ += block->used;
+      memory_.give_back(block->memory);
     }
+    queue_.clear();
   }
 }
 
@@ -199,9 +203,8 @@ void AppendFile::run() {
     // Blocks reach the file in their order: what is there is whole up to its end, wherever the process was killed.
     turn_.wait(lock, [&] { return next_turn_ == block->offset; });
     failed = error_ != 0;
-    const bool keeps_up = memory_.in_use() <= many_waiting_;
     lock.unlock();
-    const int error = failed ? 0 : write(*block, keeps_up);
+    const int error = failed ? 0 : write(*block);
     lock.lock();
     if (error != 0) error_ = error;
     if (!failed && error == 0) written_ += block->used;
@@ -225,11 +228,11 @@ void AppendFile::finish_records(Block& block) const {
   }
 }
 
-int AppendFile::write(const Block& block, bool keeps_up) {
+int AppendFile::write(const Block& block) {
   const int64_t before = (kPage - block.offset % kPage) % kPage;
   const int64_t middle = (block.used - before) / kPage * kPage;
   const bool is_large = middle >= kLeastPastCache && !is_refused_;
-  const bool goes_past = is_large && next_goes_past_cache(keeps_up);
+  const bool goes_past = is_large && next_goes_past_cache();
   const auto began = std::chrono::steady_clock::now();
   int64_t written = 0;
   const auto write_up_to = [&](int64_t end) {
@@ -257,11 +260,9 @@ int AppendFile::write(const Block& block, bool keeps_up) {
   return error;
 }
 
-bool AppendFile::next_goes_past_cache(bool keeps_up) {
-  const auto [through, past] = pace_;
-  if (keeps_up || past == 0) return true;
-  if (through == 0) return false;
-  const bool is_past = past <= kWorth * through;
+bool AppendFile::next_goes_past_cache() {
+  if (tried_ < kFirstTries) return tried_++ % 2 == 0;
+  const bool is_past = pace_[1] <= kWorth * pace_[0];
   if (++since_ < patience_) return is_past;
   since_ = 0;
   patience_ = std::min(2 * patience_, kMostPatience);

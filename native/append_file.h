@@ -1,9 +1,9 @@
 // A file that records are appended to: copied into recycled buffers by the caller, hashed and written by threads of its
 // own. The format is that of src/opdump/layouts/packed/record.py.
 //
-// Large blocks are written past the cache of the system (O_DIRECT) where the disk keeps up, or is not much slower than
-// the cache: a copy into that costs more of the processor than all else here, and takes the cache from the program.
-// src/opdump/sink/file_bytes.py does the same with files.
+// Large blocks are written past the cache of the system (O_DIRECT) where that is not much slower: a copy into the cache
+// costs more of the processor than all else here, and takes the cache from the program. src/opdump/sink/file_bytes.py
+// does the same with files.
 #pragma once
 
 #include <chrono>
@@ -77,20 +77,19 @@ class AppendFile {
   void start_thread();
   void run();
   void finish_records(Block& block) const;
-  int write(const Block& block, bool keeps_up);
-  bool next_goes_past_cache(bool keeps_up);
+  int write(const Block& block);
+  bool next_goes_past_cache();
   int64_t write_past_cache(const uint8_t* bytes, int64_t count, int64_t offset);
 
   const int descriptor_;
   const int most_threads_;
   const int64_t block_bytes_;
-  // Half of the bytes that may wait: with more of them the disk does not keep up.
-  const int64_t many_waiting_;
   // For the thread whose turn it is to write: seconds a byte through the cache, and past it, 0 until that was tried;
   // whether the file system refuses; and when the slower way is tried again, ever later as long as it loses.
   double pace_[2] = {0, 0};
   bool is_refused_ = false;
   int since_ = 0;
+  int tried_ = 0;
   int patience_;
   mutable std::mutex mutex_;
   std::mutex appending_;

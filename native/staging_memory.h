@@ -18,22 +18,27 @@ class StagingMemory {
   // A block, aligned to pages of 4 KB; null where there is no room beside those that are taken. One that is larger
   // than the capacity is to be had while no other is taken. Throws std::bad_alloc where the system has no memory.
   uint8_t* take(int64_t bytes);
-  void give_back(uint8_t* block);
-  int64_t in_use() const { return in_use_; }
+  void give_back(uint8_t* block) noexcept;
 
  private:
   struct Unmap {
     int64_t bytes;
     void operator()(uint8_t* memory) const;
   };
+  using Rooms = std::map<int64_t, int64_t>;
+
+  void map();
+  uint8_t* take_mapped(int64_t bytes);
 
   const int64_t capacity_;
-  // Null until the first block, and where so much cannot be mapped: blocks are the heap's then.
+  // Null until the first block, and where so much cannot be mapped: all blocks are the heap's then.
   std::unique_ptr<uint8_t, Unmap> mapping_;
   bool is_mapped_ = false;
   int64_t in_use_ = 0;
-  std::map<int64_t, int64_t> free_;          // by offset into the mapping: bytes
-  std::map<const uint8_t*, int64_t> taken_;  // bytes
+  // Bytes by their offset in the mapping. A node goes from one to the other: to give back allocates nothing.
+  Rooms free_;
+  Rooms taken_;
+  std::map<const uint8_t*, int64_t> on_heap_;
 };
 
 }  // namespace opdump

@@ -17,10 +17,10 @@ from opdump.sink.file_bytes import Buffer, FileBytes
 RANDOM = np.random.default_rng(0).integers(0, 256, 20 << 20, np.uint8)
 
 
-def written(path: Path, ways: FileBytes, buffers: list[Buffer], *, keeps_up: bool = True) -> bytes:
+def written(path: Path, ways: FileBytes, buffers: list[Buffer]) -> bytes:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        size = ways.write(descriptor, buffers, keeps_up)
+        size = ways.write(descriptor, buffers)
         assert os.lseek(descriptor, 0, os.SEEK_CUR) == size
     finally:
         os.close(descriptor)
@@ -28,15 +28,34 @@ def written(path: Path, ways: FileBytes, buffers: list[Buffer], *, keeps_up: boo
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (4 << 20) + 4095, 17 << 20])
-@pytest.mark.parametrize("keeps_up", [True, False])
-def test_all_sizes_in_one_part_or_several(tmp_path: Path, size: int, *, keeps_up: bool) -> None:
+def test_all_sizes_in_one_part_or_several(tmp_path: Path, size: int) -> None:
     ways = FileBytes()
     whole = RANDOM[:size].tobytes()
     parts: list[Buffer] = [whole[:128], RANDOM[128:size], b""]
     parts = [part for part in parts if len(part)]
     cases: list[list[Buffer]] = [[whole], parts, [memoryview(whole)], [whole[: size // 3], whole[size // 3 :]]]
     for number, buffers in enumerate(cases):
-        assert written(tmp_path / f"{number}", ways, buffers, keeps_up=keeps_up) == whole
+        assert written(tmp_path / f"{number}", ways, buffers) == whole
+
+
+def test_a_forked_process_writes_its_own_bytes(tmp_path: Path) -> None:
+    ways = FileBytes()
+    written(tmp_path / "before", ways, [RANDOM])  # this thread has its memory
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                for again in range(8):
+                    written(tmp_path / f"{number}-{again}", ways, [RANDOM[number:]])
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    for number in range(4):
+        for again in range(8):
+            assert (tmp_path / f"{number}-{again}").read_bytes() == RANDOM[number:].tobytes()
 
 
 def test_what_the_system_refuses_is_written_through_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +90,7 @@ def test_a_file_that_may_not_grow_gives_the_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no way past its cache")
 @pytest.mark.parametrize(("past", "through", "expected"), [(0.010, 0.001, False), (0.003, 0.001, True)])
-def test_where_much_waits_the_faster_way_is_taken_and_the_other_tried_now_and_then(
+def test_the_faster_way_is_taken_and_the_other_tried_now_and_then(
     past: float, through: float, *, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -96,6 +115,6 @@ def test_where_much_waits_the_faster_way_is_taken_and_the_other_tried_now_and_th
     ways = FileBytes()
     with (tmp_path / "file").open("wb") as file:
         for _ in range(200):
-            ways.write(file.fileno(), [RANDOM], keeps_up=False)
-    assert taken[:2] == [True, False]
-    assert [place for place, way in enumerate(taken) if way is not expected][-3:] == [17, 49, 113]
+            ways.write(file.fileno(), [RANDOM])
+    assert taken[:4] == [True, False, True, False]
+    assert [place for place, way in enumerate(taken[4:]) if way is not expected] == [15, 47, 111]

@@ -6,7 +6,8 @@ bounds.step_filed(step)
 if bounds.wants(step): ...record it...
 
 Of the room on the disk elements may take 80 %. From 90 % on each second wanted step is recorded, and half as many each time half of the rest is
-used. Nothing is recorded any more once a step as large as the larger of the last two would not fit, with the pages that the index may add to it.
+used. Nothing is recorded any more once a step as large as the larger of the last two would not fit, or one like the smaller with the pages that
+the index may add to it.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class _State:
         directory = self.directories.at(above)
         temporary = self._temporary_name()
         try:
-            size = _write_file(temporary, buffers, self.file_mode, directory, self._write_bytes)
+            size = _write_file(temporary, buffers, self.file_mode, directory, self._file_bytes.write)
             directory.move(temporary, name)
         except BaseException:
             with suppress(OSError):
@@ -387,7 +387,7 @@ class _State:
             for path, buffers in files:
                 file = path.rpartition("/")[2]
                 try:
-                    size += _write_file(file, buffers, self.file_mode, hidden, self._write_bytes)
+                    size += _write_file(file, buffers, self.file_mode, hidden, self._file_bytes.write)
                 except BaseException:
                     with suppress(OSError):
                         hidden.remove(file)
@@ -404,9 +404,6 @@ class _State:
             with self._lock:
                 self.files += len(whole)
                 self.bytes += size
-
-    def _write_bytes(self, descriptor: int, buffers: Sequence[Buffer]) -> int:
-        return self._file_bytes.write(descriptor, buffers, self.threads.keep_up)
 
     def _temporary_name(self) -> str:
         self._serial += 1  # a lost update would give two threads one name, hence the thread in it

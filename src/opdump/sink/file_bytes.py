@@ -1,5 +1,4 @@
-"""Writes the bytes of files: small ones at once, large ones past the cache of the system (O_DIRECT) where the disk keeps up, or is not
-much slower than the cache.
+"""Writes the bytes of files: small ones at once, large ones past the cache of the system (O_DIRECT) where that is not much slower.
 
 A copy into the cache costs more of the processor than all else that a dump does with a large file, and takes the cache from the program.
 native/append_file.cpp does the same with elements in one file.
@@ -33,8 +32,10 @@ _CHUNK: Final = 1 << 22
 _MOST_BUFFERS: Final = 1000  # the kernel takes 1024 at once
 _WORTH: Final = 4.0
 """The cache is used where it is faster by more than this."""
-_PATIENCE: Final = 16, 1024
-"""The other way is tried again after so many files, and ever later as long as it loses."""
+_PATIENCE: Final = 16, 256
+"""The other way is tried again after so many files, then after twice as many, up to the second number."""
+_FIRST_TRIES: Final = 4
+"""Both ways in turns, before one is chosen."""
 
 _local = threading.local()
 
@@ -44,14 +45,15 @@ class FileBytes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pace: list[float | None] = [None, None]
-        """Seconds a byte through the cache, and past it; None: not tried."""
+        self._pace = [0.0, 0.0]
+        """Seconds a byte through the cache, and past it; 0 where that was not tried."""
+        self._tried = 0
         self._is_refused = not _FLAG
         self._since = 0
         self._patience = _PATIENCE[0]
 
-    def write(self, descriptor: int, buffers: Sequence[Buffer], keeps_up: bool) -> int:
-        """Writes all that is in `buffers` into an empty file; how many bytes. `keeps_up`: not much waits for the disk. Raises OSError."""
+    def write(self, descriptor: int, buffers: Sequence[Buffer]) -> int:
+        """Writes all that is in `buffers` into an empty file; how many bytes. Raises OSError."""
         written = 0
         if len(buffers) == 1 and isinstance(buffers[0], bytes):
             # A small file is most often taken at once; the lists below cost as much as the call.
@@ -63,7 +65,7 @@ class FileBytes:
         size = sum(map(len, views))
         if size < _LARGE or self._is_refused:
             return written + _write_views(descriptor, views)
-        goes_past = keeps_up or self._next_goes_past()
+        goes_past = self._next_goes_past()
         began = time.monotonic()
         done = _write_past_cache(descriptor, views) if goes_past else 0
         self._is_refused = goes_past and not done
@@ -73,19 +75,21 @@ class FileBytes:
 
     def _next_goes_past(self) -> bool:
         with self._lock:
+            if self._tried < _FIRST_TRIES:
+                self._tried += 1
+                return self._tried % 2 == 1
             through, past = self._pace
-            if past is None or through is None:
-                return past is None
+            is_past = past <= _WORTH * through
             self._since += 1
             if self._since < self._patience:
-                return past <= _WORTH * through
+                return is_past
             self._since, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
-            return past > _WORTH * through
+            return not is_past
 
     def _took(self, went_past: bool, pace: float) -> None:
         with self._lock:
             before = self._pace[went_past]
-            self._pace[went_past] = pace if before is None else (before + pace) / 2
+            self._pace[went_past] = (before + pace) / 2 if before else pace
 
 
 def _write_past_cache(descriptor: int, views: Sequence[memoryview]) -> int:
@@ -131,7 +135,9 @@ def _memory() -> npt.NDArray[np.uint8]:
     """Of this thread, and kept."""
     found: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
     if found is None:
-        found = _local.memory = np.frombuffer(mmap.mmap(-1, _CHUNK), np.uint8)
+        # Private: what Python maps by default is one memory for a process and those that it forks.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        found = _local.memory = np.frombuffer(mmap.mmap(-1, _CHUNK, flags=flags), np.uint8)
     return found
 
 

@@ -50,11 +50,6 @@ class WriterThreads(Generic[Job]):
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
 
-    @property
-    def keep_up(self) -> bool:
-        """Whether at most half of the room is taken."""
-        return self.queued_bytes <= self._capacity // 2
-
     def put(self, job: Job, size: int) -> bool:
         """Queue a job; wait for room before. False, and nothing queued, where the threads were stopped."""
         while True:

@@ -62,8 +62,9 @@ def test_a_training_in_pieces_leaves_the_same_values(name: str, monkeypatch: pyt
     whole, parted, count = twice(monkeypatch, most_bytes, step, state, *batch)
     assert count >= PIECES
     assert names(parted) == names(whole)
-    assert parted.recorder.warnings == whole.recorder.warnings
+    assert len(parted.recorder.warnings) == len(whole.recorder.warnings)  # they count what rounding made different
     if name in EXACT:
+        assert parted.recorder.warnings == whole.recorder.warnings
         assert [one[0] for one, other in zip(values(whole), values(parted), strict=True) if one != other] == []
     apart = []
     for one, other in zip(whole.writer.tensors, parted.writer.tensors, strict=True):

@@ -94,13 +94,12 @@ class TorchAdapter:
         capture = _Capture(recorder, settings, self._accelerators)
         try:
             capture.open()
-        except BaseException:
-            capture.abandon()
-            raise
-        try:
             yield capture
         finally:
-            capture.close()
+            if capture.is_open:
+                capture.close()
+            else:
+                capture.abandon()
 
 
 class _Capture(TrainingListener):
@@ -168,6 +167,8 @@ class _Capture(TrainingListener):
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
         self._filed: int | None = None
+        self.is_open = False
+        """Whether all of it is put into torch."""
 
     @never_seen
     def open(self) -> None:
@@ -179,6 +180,7 @@ class _Capture(TrainingListener):
             part.attach()
         if self._watched_first:
             self.watch((), self._watched_first)
+        self.is_open = True
 
     def abandon(self) -> str:
         """Leaves torch as it was and files nothing: in a forked process, where what is captured is its parent's, or after a failed `open`."""

@@ -34,8 +34,12 @@ class CallDepth:
             if found != self._set:
                 self._program = found
             wanted = self._program + self._added + calls
-            sys.setrecursionlimit(wanted)
-            self._set = wanted
+            before, self._set = self._set, wanted  # before it is so: Ctrl-C may come between the two
+            try:
+                sys.setrecursionlimit(wanted)
+            except RecursionError:
+                self._set = before
+                raise
             self._added += calls
 
     def remove(self, calls: int) -> None:

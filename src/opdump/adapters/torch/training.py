@@ -135,18 +135,20 @@ class TrainingObserver:
                 "this observer follows the program already; call detach() before attaching it again"
             )
         self._process = os.getpid()
-        self._undo = install(
-            Watch(
-                wrap_call=self._wrap_call,
-                optimizer_begins=self._optimizers.begin,
-                optimizer_ends=self._optimizers.end,
-                backward=self._run_backward,
-                scaler_update=self._update_scaler,
-                remember=self._remember,
-            ),
-            self._loading,
+
+        def own(undo: Callable[[], None]) -> None:
+            self._undo = undo
+
+        watch = Watch(
+            wrap_call=self._wrap_call,
+            optimizer_begins=self._optimizers.begin,
+            optimizer_ends=self._optimizers.end,
+            backward=self._run_backward,
+            scaler_update=self._update_scaler,
+            remember=self._remember,
         )
         try:
+            install(watch, self._loading, own)
             self.listener.step_begins(self.step)
         except BaseException:
             self.detach()

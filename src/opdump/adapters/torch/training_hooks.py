@@ -43,8 +43,9 @@ class Watch:
     remember: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
 
 
-def install(watch: Watch, loading: Loading) -> Callable[[], None]:
-    """Start to call the functions of `watch`, those of checkpoints as soon as `loading` finds them. Returns the function that undoes it.
+def install(watch: Watch, loading: Loading, own: Callable[[Callable[[], None]], None]) -> None:
+    """Start to call the functions of `watch`, those of checkpoints as soon as `loading` finds them. `own` is given the function that undoes it,
+    also a part of it, before anything is done: Ctrl-C may come at any place.
 
     `alive`, a list of one, turns false then: a replacement that somebody else wrapped meanwhile cannot be taken out, and
     does nothing from there on.
@@ -60,20 +61,16 @@ def install(watch: Watch, loading: Loading) -> Callable[[], None]:
         while hooks:
             hooks.pop().remove()
 
-    try:
-        call = nn.Module.__call__
-        replaced.replace(nn.Module, "__call__", functools.wraps(call)(watch.wrap_call(call, alive)))
-        _watch_backward(watch, alive, replaced)
-        loading.when_there("torch.utils.checkpoint", functools.partial(_watch_checkpoints, watch, alive, replaced))
-        for scaler in _classes_with_update(grad_scaler.GradScaler):
-            _watch_scaler(watch, alive, replaced, scaler)
-        before, after = _optimizer_hooks(watch)
-        hooks.append(register_optimizer_step_pre_hook(before))
-        hooks.append(register_optimizer_step_post_hook(after))
-    except BaseException:
-        undo()
-        raise
-    return undo
+    own(undo)
+    call = nn.Module.__call__
+    replaced.replace(nn.Module, "__call__", functools.wraps(call)(watch.wrap_call(call, alive)))
+    _watch_backward(watch, alive, replaced)
+    loading.when_there("torch.utils.checkpoint", functools.partial(_watch_checkpoints, watch, alive, replaced))
+    for scaler in _classes_with_update(grad_scaler.GradScaler):
+        _watch_scaler(watch, alive, replaced, scaler)
+    before, after = _optimizer_hooks(watch)
+    hooks.append(register_optimizer_step_pre_hook(before))
+    hooks.append(register_optimizer_step_post_hook(after))
 
 
 def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> None:

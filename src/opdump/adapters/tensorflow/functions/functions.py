@@ -142,7 +142,8 @@ class FunctionCapture:
         self._abandoned = True
 
     def _take_out(self) -> None:
-        assert self._original is not None, "closed before it was opened"
+        if self._original is None:
+            return  # something stopped the capture before it was put in
         kept = {name: traced.copy for name, traced in self._traced.items() if traced.alone and traced.copy is not None}
         eager_context.Context.call_function = _redirecting(self._original, kept) if kept else self._original
 
