@@ -142,7 +142,7 @@ def _memory() -> npt.NDArray[np.uint8]:
 
 
 def _bytes_of(buffer: Buffer) -> memoryview:
-    return memoryview(buffer).cast("B")  # type: ignore[arg-type]  # numpy arrays are buffers
+    return (buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)).cast("B")
 
 
 def _write_views(descriptor: int, views: list[memoryview]) -> int:
