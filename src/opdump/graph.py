@@ -147,6 +147,15 @@ class GraphBuilder:
         self._nodes[node.op_name] = node
         return True
 
+    def add_with_values(self, node: GraphNode) -> bool:
+        """The same, and the parameters and constants that its inputs name as their sources."""
+        for each in node.inputs:
+            if each.source.startswith(PARAMETER_PREFIX):
+                self.add_parameter(GraphValue(each.source.removeprefix(PARAMETER_PREFIX), each.dtype, each.shape))
+            elif ":" not in each.source and each.source.startswith(CONSTANT_PREFIX):
+                self.add_constant(GraphValue(each.source, each.dtype, each.shape))
+        return self.add(node)
+
     def add_parameter(self, value: GraphValue) -> bool:
         """Add a parameter (its name without `Parameter.`); False where one of that name is there already."""
         return self._parameters.setdefault(value.name, value) is value

@@ -24,6 +24,7 @@ from opdump.adapters.graph_runtime import (
     OperatorSelection,
     RunEmitter,
     StepCount,
+    UniqueNames,
     live_tensor,
 )
 from opdump.adapters.host import HostTensor, NumpyReader
@@ -306,3 +307,13 @@ def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]
     assert graphs[0].recorder.verdict == graphs[1].recorder.verdict
     times = [op.timestamp for op in graphs[0].writer.ops if not op.skip]
     assert times == sorted(set(times))
+
+
+def test_last_components_of_names_are_unique_and_stay_what_they_are() -> None:
+    names = UniqueNames()
+    given = ["a/Conv", "b/Conv", "Conv-op1", "c/Conv", "x/Relu-op0", "y/Relu-op0", "MatMul", "b/Conv"]
+    found = [names.of(name) for name in given]
+    assert found == [
+        "a/Conv", "b/Conv-op1", "Conv-op2", "c/Conv-op3", "x/Relu-op0", "y/Relu-op1", "MatMul", "b/Conv-op1",
+    ]  # fmt: skip
+    assert [names.of(name) for name in given] == found

@@ -184,7 +184,7 @@ def test_a_data_dump_json_dumps_in_its_own_layout(dump: Path, tmp_path: Path) ->
     (tmp_path / "data_dump.json").write_text(json.dumps(sections))
     ended = opdump("infer", "net.onnx", "-c", "data_dump.json", "--repeat", "2", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    (folder,) = dump.glob("rank_0/net/*/0")
+    (folder,) = dump.glob("rank_0/Net/*/0")
     assert len(list(folder.glob("*.npy"))) == 5
     assert "step 0" in ended.stderr
 

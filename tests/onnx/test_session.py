@@ -56,7 +56,7 @@ def test_inputs_come_before_outputs_and_weights_are_inputs() -> None:
         ("C", ""),
     ]
     (op,) = {record.op.op_name: record.op for record in records.values()}.values()
-    assert (op.op_type, op.kernel, op.net_name, op.graph_id, op.step) == ("Add", "ai.onnx::Add", "graph", 1, 0)
+    assert (op.op_type, op.kernel, op.net_name, op.graph_id, op.step) == ("Add", "ai.onnx::Add", "Net", 1, 0)
     assert [op.order for op in recording.writer.ops] == [0, 1, 2]
     stamps = [op.timestamp for op in recording.writer.ops]
     assert stamps == sorted(set(stamps))
@@ -65,9 +65,15 @@ def test_inputs_come_before_outputs_and_weights_are_inputs() -> None:
 def test_a_model_of_a_file_has_the_name_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "ResNet-50.v1.onnx"
     onnx.save_model(chain(), path)
-    recording = Recording(path)
+    recording = Recording(path, {"layout": "acl"})
     recording.run({"x": numbers(3)})
     assert {op.net_name for op in recording.writer.ops} == {"ResNet-50.v1"}
+
+
+def test_in_layouts_of_mindspore_the_net_is_called_as_the_plan_says() -> None:
+    recording = Recording(chain(), {"net_name": "LeNet"})
+    recording.run({"x": numbers(3)})
+    assert {(op.net_name, op.graph_id) for op in recording.writer.ops} == {("LeNet", 1)}
 
 
 @pytest.mark.parametrize("name", ["ResNet-50", "graph"])

@@ -79,9 +79,13 @@ class ModelRecording:
             model, recorder=self.recorder, plan=self.plan, model_id=model_id, **options
         )
         is_operator = options.get("is_single_operator", False)
-        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or not self.plan.layout_facts.by_model)
+        by_model = self.plan.layout_facts.by_model
+        self._loaded[model_id] = _Loaded(session, has_graph_file=is_operator or not by_model)
         if is_operator:
             return session
+        if not by_model:
+            builder = self.recorder.graph(model_id, session.model.name)
+            adapter_module("graph_files").enter_nodes(session, builder)
         self._model_names.update(session.model.names)
         return session
 
@@ -107,7 +111,7 @@ class ModelRecording:
         run_time = getattr(self.writer, "time", None)
         if run_time is None or self.plan.mode.failures_only or not self._may_write():
             return
-        graphs = adapter_module("ge_graph").ge_graphs_of(loaded.session)
+        graphs = adapter_module("graph_files").ge_graphs_of(loaded.session)
         with self.recorder.writing():
             written = write_ge_graph(self.plan.path / run_time, model_id, graphs)
             for name in (written.name, f"{written.name}.json"):

@@ -1,7 +1,8 @@
-"""NamedOperator: an operator of a graph."""
+"""NamedOperator: an operator of a graph; UniqueNames: what the operators of one graph are called in MindSpore's layouts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from opdump.records import Frame, Phase, SkipReason
 
 _VALUE: Final = "Parameter"
+_NUMBER: Final = re.compile(r"-op[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,35 @@ class NamedOperator:
     def own_kernel(self) -> str:
         """What the runtime calls it; nothing of a value that no operator made."""
         return self.kernel or ("" if self.op_type == _VALUE else self.op_type)
+
+
+class UniqueNames:
+    """Full names whose last components are unique in a graph, as those of MindSpore are: its files have nothing else of a name.
+
+    A last component that another name has already gets a number.
+
+    >>> names = UniqueNames()
+    >>> [names.of(name) for name in ("conv1/Conv", "conv2/Conv", "conv2/Relu-op0", "conv3/Relu-op0", "conv2/Conv")]
+    ['conv1/Conv', 'conv2/Conv-op1', 'conv2/Relu-op0', 'conv3/Relu-op1', 'conv2/Conv-op1']
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """The next number to try, by the last component without one."""
+
+    def of(self, name: str) -> str:
+        """What the operator of that name is called: the same whenever it is asked for."""
+        known = self._names.get(name)
+        if known is None:
+            scope, slash, last = name.rpartition("/")
+            stem = _NUMBER.sub("", last)
+            number = self._numbers.get(stem, 1)
+            while last in self._taken:
+                last = f"{stem}-op{number}"
+                number += 1
+            self._numbers[stem] = number
+            self._taken.add(last)
+            known = self._names[name] = f"{scope}{slash}{last}"
+        return known

@@ -38,10 +38,14 @@ class OperatorSelection:
         return self._filter.selects(op_name)
 
     def selects(self, op_name: str, op_type: str, original_names: Iterable[str] = ()) -> bool:
-        """Whether an operator leaves data; `original_names` are operators that it stands for."""
-        if not self._filter.selects(op_name, original_names, self._held) or not self._plan.selects(op_name, op_type):
+        """Whether an operator leaves data; `original_names` are other names that it is found by, those of operators that it stands for."""
+        original_names = tuple(original_names)
+        names = (op_name, *original_names)
+        if not self._filter.selects(op_name, original_names, self._held) or not any(
+            self._plan.selects(name, op_type) for name in names
+        ):
             return False
-        self.matched_kernels.update(self._plan.matching_kernels(op_name, op_type))
+        self.matched_kernels.update(entry for name in names for entry in self._plan.matching_kernels(name, op_type))
         return True
 
     def excluded(self, op_name: str, op_type: str, io: IO) -> frozenset[int]:

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
-from opdump.adapters.graph_runtime import NamedOperator
+from opdump.adapters.graph_runtime import NamedOperator, UniqueNames
 from opdump.adapters.onnxruntime.attributes import arguments_of
 from opdump.records import SkipReason
 
@@ -28,8 +28,8 @@ class ModelNode:
     """One node of the model or of a body of one of its control operators.
 
     `inputs` and `outputs` are names of values by slot, empty where a slot is left out; `reads` are all values from outside
-    that it needs, those of its bodies included. `original_names` are operators of the original model that it stands for, where
-    an optimiser put it in their place. `parent` is the name of the control operator whose body it is in.
+    that it needs, those of its bodies included. `original_names` are what the original model calls it, or the operators there that it
+    stands for, where an optimiser put it in their place. `parent` is the name of the control operator whose body it is in.
     """
 
     operator: NamedOperator
@@ -66,26 +66,27 @@ class ModelNode:
                 yield from node.with_bodies
 
 
-def nodes_of(model: ModelProto, originals: Mapping[str, str] | None = None) -> tuple[ModelNode, ...]:
+def nodes_of(
+    model: ModelProto, originals: Sequence[ModelNode] | None = None, names: UniqueNames | None = None
+) -> tuple[ModelNode, ...]:
     """The nodes in an order in which they can run: that of the file, but for what stands before its inputs.
 
     A node keeps its name where it has one that no node before it has, bodies included; else it is `{op_type}_{number}`, by its
-    number in the file. `originals` says which operator of the original model made a value; None where this is that model.
+    number in the file. `originals` are the nodes of the original model; None where this is that model. With `names` the last
+    components of names are unique too, as some layouts need it.
     """
-    return _Reader(model, originals).read()
-
-
-def producers(nodes: Iterable[ModelNode]) -> dict[str, str]:
-    """The name of the node that makes a value, by the value's name."""
-    return {value: node.name for node in nodes for value in node.outputs if value}
+    return _Reader(model, originals, names).read()
 
 
 class _Reader:
     """Reads one model."""
 
-    def __init__(self, model: ModelProto, originals: Mapping[str, str] | None) -> None:
+    def __init__(self, model: ModelProto, originals: Sequence[ModelNode] | None, names: UniqueNames | None) -> None:
         self._model = model
-        self._originals = originals
+        self._is_original = originals is None
+        self._names = names
+        self._originals = {value: node for node in originals or () for value in node.outputs if value}
+        self._original_names = {node.written_name for node in originals or ()}
         self._versions = {opset.domain: opset.version for opset in model.opset_import}
         self._functions = {(function.domain, function.name): function for function in model.functions}
         self._taken: set[str] = set()
@@ -96,7 +97,7 @@ class _Reader:
 
     def read(self) -> tuple[ModelNode, ...]:
         nodes = self._read_graph(self._model.graph, "")
-        return nodes if self._originals is None else _with_reordered(nodes)
+        return nodes if self._is_original else _with_reordered(nodes)
 
     def _read_graph(self, graph: GraphProto, parent: str) -> tuple[ModelNode, ...]:
         self._constants.update(tensor.name for tensor in graph.initializer)
@@ -106,7 +107,8 @@ class _Reader:
         return in_running_order([self._read_node(node, place, parent) for place, node in enumerate(graph.node)])
 
     def _read_node(self, node: NodeProto, position: int, parent: str) -> ModelNode:
-        name = self._unique_name(node)
+        own_name = self._own_name(node)
+        name = own_name if self._names is None else self._names.of(own_name)
         skip = self._skip_reason(node)
         if skip == "constant":
             self._constants.update(node.output)
@@ -128,16 +130,16 @@ class _Reader:
             written_name=node.name,
             position=position,
             parent=parent,
-            original_names=self._original_names(node),
+            original_names=self._stands_for(node) + ((own_name,) if own_name != name else ()),
             bodies=bodies,
             body_sources=tuple(_own_sources(body) for body in bodies_of(node)),
         )
 
-    def _unique_name(self, node: NodeProto) -> str:
+    def _own_name(self, node: NodeProto) -> str:
         number = self._number
         self._number += 1
         name = node.name
-        if self._originals is not None and name not in self._originals.values():
+        if not self._is_original and name not in self._original_names:
             # The optimiser numbers names that it makes itself, and not the same way every time.
             name = _MADE_UNIQUE.sub("", name)
         if not name or name in self._taken:
@@ -147,12 +149,11 @@ class _Reader:
         self._taken.add(name)
         return name
 
-    def _original_names(self, node: NodeProto) -> tuple[str, ...]:
+    def _stands_for(self, node: NodeProto) -> tuple[str, ...]:
         """The original makers of what the node makes; of what it makes in the order of a device, which its name says."""
-        originals = self._originals or {}
         values = [*node.output, node.name.removesuffix(_DEVICE_ORDER)]
-        found = [originals[value] for value in values if value in originals]
-        return tuple(dict.fromkeys(found))
+        makers = [self._originals[value] for value in values if value in self._originals]
+        return tuple(dict.fromkeys(name for maker in makers for name in (maker.name, *maker.original_names)))
 
     def _skip_reason(self, node: NodeProto) -> SkipReason:
         if node.domain not in ("", "ai.onnx"):

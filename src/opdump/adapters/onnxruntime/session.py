@@ -20,7 +20,7 @@ from typing import Any, Literal
 import onnxruntime
 from onnx import ModelProto
 
-from opdump.adapters.graph_runtime import StepCount
+from opdump.adapters.graph_runtime import StepCount, UniqueNames
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.adapters.onnxruntime.bodies import BodyReplay
 from opdump.adapters.onnxruntime.chunks import chunks_of
@@ -28,7 +28,7 @@ from opdump.adapters.onnxruntime.differences import largest_difference, same_bit
 from opdump.adapters.onnxruntime.failures import FailureSearch
 from opdump.adapters.onnxruntime.hazards import has_half_precision
 from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
-from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, producers
+from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of
 from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
 from opdump.adapters.onnxruntime.recorded_model import RecordedModel
 from opdump.adapters.onnxruntime.run_once import RunOnce
@@ -102,7 +102,7 @@ class OnnxSession:
         self._emitter = NodeEmitter(
             recorder,
             ran,
-            "" if is_single_operator else self.model.name,
+            "" if is_single_operator else self.model.name if plan.layout_facts.by_model else plan.net_name,
             0 if is_single_operator else model_id,
             recorded.choice,
             recorded.within,
@@ -196,13 +196,14 @@ class OnnxSession:
 
     def _what_runs(self) -> tuple[ModelFile, tuple[ModelNode, ...]]:
         """The model that was given, or the optimised one, and its nodes."""
+        names = None if self._plan.layout_facts.by_model else UniqueNames()
+        originals = nodes_of(self.model.proto, names=names)
         if self.level == "disable":
-            return self.model, nodes_of(self.model.proto)
-        originals = producers(nodes_of(self.model.proto))
+            return self.model, originals
         folder = temporary_directory("onnx")
         self._remove_folder = weakref.finalize(self, remove_own, folder)
         ran = optimized(self.model, self.level, folder, self._options, self._providers)
-        return ran, nodes_of(ran.proto, originals)
+        return ran, nodes_of(ran.proto, originals, names)
 
     def _can_run(self, once: RunOnce) -> bool:
         """Whether the rest of the model runs by itself. The notes say what becomes of it."""

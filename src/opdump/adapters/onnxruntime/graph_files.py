@@ -1,4 +1,4 @@
-"""Describes the graphs of a loaded model, for the file that stands beside its dump."""
+"""Describes the graphs of a loaded model for the files that stand beside its dump: those of a device, and those of MindSpore."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, TypeProto
 from opdump.adapters.host.element_types import BY_NUMBER
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, nodes_of
 from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.graph import GraphBuilder, GraphInput, GraphNode, GraphOutput
 from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeOrigin, GeTensor
 
 DATA: Final = "Data"
@@ -29,6 +30,43 @@ def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
     infers from the model; what it cannot infer is -1.
     """
     return _Builder(session).graphs()
+
+
+def enter_nodes(session: OnnxSession, builder: GraphBuilder) -> None:
+    """Adds the nodes that run to a graph for MindSpore's files, each control operator before those of its bodies.
+
+    Shapes are those that ONNX infers from the model; what it cannot infer is -1, or has no type. Inputs of the model have no source:
+    the program gives them.
+    """
+    values = _value_types(session.ran.proto)
+    made = {name: f"Parameter.{name}" for name in session.ran.constants()}
+    _enter(builder, session.nodes, values, made)
+
+
+def _enter(
+    builder: GraphBuilder, nodes: Sequence[ModelNode], values: Mapping[str, GeTensor], around: Mapping[str, str]
+) -> None:
+    sources = {
+        **around,
+        **{value: f"{node.name}:{slot}" for node in nodes for slot, value in enumerate(node.outputs) if value},
+    }
+    for node in nodes:
+        read = [(sources.get(value, ""), values.get(value, GeTensor())) for value in node.inputs]
+        builder.add_with_values(
+            GraphNode(
+                op_name=node.name,
+                op_type=node.op_type,
+                inputs=tuple(GraphInput(source, tensor.dtype, tensor.shape or ()) for source, tensor in read),
+                outputs=tuple(
+                    GraphOutput(tensor.dtype, tensor.shape or ())
+                    for tensor in (values.get(value, GeTensor()) for value in node.outputs)
+                ),
+                attributes=node.operator.arguments,
+                runs_kernel=not node.operator.skip,
+            )
+        )
+        for body, own in zip(node.bodies, node.body_sources, strict=True):
+            _enter(builder, body, values, {**sources, **own})
 
 
 class _Builder:
