@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from opdump.adapters.graph_runtime import (
     live_tensor,
 )
 from opdump.adapters.host import HostTensor, NumpyReader
+from opdump.errors import DumpPathError
 from opdump.plan import DumpPlan
 from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
 from opdump.recorder import OperatorRecorder, Recorder, make_recorder
@@ -76,6 +78,10 @@ class ToyGraph:
 
 def _live(argument: str, array: Array, source: str = "") -> Any:
     return live_tensor(0, argument, HostTensor.of_array(array), source)
+
+
+def _same(tensors: list[HostTensor | str]) -> list[HostTensor | str]:
+    return tensors
 
 
 def _x() -> Array:
@@ -273,7 +279,7 @@ def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]
         together, single = (graph.begin(step, executions=Counter()) for graph in graphs)
         own, others = tensors(), tensors()
         for _ in range(2):
-            together.emit_block(block, own)
+            together.emit_block(block, own.__getitem__, partial(_same, own))
             for each in block.operators:
                 if each.operator.skip:
                     single.skip(each.operator)
@@ -317,3 +323,54 @@ def test_last_components_of_names_are_unique_and_stay_what_they_are() -> None:
         "a/Conv", "b/Conv-op1", "Conv-op2", "c/Conv-op3", "x/Relu-op0", "y/Relu-op1", "MatMul", "b/Conv-op1",
     ]  # fmt: skip
     assert [names.of(name) for name in given] == found
+
+
+@pytest.mark.parametrize("saved_data", ["statistic", "full"])
+def test_a_defect_in_reading_one_operator_of_a_block_loses_that_operator(saved_data: str) -> None:
+    x = np.array([2.0, 8.0], np.float32)
+    block = Block(
+        [
+            BlockOperator(MUL, (BlockSlot(0, "x", "", 0),), (BlockSlot(0, "y", "", 1),)),
+            BlockOperator(SQRT, (BlockSlot(0, "x", "mul:0", 1),), (BlockSlot(0, "y", "", 2),)),
+            BlockOperator(HALVE, (BlockSlot(0, "x", "", 0),), (BlockSlot(0, "y", "", 3),)),
+        ]
+    )
+    arrays = [x, x * 2, np.sqrt(x * 2), x / 2]
+
+    def tensor(place: int) -> HostTensor | str:
+        assert place != 2, "no such tensor"
+        return HostTensor.of_array(arrays[place], stays=True)
+
+    def whole() -> list[HostTensor | str]:
+        return [*map(tensor, range(4))]
+
+    graph = ToyGraph({"saved_data": saved_data})
+    for step in range(2):
+        graph.begin(step, executions=Counter()).emit_block(block, tensor, whole)
+        graph.recorder.end_step(step)
+    recorder = graph.recorder
+    names = [(op.step, op.op_name, op.occurrence) for op in graph.writer.ops if not op.skip]
+    assert names == [(0, "mul", 0), (0, "loop/halve", 0), (1, "mul", 0), (1, "loop/halve", 0)]
+    assert recorder.failure is None
+    assert not recorder.is_over
+    assert recorder.tally.skipped["not observed"] == 2
+    (told,) = recorder.lost.in_words()
+    assert told.startswith(
+        "sqrt: 2 executions not recorded, or not whole: AssertionError: no such tensor at test_graph_runtime.py"
+    )
+
+
+def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
+    graph = ToyGraph()
+    run = graph.begin(0)
+    with run.losing(MUL):
+        raise MemoryError
+    assert graph.recorder.is_over
+    assert "no memory" in str(graph.recorder.failure)
+
+
+def test_a_program_that_is_to_stop_without_its_dump_stops_at_a_defect() -> None:
+    graph = ToyGraph({"on_error": "stop"})
+    run = graph.begin(0)
+    with pytest.raises(DumpPathError, match="defect of opdump"), run.losing(MUL):
+        raise AssertionError("literal")

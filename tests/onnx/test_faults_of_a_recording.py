@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from onnx import ModelProto, helper
 
 import opdump
+from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
 from opdump.commands import main
 from opdump.errors import DumpPathError
 from opdump.onnx.recording import ModelRecording
@@ -123,3 +124,27 @@ def test_with_stop_a_graph_that_cannot_be_written_is_raised(tmp_path: Path) -> N
     recording = _with_a_directory_in_place_of_the_graph(tmp_path, "stop")
     with pytest.raises(DumpPathError, match=r"ge_proto_00001_Build\.txt: cannot be written"):
         recording.run(1, None, FEEDS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_defect_in_reading_one_node_loses_that_node_and_not_the_dump(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = NodeEmitter.live
+
+    def live(emitter: NodeEmitter, slots: Any, tensors: Any) -> Any:
+        assert all(value != "b" for _, _, value, _ in slots), "literal"
+        return real(emitter, slots, tensors)
+
+    monkeypatch.setattr(NodeEmitter, "live", live)
+    recording = ModelRecording(DumpPlan(path=tmp_path, **LAYOUTS[layout]))
+    recording.load(model(), 1)
+    answers = [recording.run(1, None, FEEDS) for _ in range(STEPS)]
+    report = recording.close()
+    np.testing.assert_allclose(answers[-1][0], np.exp(-np.abs(FEEDS["x"])), rtol=1e-6)
+    assert not report.failure
+    assert report.steps == (0, 1, 2)
+    assert report.skipped["not observed"] == 2 * STEPS
+    assert {record.op.op_type for record in opdump.open(tmp_path).tensors(step=2)} == {"Abs"}
+    (told,) = [text for text in report.warnings if "defect" in text]
+    assert "AssertionError: literal" in told

@@ -114,7 +114,7 @@ class Program:
         block = self.blocks[graph][number]
         self.kept += tensors
         if not self.in_columns or not run.takes(block):
-            run.emit_block(block, tensors)
+            run.emit_block(block, tensors.__getitem__, lambda: tensors)
             return
         # The last is given as an object, as are those that numpy does not know.
         places: list[tuple[int, int] | None] = [
@@ -127,7 +127,8 @@ class Program:
         begins = [columns.extend(pointers[:2]), columns.extend(pointers[2:])]
         if number == 0:
             self.recorder.read_ahead(Choice(tensors[:2], [(0, 0), (0, 1)]).of(columns))
-        run.emit_block(block, choice.of(columns, begins, [tensors[place] for place in choice.objects]))
+        chosen = choice.of(columns, begins, [tensors[place] for place in choice.objects])
+        run.emit_block(block, tensors.__getitem__, lambda: chosen)
 
     def step(self, step: int, seed: float = 1.0, trips: int = 3, *, single: bool = True, graphs: int = 1) -> None:
         orders, counts = itertools.count(), [Counter[str]() for _ in range(graphs)]

@@ -1,5 +1,7 @@
 """Whatever fails in opdump itself while a program runs is told once, is no error of the program, and obeys `on_error`.
 
+A defect that one operator meets costs that operator, and nothing else of the dump.
+
 Each part is made to fail once, in the middle of the third step, as it would where memory ends or where it has a defect.
 """
 
@@ -39,6 +41,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "the index": (index_writer.IndexWriter, "write_batch"),
     "handing over a file": (WriterThreads, "put"),
 }
+OF_ONE_OPERATOR = {"naming", "sources of inputs", "sources of outputs", "outputs", "taking"}
 ERRORS = [MemoryError(), KeyError("a defect")]
 STEPS, FAILS = 4, 2
 
@@ -114,13 +117,22 @@ def test_a_training_goes_on_as_it_was_and_the_cause_is_told_once(
     assert report is not None
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told) == 1
-    assert report.failure in told[0]
-    assert type(error).__name__ in report.failure
-    assert ("memory" in report.failure) == isinstance(error, MemoryError)
-    assert report.executed == report.captured + sum(report.skipped.values())
     catalog = opdump.open(tmp_path / "dump")
-    assert not any(run.complete for run in catalog.runs)
-    for step in range(FAILS):
+    is_alone = part in OF_ONE_OPERATOR and not isinstance(error, MemoryError)
+    whole = {*range(STEPS)} - {FAILS} if is_alone else {*range(FAILS)}
+    if is_alone:
+        assert not report.failure
+        (lost,) = [text for text in report.warnings if "KeyError" in text]
+        assert "1 execution not recorded" in lost
+        assert lost.partition(":")[0] in told[0]
+        assert all(run.complete for run in catalog.runs)
+    else:
+        assert report.failure in told[0]
+        assert type(error).__name__ in report.failure
+        assert ("memory" in report.failure) == isinstance(error, MemoryError)
+        assert not any(run.complete for run in catalog.runs)
+    assert report.executed == report.captured + sum(report.skipped.values())
+    for step in whole:
         assert _facts(catalog, step), step
     for record in catalog.tensors():
         assert record.payload is None or record.payload.to_host().size == record.payload.to_host().size
@@ -131,8 +143,10 @@ def test_a_training_goes_on_as_it_was_and_the_cause_is_told_once(
     assert later.report.failure == ""
     again = opdump.open(tmp_path / "next")
     assert not again.problems
-    for step in range(FAILS):
+    for step in whole:
         assert _facts(catalog, step) == _facts(again, step)
+    if is_alone:
+        assert len(_facts(again, FAILS)) - len(_facts(catalog, FAILS)) < 10
 
 
 NOT_ASKED = {("sync", "taking")}
@@ -165,7 +179,8 @@ def test_an_exception_of_the_program_stays_its_own_where_its_dump_fails(
             torch.ones(3, 3) @ torch.ones(2, 2)
         assert torch.ones(2).sum().item() == 2
     assert dump.report is not None
-    assert "a defect" in dump.report.failure
+    assert not dump.report.failure
+    assert any("a defect" in text for text in dump.report.warnings)
 
 
 def _broken(*_: object) -> object:

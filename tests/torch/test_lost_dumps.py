@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 import opdump
+from opdump.adapters.torch.dispatch import CaptureMode
 from opdump.errors import DumpPathError, IncompleteCaptureError
 from opdump.plan import DumpPlan
 
@@ -263,3 +265,35 @@ def test_a_capture_after_a_lost_one_is_whole(tmp_path: Path, monkeypatch: pytest
         _train(steps=2)
     assert dump.report is not None
     assert (dump.report.failure, dump.report.files_lost) == ("", 0)
+
+
+@pytest.mark.parametrize("layout", ["sync", "async bin", "acl"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
+    tmp_path: Path, layout: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _train()
+    name = "_read_inputs" if place == "before" else "_record_outputs"
+    real = getattr(CaptureMode, name)
+
+    def failing(mode: CaptureMode, *arguments: Any) -> Any:
+        assert not any(
+            getattr(each, "op_type", "") == "relu" for each in (arguments[0], getattr(arguments[0], "op", None))
+        ), "literal"
+        return real(mode, *arguments)
+
+    monkeypatch.setattr(CaptureMode, name, failing)
+    with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout])) as dump:
+        losses = _train()
+    assert losses == expected
+    report = dump.report
+    assert report is not None
+    assert not report.failure
+    assert report.steps == (0, 1, 2, 3, 4)
+    (told,) = [text for text in report.warnings if "defect" in text]
+    assert "relu" in told
+    assert "5 executions" in told
+    assert "AssertionError: literal" in told
+    filed = Counter((record.op.op_type, record.op.step) for record in opdump.open(tmp_path).tensors())
+    assert [filed["addmm", step] for step in range(5)] == [8] * 5
+    assert [filed["threshold_backward", step] for step in range(5)] == [filed["threshold_backward", 0]] * 5

@@ -93,6 +93,7 @@ class Recording:
             rank_id=rank_id,
             seconds=time.monotonic() - self._started,
             warnings=(
+                *recorder.lost.in_words(),
                 *recorder.unmatched_kernels(),
                 *recorder.warnings,
                 *_slow_disk(self.sink.seconds_waited),

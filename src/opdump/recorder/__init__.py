@@ -16,7 +16,7 @@ from opdump.recorder.circumstances import Nothing
 from opdump.recorder.failure_recorder import FailureRecorder
 from opdump.recorder.operator_recorder import OperatorRecorder
 from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
-from opdump.recorder.own_errors import beside_the_program, failure_text
+from opdump.recorder.own_errors import beside_the_program, failure_text, whole_beside_the_program
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.tally import GAPS
@@ -41,6 +41,7 @@ __all__ = [
     "beside_the_program",
     "failure_text",
     "make_recorder",
+    "whole_beside_the_program",
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.plan import DumpPlan
-from opdump.recorder.own_errors import told_where_it_stops
+from opdump.recorder.own_errors import lost_where_it_fails, told_where_it_stops
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.recorder.writers import StepWriter, SupportsHistory, SupportsOperatorFiles, SupportsOverflows
@@ -58,24 +58,23 @@ class OperatorRecorder(Recorder):
         return super().takes_blocks and self._mode.files_selected and not (self.keeps_back or self._open)
 
     @told_where_it_stops
-    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
+    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         with self.lock:
             self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])  # a block is of one graph
             self._sort()
-            super().take_block(sequence, step, timestamps, tensors)
+            return super().take_block(sequence, step, timestamps, tensors)
 
-    @told_where_it_stops
-    def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
+    @lost_where_it_fails
+    def _begin_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None) -> None:
         if self.is_over:
-            return op
+            return
         with self.lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
                 self.end_step(op.step, is_part=True)
             self._graphs_ran.add(op.graph_id)
             self._open[id(op)] = self._begins(op, inputs, changes)
-        return op
 
-    @told_where_it_stops
+    @lost_where_it_fails
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
         if self.is_over:
@@ -83,7 +82,7 @@ class OperatorRecorder(Recorder):
         with self.lock:
             self._ran(op, self._open.pop(id(op), []), outputs)
 
-    @told_where_it_stops
+    @lost_where_it_fails
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:

@@ -1,26 +1,33 @@
 """What stops the capture beside its writer: memory that ends while a tensor is copied, a stack of calls that is full, a defect of opdump.
 
-The program itself would go on, so it is told as what stops a writer is, and is no error of the operator that ran.
+The program itself would go on, so it is told as what stops a writer is, and is no error of the operator that ran. A defect costs the operator
+that met it, and the dump goes on; what the system or the disk refuses ends the dump.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from opdump import amounts
 from opdump.errors import DumpPathError, OpdumpError
 from opdump.recorder.capture_time import CaptureClock
 from opdump.sink.failures import reason_of, remedy_for
 
+_LOG = logging.getLogger("opdump")
+_MOST_REASONS: Final = 20
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
 class _Stops(Protocol):
     def stopped(self, error: Exception) -> None: ...
+    def loses(self, what: object, error: Exception) -> None: ...
 
 
 class _StopsInTime(_Stops, Protocol):
@@ -53,14 +60,45 @@ def told_where_it_stops(
     return call
 
 
+def lost_where_it_fails(
+    method: Callable[Concatenate[_Recorder, _Given], _Result],
+) -> Callable[Concatenate[_Recorder, _Given], _Result | None]:
+    """A recorder's method that takes one operator, its first argument, or a part of it. Where a defect stops it, that operator is lost.
+
+    None is given then.
+    """
+
+    @functools.wraps(method)
+    def call(recorder: _Recorder, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
+        try:
+            return method(recorder, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
+            recorder.loses(args[0] if args else None, error)
+        return None
+
+    return call
+
+
 def beside_the_program(
     method: Callable[Concatenate[_Part, _Given], _Result],
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
     """A method of an adapter that runs between the program's own calls, and nothing of the program. None where it was stopped.
 
-    Its error goes to `stopped` of the adapter's `_recorder`, and its time to the `clock` of that.
+    Its error goes to `loses` of the adapter's `_recorder`, with what the method was given first, and its time to the `clock` of that.
     """
+    return _beside(method, lambda part, what, error: part._recorder.loses(what, error))
 
+
+def whole_beside_the_program(
+    method: Callable[Concatenate[_Part, _Given], _Result],
+) -> Callable[Concatenate[_Part, _Given], _Result | None]:
+    """The same of a method that belongs to more than one operator: its error ends the dump."""
+    return _beside(method, lambda part, _, error: part._recorder.stopped(error))
+
+
+def _beside(
+    method: Callable[Concatenate[_Part, _Given], _Result], failed: Callable[[_Part, object, Exception], None]
+) -> Callable[Concatenate[_Part, _Given], _Result | None]:
     @functools.wraps(method)
     def call(part: _Part, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
         clock = part._recorder.clock
@@ -69,12 +107,66 @@ def beside_the_program(
         try:
             return method(part, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
-            part._recorder.stopped(error)
+            failed(part, args[0] if args else None, error)
         finally:
             clock.spent = spent + now() - began
         return None
 
     return call
+
+
+class LostOperators:
+    """The operators that defects of opdump kept from being recorded whole, by what these were. The first of each is logged."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Counter[str]] = {}
+
+    def add(self, what: object, error: Exception) -> None:
+        name, reason = _name_of(what), _defect_text(error)
+        if reason not in self._names:
+            if len(self._names) >= _MOST_REASONS:
+                reason = "further defects"
+            else:
+                _LOG.error("opdump: %s is not recorded, or not whole: %s", name, reason, exc_info=error)
+        self._names.setdefault(reason, Counter())[name] += 1
+
+    def in_words(self) -> list[str]:
+        """One line for each reason."""
+        found = []
+        for reason, names in self._names.items():
+            several = f"; and {len(names) - 1:,} more" if len(names) > 1 else ""
+            found.append(
+                f"{min(names)}{several}: {amounts.count(names.total(), 'execution')} not recorded, or not whole: {reason}; this is a defect of "
+                "opdump, please report it"
+            )
+        return found
+
+
+def _name_of(what: object) -> str:
+    """What a warning calls what was lost: an operator, or what an adapter holds of one."""
+    if isinstance(what, str) and what:
+        return what
+    for each in (what, getattr(what, "op", None), getattr(what, "operator", None)):
+        for name in ("op_name", "kernel", "name"):
+            found = getattr(each, name, None)
+            if isinstance(found, str) and found:
+                return found
+    return "an operator"
+
+
+def _defect_text(error: BaseException) -> str:
+    """A defect as one line: what it is, and the line that met it."""
+    said = next(iter(str(error).splitlines()), "")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    return f"{type(error).__name__}{': ' if said else ''}{said}{where}"
+
+
+def is_defect(error: Exception) -> bool:
+    """Whether an error is a defect of opdump, and nothing that the system, the disk or the program's own settings cause."""
+    return not (isinstance(error, OpdumpError) or is_out_of_memory(error)) and traceback_of(error) is not None
 
 
 def stopped_by(path: Path, error: BaseException) -> DumpPathError:

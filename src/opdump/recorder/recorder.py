@@ -29,7 +29,17 @@ from opdump.recorder.guarded import guarded
 from opdump.recorder.limits import most_held, most_operators
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.loss_spikes import LossSpikes
-from opdump.recorder.own_errors import cut_short, failure_text, once_more, stopped_by, told_where_it_stops, traceback_of
+from opdump.recorder.own_errors import (
+    LostOperators,
+    cut_short,
+    failure_text,
+    is_defect,
+    lost_where_it_fails,
+    once_more,
+    stopped_by,
+    told_where_it_stops,
+    traceback_of,
+)
 from opdump.recorder.snapshots import (
     Live,
     LiveTensor,
@@ -60,6 +70,8 @@ from opdump.verdict import Verdict
 
 _LOG = logging.getLogger("opdump")
 
+_RECENT: Final = 100
+"""Operators that have begun, among which one that was lost is looked for."""
 MOST_NAMES = 100_000
 """Names of operators that are remembered for what nothing matched."""
 
@@ -88,6 +100,9 @@ class Recorder:
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = lambda: None
         """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
+        self.lost: Final = LostOperators()
+        self.when_lost: Callable[[], None] = lambda: None
+        """Called when an operator was lost: what an adapter learned of it does not hold."""
         self.clock: Final = CaptureClock()
         self.bounds: Final = Bounds(plan, self.clock)
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
@@ -184,15 +199,19 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  told as what the writer meets is
             self._failed(error)
 
-    @told_where_it_stops
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
-        """Reads the inputs of an operator that is about to run.
+        """Reads the inputs of an operator that is about to run; its record, which `after_op` is to be given.
 
         `changes` names the arguments that the operator writes into; None where that is not known. A recorder that files few operators
         may read what the operator leaves as it is when it has run.
         """
+        self._begin_op(op, inputs, changes)
+        return op
+
+    @lost_where_it_fails
+    def _begin_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None) -> None:
         if self.is_over:
-            return op
+            return
         self.gather()
         with self.lock:
             if self._ops_in_parts + len(self._ops) >= self._most_ops:
@@ -202,9 +221,8 @@ class Recorder:
                 self._take(op, "input", inputs)
         if self.plan.save_kernel_args:
             self._files.write_arguments(op)
-        return op
 
-    @told_where_it_stops
+    @lost_where_it_fails
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Reads the outputs of an operator that has run."""
         if outputs and self.plan.outputs and not self.is_over:
@@ -218,16 +236,26 @@ class Recorder:
         return self._blocks_of is not None and self._blocks_of.takes_blocks
 
     @told_where_it_stops
-    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> None:
-        """Reads what operators read and wrote that have run one after the other; their slots name tensors by place among `tensors`."""
+    def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
+        """Reads what operators read and wrote that have run one after the other; their slots name tensors by place among `tensors`.
+
+        False where a defect kept it from that, and nothing of them was recorded: they may be handed over one by one.
+        """
         if self.is_over or self._blocks_of is None:
-            return
-        with self.lock:
-            if self._ops_in_parts + len(self._ops) >= self._most_ops:
-                self.end_step(step, is_part=True)
-            facts, rows = self._blocks_of.take_block(tensors)
-            pattern = sequence.pattern(facts)
-            self.add_run(BlockRun(pattern, step, timestamps, rows[pattern.tensor_places]))
+            return True
+        try:
+            with self.lock:
+                if self._ops_in_parts + len(self._ops) >= self._most_ops:
+                    self.end_step(step, is_part=True)
+                facts, rows = self._blocks_of.take_block(tensors)
+                pattern = sequence.pattern(facts)
+                self.add_run(BlockRun(pattern, step, timestamps, rows[pattern.tensor_places]))
+        except Exception as error:
+            if self.plan.on_error == "stop" or not is_defect(error):
+                raise
+            _LOG.debug("opdump: operators are recorded one by one", exc_info=error)
+            return False
+        return True
 
     def add_run(self, run: BlockRun) -> None:
         """Appends operators that ran one after the other; the reader has their summaries."""
@@ -416,6 +444,24 @@ class Recorder:
         if isinstance(error, OpdumpError) and self.failure is not None and self.plan.on_error == "stop":
             raise error  # on its way to the program already
         self._failed(error)
+
+    def loses(self, what: object, error: Exception) -> None:
+        """A defect of opdump has kept `what`, an operator, from being recorded whole: it is counted, and a warning has the reason.
+
+        Where it is none, or the plan wants no dump that lacks something (`on_error`), the dump ends, as in `stopped`.
+        """
+        if self.plan.on_error == "stop" or not is_defect(error):
+            self.stopped(error)
+            return
+        with self.lock:
+            if self.is_over:
+                return
+            self.lost.add(what, error)
+            op = getattr(what, "op", what)
+            # An operator that began is counted as one that ran.
+            if not any(op is each for each in self._ops[-_RECENT:]):
+                self._counted["not observed"] += 1
+        self.when_lost()
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, OpdumpError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
-from opdump.recorder.own_errors import told_where_it_stops
+from opdump.recorder.own_errors import lost_where_it_fails
 from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
 from opdump.records import OpRecord
 
@@ -13,7 +13,7 @@ from opdump.records import OpRecord
 class WatchRecorder(OperatorRecorder):
     """Files looks at memory. Operators that run are counted alone."""
 
-    @told_where_it_stops
+    @lost_where_it_fails
     def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
         if self.is_over:
@@ -25,7 +25,7 @@ class WatchRecorder(OperatorRecorder):
                 entry.skip = entry.skip or "not watched"
             self._enter(op, taken, [None] * len(taken))
 
-    @told_where_it_stops
+    @lost_where_it_fails
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Files what the outputs of a watched operator hold now; `op` is named for it (`WatchedLook`)."""
         if self.is_over:

@@ -246,3 +246,26 @@ def test_donated_arguments_are_given_away_as_without_a_capture() -> None:
             assert given.is_deleted()
             assert answer.unsafe_buffer_pointer() == pointer
     assert len(recording.ops(op_type="jit")) == 3
+
+
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_branch_that_the_program_chooses_while_it_is_traced_is_recorded(*, choice: bool) -> None:
+    def doubled_or_more(value: Any) -> Any:
+        return lax.cond(choice, lambda each, by: each * by, lambda each, by: each + by, value, 2.0)
+
+    def function(value: Any) -> Any:
+        first = doubled_or_more(value)
+        looped = lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, doubled_or_more(s[1])), (0, first))[1]
+        scanned = lax.scan(lambda carry, _: (doubled_or_more(carry), None), looped, None, length=2)[0]
+        return lax.switch(1, [jnp.sin, jnp.cos], scanned)
+
+    x = np.arange(3, dtype=np.float32)
+    with recorded() as recording:
+        answer = jax.jit(function)(x)
+    kind = "mul" if choice else "add"
+    chosen = [op for op in recording.ops(op_type=kind) if recording.array(op).shape == (3,)]
+    np.testing.assert_array_equal(recording.array(chosen[-1]), x * 32 if choice else x + 10)
+    assert len(chosen) == 5
+    np.testing.assert_array_equal(recording.array(recording.ops(op_type="cos")[-1]), answer)
+    assert recording.counts()["sin"] == 0
+    assert recording.recorder.warnings == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from opdump.adapters.graph_runtime import GraphRun
+from opdump.adapters.jax import walk
+from opdump.adapters.jax.capture import Capture
+from opdump.adapters.jax.emission import Emitter
 from tests.jax.capture.recording import recorded
 
 X = np.ones(4, np.float32)
@@ -87,3 +92,61 @@ def test_exception_mode_files_the_call_that_failed() -> None:
         function(X)
     (call,) = recording.ops(op_type="jit")
     np.testing.assert_array_equal(recording.array(call, "input"), X)
+
+
+def _sines(value: Any) -> Any:
+    scaled = jnp.cos(value) * 2
+    carried, _ = jax.lax.scan(lambda carry, _: (jnp.sin(carry), None), scaled, None, length=2)
+    return jnp.tanh(carried).sum()
+
+
+def _fails_for(kind: str, real: Any) -> Any:
+    def failing(*arguments: Any) -> Any:
+        assert all(getattr(each, "op_type", "") != kind for each in arguments), "literal"
+        return real(*arguments)
+
+    return failing
+
+
+@pytest.mark.parametrize("saved_data", ["statistic", "full"])
+@pytest.mark.parametrize("kind", ["cos", "sin", "tanh"])
+@pytest.mark.parametrize("part", ["node", "tensors", "levels"])
+def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
+    part: str, kind: str, saved_data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the twin is traced, where its values are read, and where a body is followed."""
+    if part == "node":
+        monkeypatch.setattr(walk, "_node", _fails_for(kind, walk._node))
+    elif part == "tensors":
+        monkeypatch.setattr(GraphRun, "emit", _fails_for(kind, GraphRun.emit))
+        monkeypatch.setattr(GraphRun, "takes", lambda *_: False)
+    else:
+        monkeypatch.setattr(Emitter, "_part", _raises)
+        kind = "sin"
+    expected = [float(jax.jit(_sines)(X * step)) for step in range(3)]
+    function = jax.jit(_sines)
+    with recorded(saved_data=saved_data) as recording:
+        assert [float(function(X * step)) for step in range(3)] == expected
+    recorder = recording.recorder
+    assert recorder.failure is None
+    assert not recorder.is_over
+    found = Counter(op.op_type for op in recording.ops(graph_id=1))
+    assert found[kind] == 0
+    assert {"cos", "sin", "tanh", "reduce_sum", "jit"} - {kind} <= found.keys()
+    assert found["jit"] == found["reduce_sum"] == 3
+    told = [*recorder.warnings, *recorder.lost.in_words()]
+    assert any("AssertionError: literal" in text for text in told), told
+
+
+def _raises(*_: Any) -> None:
+    raise AssertionError("literal")
+
+
+def test_a_defect_before_the_call_leaves_the_program_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Capture, "_given", _raises)
+    function = jax.jit(_sines)
+    with recorded() as recording:
+        answers = [float(function(X)), float(jnp.sum(X) + 1)]
+    assert answers == [float(jax.jit(_sines)(X)), 5.0]
+    assert recording.recorder.failure is None
+    assert any("_sines" in text for text in recording.recorder.lost.in_words())

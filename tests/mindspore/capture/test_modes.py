@@ -12,6 +12,8 @@ from mindspore import Tensor, nn, ops
 
 from opdump.adapters.program_marks import ProgramMarks
 from opdump.plan.kernel_pattern import KernelPattern
+from opdump.recorder import Recorder
+from opdump.records import OpRecord
 from tests.mindspore.capture.recording import Recording, recorded, tensor
 
 X = tensor(2, 3)
@@ -191,7 +193,8 @@ def test_a_defect_of_the_capture_is_told_and_the_program_goes_on(monkeypatch: py
         monkeypatch.setattr(module, "host_tensor", defect)
         found = ops.sin(X)
     assert np.array_equal(found.asnumpy(), ops.sin(X).asnumpy())
-    assert "a defect" in str(recording.recorder.failure)
+    assert recording.recorder.failure is None
+    assert "ZeroDivisionError: a defect" in recording.recorder.lost.in_words()[0]
 
 
 def test_a_forked_process_records_nothing_and_leaves_the_capture_to_its_parent() -> None:
@@ -218,3 +221,21 @@ def test_a_release_without_dispatch_mode_is_told_once_and_its_steps_are_counted(
     assert "has no MsDispatchMode" in told
     assert recording.ops() == []
     assert recording.clock.step == 1
+
+
+def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Recorder.after_op
+
+    def failing(recorder: Recorder, op: OpRecord, outputs: Any) -> None:
+        assert op.op_type != "ReLU", "literal"
+        real(recorder, op, outputs)
+
+    expected = float(GRADIENT(X)[0])
+    monkeypatch.setattr(Recorder, "after_op", failing)
+    with recorded() as recording:
+        assert float(GRADIENT(X)[0]) == expected
+    assert recording.recorder.failure is None
+    assert f"{SECOND}/BiasAdd-op0" in names(recording)
+    (told,) = recording.recorder.lost.in_words()
+    assert "ReLU" in told
+    assert "AssertionError: literal" in told

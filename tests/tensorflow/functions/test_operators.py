@@ -7,8 +7,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from tests.tensorflow.functions.recording import recorded
 
 
@@ -355,3 +357,30 @@ def test_statistics_alone_are_those_of_the_elements() -> None:
         )
     assert found[0] == found[1]
     assert len(found[0]) > 100
+
+
+@pytest.mark.parametrize("is_function", [True, False])
+def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
+    monkeypatch: pytest.MonkeyPatch, *, is_function: bool
+) -> None:
+    real = GraphRun.emit
+
+    def failing(run: GraphRun, operator: NamedOperator, *arguments: Any) -> None:
+        assert operator.op_type != "Cos", "literal"
+        real(run, operator, *arguments)
+
+    def sines(x: Any) -> Any:
+        return tf.sin(tf.cos(x) * 2.0)
+
+    monkeypatch.setattr(GraphRun, "emit", failing)
+    x = tf.constant([0.5, 1.0])
+    expected = sines(x).numpy()
+    function = tf.function(sines) if is_function else sines
+    with recorded() as recording:
+        assert [function(x).numpy().tolist() for _ in range(2)] == [expected.tolist()] * 2
+    recorder = recording.recorder
+    assert recorder.failure is None
+    assert [len(recording.ops(op_type=kind)) for kind in ("Cos", "Mul", "Sin")] == [0, 2, 2]
+    (told,) = recorder.lost.in_words()
+    assert "Cos" in told
+    assert "AssertionError: literal" in told

@@ -28,10 +28,16 @@ class ArrayBlock:
 
     def emit(self, run: GraphRun, arrays: Sequence[npt.NDArray[Any]], host: Callable[[int], HostTensor | str]) -> None:
         """Hands the operators of a run over; `host` makes an object of an array by its number. Nobody changes the arrays meanwhile."""
-        if run.takes(self._block) and all(array.flags.c_contiguous for array in arrays):
-            run.emit_block(self._block, self._chosen(arrays, host))
-        else:
-            run.emit_block(self._block, [*map(host, range(len(arrays))), *self._texts])
+
+        def tensor(number: int) -> HostTensor | str:
+            return host(number) if number < len(arrays) else self._texts[number - len(arrays)]
+
+        def whole() -> ChosenTensors | list[HostTensor | str]:
+            if all(array.flags.c_contiguous for array in arrays):
+                return self._chosen(arrays, host)
+            return [*map(tensor, range(len(arrays) + len(self._texts)))]
+
+        run.emit_block(self._block, tensor, whole)
 
     def _chosen(self, arrays: Sequence[npt.NDArray[Any]], host: Callable[[int], HostTensor | str]) -> ChosenTensors:
         kinds = [(array.shape, array.dtype) for array in arrays]

@@ -1,7 +1,7 @@
 """Operators of a graph that run one after the other, prepared once: what differs from run to run is their tensors, and little else.
 
 block = Block([BlockOperator(relu, inputs=(BlockSlot(0, "x", "conv:0", 0),), outputs=(BlockSlot(0, "", "", 1),))])
-run.emit_block(block, tensors)       # tensors[0] is what relu read, tensors[1] what it wrote
+run.emit_block(block, tensors.__getitem__, lambda: tensors)     # tensors[0] is what relu read, tensors[1] what it wrote
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ emitter = RunEmitter(recorder)
 run = GraphRun(emitter, "lenet", graph_id=1, step=0, order=itertools.count())
 run.skip(NamedOperator("Const", "scale", skip="constant"))  # listed once, counted in later runs
 run.emit(relu, inputs, outputs)
-run.emit_block(block, tensors)  # many at once
+run.emit_block(block, tensor, tensors)  # many at once
 run.fail(divide, error, inputs, order=2)
 recorder.end_step(0)
 """
@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from opdump.adapters.graph_runtime.block import Block, BlockSlot
@@ -103,37 +104,62 @@ class GraphRun:
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
         self.recorder.after_op(opened, outputs)
 
+    @contextmanager
+    def losing(self, operator: NamedOperator) -> Iterator[None]:
+        """For what is made of an operator before it is handed over: a defect of opdump costs this operator, and not the dump."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever it is, a warning tells it
+            self.recorder.loses(operator, error)
+
     def takes(self, block: Block) -> bool:
         """Whether the recorder takes the block as a whole: then what its runs have in common is done once for all of them."""
         return block.is_known and self.recorder.takes_blocks
 
-    def emit_block(self, block: Block, tensors: Sequence[HostTensor | str] | ChosenTensors) -> None:
-        """Emits the operators of a block; a slot of it names its tensor by the place among these.
+    def emit_block(
+        self,
+        block: Block,
+        tensors: Callable[[int], HostTensor | str],
+        whole: Callable[[], Sequence[HostTensor | str] | ChosenTensors],
+    ) -> None:
+        """Emits the operators of a block; `tensors` gives a tensor by the place under which a slot names it.
 
-        Those of columns may be given where it is taken as a whole.
+        `whole` gives all of them for a block that is taken as a whole. Where that fails the operators are emitted one by one.
         """
-        if isinstance(tensors, ChosenTensors) or self.takes(block):
-            order = self._order
-            sequence = block.sequence(
-                None if order is None else list(islice(order, len(block.operators))),
-                self._executions,
-                self._called_at,
-                net_name=self._net_name,
-                graph_id=self._graph_id,
-                rank_id=self._emitter.rank_id,
-                device_id=self._device_id,
-            )
-            self.recorder.take_block(sequence, self.step, self._emitter.timestamps(len(block.ran)), tensors)
-            self.count_skipped(block.skipped)
+        if self.takes(block) and self._take_block(block, whole):
             return
         for each in block.operators:
             if self.is_over:
                 return
             if each.operator.skip:
                 self.skip(each.operator)
-            else:
+                continue
+            with self.losing(each.operator):
                 self.emit(each.operator, _lives(each.inputs, tensors), _lives(each.outputs, tensors))
         block.is_known = True
+
+    def _take_block(self, block: Block, whole: Callable[[], Sequence[HostTensor | str] | ChosenTensors]) -> bool:
+        """Whether the recorder has taken a block as a whole."""
+        try:
+            found = whole()
+        except Exception:  # noqa: BLE001  met once more where the tensor is read, and told there
+            return False
+        order, before = self._order, dict(self._executions)
+        sequence = block.sequence(
+            None if order is None else list(islice(order, len(block.operators))),
+            self._executions,
+            self._called_at,
+            net_name=self._net_name,
+            graph_id=self._graph_id,
+            rank_id=self._emitter.rank_id,
+            device_id=self._device_id,
+        )
+        if not self.recorder.take_block(sequence, self.step, self._emitter.timestamps(len(block.ran)), found):
+            self._executions.clear()
+            self._executions.update(before)
+            return False
+        self.count_skipped(block.skipped)
+        return True
 
     def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
         """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""
@@ -188,5 +214,5 @@ def live_tensor(
     return (slot, argument, tensor, source, skip or ("opaque" if isinstance(tensor, str) else ""))
 
 
-def _lives(slots: Iterable[BlockSlot], tensors: Sequence[HostTensor | str]) -> list[LiveTensor]:
-    return [live_tensor(slot, argument, tensors[place], source) for slot, argument, source, place in slots]
+def _lives(slots: Iterable[BlockSlot], tensors: Callable[[int], HostTensor | str]) -> list[LiveTensor]:
+    return [live_tensor(slot, argument, tensors(place), source) for slot, argument, source, place in slots]

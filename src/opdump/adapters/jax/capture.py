@@ -96,13 +96,17 @@ class Capture:
 
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
         """The program calls a function: see `Interception`."""
-        with self._lock:
-            self._steps.file()  # of another thread, or around a call that the host makes within one
-            function = self._functions.of(closed, name, donated)
-            self._here.function = function
-            if function.is_programs:
-                self._steps.calls(function)
-            is_wanted = self._steps.is_wanted
+        try:
+            with self._lock:
+                self._steps.file()  # of another thread, or around a call that the host makes within one
+                function = self._functions.of(closed, name, donated)
+                self._here.function = function
+                if function.is_programs:
+                    self._steps.calls(function)
+                is_wanted = self._steps.is_wanted
+        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
+            self._recorder.loses(name, error)
+            return real()
         if not is_wanted or any(getattr(value, "is_deleted", _never)() for value in arguments):
             try:
                 return real()  # JAX refuses what was given away before
@@ -128,11 +132,11 @@ class Capture:
 
     def _compiled_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
         # Neither waits for what it began: the values of the twin are looked at while the program's own function runs.
-        twin = self._twin_of(function)
-        comes_first = twin is not None and twin.count == 1 and not function.callbacks
-        twin_run = self._run_twin(function, arguments) if comes_first else None
-        given = self._given(function, twin_run, arguments)
+        prepared = self._prepared(function, arguments)
         self._file()
+        if prepared is None:
+            return real()
+        comes_first, twin_run, given = prepared
         with self.host_calls.watched(function.callbacks) as calls:
             try:
                 answer = real()
@@ -141,14 +145,14 @@ class Capture:
             except Exception as error:
                 with self._lock:
                     if not (comes_first or function.callbacks):
-                        twin_run = self._run_twin(function, given.again())
+                        twin_run = self._run_twin(function, given)
                     self._emit_failed(function, twin_run, given, error)
                 raise
         with self._lock, no_garbage_collection():
             # Of many values only some are in memory at once; and what the host gave is known now, unless one call of it failed.
             if not comes_first and (met is None or not function.callbacks):
                 self.host_calls.given_again = calls
-                twin_run = self._run_twin(function, given.again())
+                twin_run = self._run_twin(function, given)
             self._emit(function, twin_run, given, answer)
             if calls.left and twin_run is not None:
                 self._warn(
@@ -156,6 +160,19 @@ class Capture:
                     "belong to other calls"
                 )
         return answer
+
+    def _prepared(
+        self, function: Function, arguments: tuple[Any, ...]
+    ) -> tuple[bool, TwinRun | None, Arguments] | None:
+        """Whether the twin runs before the function, the run that has begun then, and the arguments; None where a defect keeps it from that."""
+        try:
+            twin = self._twin_of(function)
+            comes_first = twin is not None and twin.count == 1 and not function.callbacks
+            twin_run = self._run_twin(function, arguments) if comes_first else None
+            return comes_first, twin_run, self._given(function, twin_run, arguments)
+        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
+            self._recorder.loses(function, error)
+            return None
 
     def _given(self, function: Function, twin_run: TwinRun | None, values: Sequence[Any]) -> Arguments:
         """The arguments, as they can be read when the function has run: copied where it takes them away, or read already."""
@@ -192,11 +209,13 @@ class Capture:
                 function.twin = Twin(function.closed, self._selection, sources, self.host_calls.again)
         return None if function.obstacle else function.twin
 
-    def _run_twin(self, function: Function, arguments: Sequence[Any]) -> TwinRun | None:
-        """Begins a run of the twin; None where there is none, or where it fails."""
+    def _run_twin(self, function: Function, arguments: Sequence[Any] | Arguments) -> TwinRun | None:
+        """Begins a run of the twin; None where there is none, or where it fails. `Arguments` are those of a call that has been made."""
         twin = self._twin_of(function)
         try:
-            return None if twin is None else twin.run(arguments)
+            if twin is None:
+                return None
+            return twin.run(arguments.again() if isinstance(arguments, Arguments) else arguments)
         except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
             self._twin_failed(function, error)
             return None
@@ -216,7 +235,11 @@ class Capture:
     def _emit(self, function: Function, twin_run: TwinRun | None, given: Arguments, answer: Any) -> None:
         results, executable = answer[0], answer[1]
         run = self._run_of(function)
-        twin_run = self._emit_inside(function, twin_run, run, given, executable)
+        try:
+            twin_run = self._emit_inside(function, twin_run, run, given, executable)
+        except Exception as defect:  # noqa: BLE001  the call itself is recorded all the same
+            twin_run = None
+            self._recorder.loses(function, defect)
         error = _error_of(results)
         if error is not None:  # the program meets it where it looks at the results
             self._fail(function, run, given, error)
@@ -253,8 +276,8 @@ class Capture:
             emitter.emit(piece)
             count += 1
             del piece
-        for primitive, reason in (function.twin.notes if function.twin is not None else {}).items():
-            self._warn(f"{function.name}: what runs within {primitive} is not shown: {reason}")
+        for note in (function.twin.notes if function.twin is not None else {}).values():
+            self._warn(f"{function.name}: {note}")
         if function.twin is None or count < function.twin.count:
             run.count_skipped({"not observed": len(function.closed.jaxpr.eqns)})
             return None
@@ -351,13 +374,10 @@ class Capture:
     # An operator that the program runs by itself.
 
     def _single_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
-        given = Arguments(
-            arguments,
-            tuple(map(facts_of, arguments)),
-            [aval.dtype for aval in function.closed.in_avals],
-            function.donated,
-        )
+        given = self._given_singly(function, arguments)
         self._file()
+        if given is None:
+            return real()
         try:
             answer = real()
         except Exception as error:
@@ -367,6 +387,11 @@ class Capture:
         with self._lock:
             self._emit_single(function, given, answer[0])
         return answer
+
+    @beside_the_program
+    def _given_singly(self, function: Function, arguments: tuple[Any, ...]) -> Arguments:
+        facts = tuple(map(facts_of, arguments))
+        return Arguments(arguments, facts, [aval.dtype for aval in function.closed.in_avals], function.donated)
 
     @beside_the_program
     def _fail_single(self, function: Function, given: Arguments, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from opdump.adapters.graph_runtime import GraphRun
-from opdump.adapters.host import HostTensor
+from opdump.adapters.host import ChosenTensors, HostTensor
 from opdump.adapters.jax.arguments import Arguments, Tensor
 from opdump.adapters.jax.blocks import Blocks, Prepared
-from opdump.adapters.jax.host import Facts, Memory, host_tensor, memory_of, row_of
+from opdump.adapters.jax.host import Facts, Memory, copied, host_tensor, memory_of, row_of
 from opdump.adapters.jax.schedule import (
     Argument,
     Branches,
@@ -82,7 +83,7 @@ class Values:
         if isinstance(ref, Argument):
             return self.given.arguments.memory(ref.index)
         if isinstance(ref, Constant):
-            return memory_of(np.asarray(self.given.constants[ref.index]))
+            return memory_of(copied(self.given.constants[ref.index]))
         if isinstance(ref, Kept):
             return self.given.kept[ref.number][0]
         if isinstance(ref, Opaque):
@@ -141,17 +142,24 @@ class Emitter:
                 return
             if isinstance(part, Prepared):
                 emit_prepared(part, values, run)
-            elif isinstance(part, Scan):
-                for row in reversed(range(part.length)) if part.reverse else range(part.length):
-                    self._trip(part.body, values, part.taps, row, run)
-            elif isinstance(part, While):
-                self._while(part, values, run)
-            elif isinstance(part, Branches):
-                # As `lax.switch` does with an index that names no branch.
-                which = int(np.clip(values.number(part.index), 0, len(part.levels) - 1))
-                self._trip(part.levels[which], values, part.taps[which], None, run)
-            else:
-                self._shards(part, values, run)
+                continue
+            within = next((each.operator for inner in part.inner for each in inner.each()), None)
+            with run.losing(within) if within is not None else nullcontext():
+                self._part(part, values, run)
+
+    def _part(self, part: Scan | While | Branches | Shards, values: Values, run: GraphRun) -> None:
+        """What ran in the levels of a loop, a branch or shards."""
+        if isinstance(part, Scan):
+            for row in reversed(range(part.length)) if part.reverse else range(part.length):
+                self._trip(part.body, values, part.taps, row, run)
+        elif isinstance(part, While):
+            self._while(part, values, run)
+        elif isinstance(part, Branches):
+            # As `lax.switch` does with an index that names no branch.
+            which = int(np.clip(values.number(part.index), 0, len(part.levels) - 1))
+            self._trip(part.levels[which], values, part.taps[which], None, run)
+        else:
+            self._shards(part, values, run)
 
     def _while(self, entry: While, values: Values, run: GraphRun) -> None:
         trips = values.number(Tap(entry.trips))
@@ -173,23 +181,27 @@ class Emitter:
         pointers = columns.pointers[around.first_tap + inside.taps] + (row or 0) * inside.sizes
         first_tap = columns.extend(pointers)
         tap = partial(_tap_of, around, taps, row)
-        self._level(level, Values(self._given, tap, inside.facts, first_tap, around, row or 0), run)
-        columns.cut(first_tap)
+        try:
+            self._level(level, Values(self._given, tap, inside.facts, first_tap, around, row or 0), run)
+        finally:
+            columns.cut(first_tap)
 
 
 def emit_prepared(part: Prepared, values: Values, run: GraphRun) -> None:
     """The operators of a block."""
-    if not run.takes(part.block):
-        run.emit_block(part.block, [*map(values.tensor, part.refs)])
-        return
     given = values.given.arguments
+
+    def tensor(place: int) -> Tensor:
+        return values.tensor(part.refs[place])
 
     def found() -> tuple[Sequence[Tensor], Sequence[tuple[int, int] | None]]:
         return [*map(values.tensor, part.refs)], [*map(values.place, part.refs)]
 
-    choice = part.choice(given.facts, found)
-    objects = [values.tensor(part.refs[number]) for number in choice.objects]
-    run.emit_block(part.block, choice.of(given.columns, values.begins, objects))
+    def whole() -> ChosenTensors:
+        choice = part.choice(given.facts, found)
+        return choice.of(given.columns, values.begins, [tensor(number) for number in choice.objects])
+
+    run.emit_block(part.block, tensor, whole)
 
 
 def _tap_of(around: Values, taps: Sequence[int], row: int | None, index: int) -> Memory:

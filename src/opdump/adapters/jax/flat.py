@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import jax
 from jax.extend.core import Literal
 
 from opdump.adapters.jax.frames import file_of_function, frames_of, is_library
 from opdump.adapters.jax.names import stack_text
-from opdump.adapters.jax.values import opaque_kind
+from opdump.adapters.jax.values import is_reference, opaque_kind
 from opdump.records import Frame
 
 INLINED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -165,14 +166,42 @@ def inner_jaxpr(equation: Any) -> Any:
     return None
 
 
+def equations_of(jaxpr: Any, around: str) -> Iterator[tuple[str, Any]]:
+    """All equations, with the names of those that each is in."""
+    for equation in jaxpr.eqns:
+        yield around, equation
+        yield from equations_in(equation, around)
+
+
+def equations_in(equation: Any, around: str) -> Iterator[tuple[str, Any]]:
+    """The equations of all jaxprs within an equation."""
+    for jaxpr in jaxprs_in(equation):
+        yield from equations_of(getattr(jaxpr, "jaxpr", jaxpr), f"{around}/{equation.primitive.name}")
+
+
+def jaxprs_in(equation: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation, with the constants of those that have any."""
+    for value in equation.params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(getattr(each, "jaxpr", each), "eqns"):
+                yield each
+
+
+def references_of(closed: Any) -> list[Any]:
+    """The memory of the program (`jax.Ref`) that a jaxpr and those within close over, each once."""
+    found = {id(value): value for value in getattr(closed, "consts", ()) if is_reference(jax.typeof(value))}
+    for equation in getattr(closed, "jaxpr", closed).eqns:
+        for inner in jaxprs_in(equation):
+            found.update({id(value): value for value in references_of(inner)})
+    return list(found.values())
+
+
 def bytes_made(equation: Any) -> int:
     """How much an equation makes, what is within it included. A loop that ends when its condition does counts as one trip."""
     within = 0
-    for value in equation.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            inner: Any = getattr(each, "jaxpr", each)
-            for equation_within in getattr(inner, "eqns", ()):
-                within += bytes_made(equation_within)
+    for inner in jaxprs_in(equation):
+        for equation_within in getattr(inner, "jaxpr", inner).eqns:
+            within += bytes_made(equation_within)
     trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
     return within * int(trips) + sum(_bytes(variable.aval) for variable in equation.outvars)
 

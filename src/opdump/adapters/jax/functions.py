@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from opdump.adapters.jax.arguments import KnownFacts
 from opdump.adapters.jax.blocks import Blocks, Prepared, Reads
-from opdump.adapters.jax.flat import INLINED, inner_jaxpr
+from opdump.adapters.jax.flat import INLINED, equations_in, equations_of, inner_jaxpr, references_of
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.host import Facts
 from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS, callbacks_of
@@ -19,6 +19,10 @@ from opdump.adapters.jax.twin import Twin
 from opdump.adapters.jax.values import is_reference
 from opdump.records import Frame
 
+_SEEN_BY_NO_ONE: Final = frozenset(
+    {"RefEffect", "InternalMutableArrayEffect", "NamedAxisEffect", "NoDCEEffect", "ShapeAssertionEffect", "ErrorEffect"}
+)
+"""Effects by the names of their classes. Whatever else a JAX has, or a package adds, happens once."""
 MOST_FUNCTIONS: Final = 512
 """So many are known at once; a program whose shapes change all the time makes a new one for each."""
 EAGER_GRAPH: Final = 0
@@ -166,7 +170,7 @@ def _paths(name: str) -> Iterator[str]:
 def obstacle_of(function: Function) -> str:
     """Why a function cannot be run twice; empty where it can. Sets what is known of its calls on the host."""
     closed = function.closed
-    equations = [*_equations(closed.jaxpr, "")]
+    equations = [*equations_of(closed.jaxpr, "")]
     calls = [(around, each) for around, each in equations if each.primitive.name in WITH_RESULTS]
     callbacks = callbacks_of(calls)
     if callbacks is None:
@@ -175,24 +179,23 @@ def obstacle_of(function: Function) -> str:
             "and a second run would call it again"
         )
     function.callbacks = callbacks
-    if callbacks and any(is_reference(aval) for aval in closed.in_avals):
+    if callbacks and (references_of(closed) or any(is_reference(aval) for aval in closed.in_avals)):
         return "it calls the program on the host, and writes into arrays of the program (jax.Ref)"
+    for _, each in equations:
+        name = each.primitive.name
+        kinds = {type(effect).__name__ for effect in each.effects if not _may_happen_again(effect)}
+        if kinds and name not in HOST_CALLS and next(equations_in(each, ""), None) is None:
+            return f"{name} has an effect ({', '.join(sorted(kinds))}) that a second run would have once more"
     return ""
 
 
-def _equations(jaxpr: Any, around: str) -> Iterator[tuple[str, Any]]:
-    """All equations, with the names of those that each is in."""
-    for equation in jaxpr.eqns:
-        yield around, equation
-        for value in equation.params.values():
-            for each in value if isinstance(value, tuple | list) else (value,):
-                inner: Any = getattr(each, "jaxpr", each)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner, f"{around}/{equation.primitive.name}")
+def _may_happen_again(effect: Any) -> bool:
+    """Whether a twin may have an effect, too: one on its own memory, or one that nothing outside of a function sees."""
+    return not _SEEN_BY_NO_ONE.isdisjoint(each.__name__ for each in type(effect).__mro__)
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:
-    for _, equation in _equations(jaxpr, ""):
+    for _, equation in equations_of(jaxpr, ""):
         yield equation.primitive.name
 
 

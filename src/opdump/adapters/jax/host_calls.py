@@ -23,8 +23,8 @@ from jax.experimental import io_callback
 
 from opdump.adapters.replacements import Replacements
 
-HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "pure_callback", "io_callback"})
-"""What calls functions of the program on the host."""
+HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "inspect_sharding", "pure_callback", "io_callback"})
+"""What calls functions of the program on the host, when it runs or when it is compiled."""
 WITH_RESULTS: Final = frozenset({"pure_callback", "io_callback"})
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from jax._src import config as jax_config
 
 from opdump.adapters.host import HostTensor
-from opdump.adapters.jax.flat import Piece, Place, flattened
+from opdump.adapters.jax.flat import Piece, Place, flattened, references_of
 from opdump.adapters.jax.host import Facts, Memory, copied, facts_of, memory_of, pointers_of
 from opdump.adapters.jax.names import Names
 from opdump.adapters.jax.schedule import Argument, Branches, Constant, Equation, Kept, Level, Scan, Shards, Tap, While
@@ -127,7 +127,9 @@ class Twin:
             number for number, aval in zip(self._flat.arguments, closed.in_avals, strict=True) if is_reference(aval)
         }
         """Arguments that the function writes into: the twin has its own, which one piece must make."""
-        self._pieces = self._flat.pieces(sys.maxsize if self._refs else MOST_BYTES)
+        self._closed_over = {-1 - place: each for place, each in enumerate(references_of(closed))}
+        """The same that the function, or one within, closes over; their content stands among its values under these numbers."""
+        self._pieces = self._flat.pieces(sys.maxsize if self._refs or self._closed_over else MOST_BYTES)
         self._argument_of = {number: place for place, number in enumerate(self._flat.arguments)}
         self._constant_of = {number: place for place, number in enumerate(self._flat.constants)}
         self._sources = sources
@@ -148,8 +150,11 @@ class Twin:
     def run(self, arguments: Sequence[Any]) -> TwinRun:
         """Begins to compute everything from these arguments, which stay as they are. Errors are those of JAX."""
         values = dict(zip(self._flat.arguments, arguments, strict=True))
+        if any(given is each for given in arguments for each in self._closed_over.values()):
+            raise ValueError("it is given a jax.Ref that it closes over, too")
         with _apart():
             values.update({number: values[number][...] for number in self._refs})
+            values.update({number: each[...] for number, each in self._closed_over.items()})
         return TwinRun(self._begin, values, self.count)
 
     def results(self, run: TwinRun) -> list[Any]:
@@ -163,7 +168,7 @@ class Twin:
 
     def _begin(self, place: int, values: dict[int, Any]) -> PieceRun:
         piece = self._pieces[place]
-        numbers = [number for number in piece.given if number not in self._constant_of]
+        numbers = [*self._closed_over, *(number for number in piece.given if number not in self._constant_of)]
         given = [values[number] for number in numbers]
         with _apart():
             while True:
@@ -190,9 +195,10 @@ class Twin:
             noted: list[tuple[int, dict[int, int], dict[int, int]]] = []
 
             def function(*values: Any) -> list[Any]:
-                taps = Taps()
-                found = self._given(piece, taps, dict(zip(numbers, values, strict=True)))
-                left = walk.piece(piece, found, taps, self._flat.own)
+                taps, by_number = Taps(), dict(zip(numbers, values, strict=True))
+                references = {id(each): new_reference(by_number[number]) for number, each in self._closed_over.items()}
+                found = self._given(piece, taps, by_number, references)
+                left = walk.piece(piece, found, taps, self._flat.own, references)
                 outputs, leaves, kept = self._outputs(left, taps)
                 noted[:] = [(len(taps.values), leaves, kept)]
                 return outputs
@@ -203,12 +209,18 @@ class Twin:
             self.notes.update(walk.notes)
         return self._compiled[key]
 
-    def _given(self, piece: Piece, taps: Taps, values: Mapping[int, Any]) -> dict[int, Made]:
+    def _given(
+        self, piece: Piece, taps: Taps, values: Mapping[int, Any], references: Mapping[int, Any]
+    ) -> dict[int, Made]:
         found = {}
         for number in piece.given:
             if number in self._constant_of:
                 place = self._constant_of[number]
-                found[number] = Made(self.constants[place], f"data-{place}", taps, Constant(place))
+                value = self.constants[place]
+                if id(value) in references:
+                    found[number] = Made(references[id(value)], f"data-{place}", taps)
+                else:
+                    found[number] = Made(value, f"data-{place}", taps, Constant(place))
             elif number in self._argument_of:
                 place = self._argument_of[number]
                 value = new_reference(values[number]) if number in self._refs else values[number]

@@ -68,6 +68,8 @@ class Taps:
 
 def outer(made: Made, inner: Taps) -> Made:
     """A value of the level around a body, as the body reads it."""
+    if made.ref == LITERAL:
+        return Made(made.value, "", inner, LITERAL)
     return Made(made.value, made.source, inner, None, made.after_backward, around=made)
 
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from opdump.adapters.graph_runtime import NamedOperator
-from opdump.adapters.jax.flat import Piece, Place, Read, Step, flattened, joined
+from opdump.adapters.jax.flat import Piece, Place, Read, Step, equations_in, flattened, joined
 from opdump.adapters.jax.frames import frames_of
 from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS
 from opdump.adapters.jax.names import Names, arguments_of, phase_of, scope_of, stack_text
@@ -64,7 +64,7 @@ class Selection(Protocol):
 class Walk:
     """A part of one function, with the names of the function.
 
-    `capacity` is the number of trips of a `while` whose values there is room for. Operators that are not selected are in the level, too. `notes` tells of equations whose inner values could not be had.
+    `capacity` is the number of trips of a `while` whose values there is room for. Operators that are not selected are in the level, too. `notes` tells what is not shown, by the primitives of the equations.
     """
 
     def __init__(
@@ -77,20 +77,30 @@ class Walk:
         self.level = Level()
         self.notes: dict[str, str] = {}
         self._names = names
+        self._references: Mapping[int, Any] = {}
 
-    def piece(self, piece: Piece, given: Mapping[int, Made], taps: Taps, own: Mapping[int, Any]) -> dict[int, Made]:
+    def piece(
+        self,
+        piece: Piece,
+        given: Mapping[int, Made],
+        taps: Taps,
+        own: Mapping[int, Any],
+        references: Mapping[int, Any] | None = None,
+    ) -> dict[int, Made]:
         """Walks through a part of a function, whose operators are in `level` then. To be called while JAX traces.
 
-        `given` has the values that it reads, `own` the constants of jaxprs within. Returns the values that it leaves.
+        `given` has the values that it reads, `own` the constants of jaxprs within. `references` has what stands for each `jax.Ref` of the
+        program that a jaxpr closes over, by its identity. Returns the values that the part leaves.
         """
         self.level = Level()
+        self._references = references or {}
         known = self._walk(piece.steps, given, own, taps, self.level)
         return {number: known[number] for number in piece.leaves}
 
     def _walk(
         self, steps: Sequence[Step], given: Mapping[int, Made], own: Mapping[int, Any], taps: Taps, level: Level
     ) -> dict[int, Made]:
-        known = {number: Made(value, "", taps, None) for number, value in own.items()} | dict(given)
+        known = {number: self._constant(value, taps) for number, value in own.items()} | dict(given)
         for step in steps:
             read = [_read(each, known, taps) for each in step.reads]
             made = self._equation(step.equation, read, taps, level, step.place, step.number)
@@ -111,33 +121,40 @@ class Walk:
             except Exception as error:  # noqa: BLE001  the operator is then one without an inside, and a note says so
                 taps.take_back(before[0])
                 del level.entries[before[1] :]
-                self.notes[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                self.notes[name] = f"what runs within {name} is not shown: {_reason(error)}"
         return self._operator(equation, given, taps, level, place, number)
 
     def _operator(
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
     ) -> list[Made]:
+        name, values = equation.primitive.name, [made.value for made in given]
+        results = self._host_call(equation) if name in WITH_RESULTS else _bind(equation, values)
+        try:
+            return self._listed(equation, given, results, taps, level, place, number)
+        except Exception as error:  # noqa: BLE001  the others are shown, and a note says that this one is not
+            self.notes[name] = f"{name} is not shown: {_reason(error)}"
+            return [Made(value, "", taps) for value in results]
+
+    def _listed(
+        self,
+        equation: Any,
+        given: list[Made],
+        results: Sequence[Any],
+        taps: Taps,
+        level: Level,
+        place: Place,
+        number: int,
+    ) -> list[Made]:
         operator, hlo_name, after = self._named(equation, given, place, number)
-        values = [made.value for made in given]
-        results = self._host_call(equation) if operator.op_type in WITH_RESULTS else _bind(equation, values)
         made = [
             Made(value, f"{operator.op_name}:{slot}", taps, None, after_backward=after)
             for slot, value in enumerate(results)
         ]
         node = _node(operator, given, made)
-        if operator.skip:
-            level.entries.append(Equation(operator, node, hlo_name))
-            return made
         selection = self.selection
-        level.entries.append(
-            Equation(
-                operator,
-                node,
-                hlo_name,
-                _slots(given) if selection.wants_inputs else (),
-                _slots(made) if selection.wants_outputs else (),
-            )
-        )
+        reads = () if operator.skip or not selection.wants_inputs else _slots(given)
+        writes = () if operator.skip or not selection.wants_outputs else _slots(made)
+        level.entries.append(Equation(operator, node, hlo_name, reads, writes))
         return made
 
     def _named(
@@ -288,7 +305,8 @@ class Walk:
 
             results, inner_taps = lax.switch(given[0].value, [partial(padded, which) for which in every])
         indices = tuple(tuple(taps.add(value).index for value in each) for each in inner_taps)
-        level.entries.append(Branches(given[0].wanted(), tuple(levels), indices))
+        index = taps.add(jnp.asarray(given[0].value)) if given[0].ref == LITERAL else given[0].wanted()
+        level.entries.append(Branches(index, tuple(levels), indices))
         return self._results(equation, given, results, taps, level, place, number)
 
     def _shard_map(
@@ -323,8 +341,12 @@ class Walk:
         level.entries.append(Shards(inner_level, rows, math.prod(mesh.shape[name] for name in axes)))
         return self._results(equation, given, results, taps, level, place, number)
 
+    def _constant(self, value: Any, taps: Taps) -> Made:
+        """A value that a jaxpr closes over."""
+        return Made(self._references.get(id(value), value), "", taps, None)
+
     def _closed(self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: Place) -> list[Made]:
-        constants = [Made(value, "", taps, None) for value in closed.consts]
+        constants = [self._constant(value, taps) for value in closed.consts]
         return self._jaxpr(closed.jaxpr, constants, entered, taps, level, place)
 
     def _jaxpr(
@@ -361,12 +383,22 @@ _SPECIAL: Final[Mapping[str, Callable[..., list[Made]]]] = {
 }
 
 
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 def _read(each: Read, known: Mapping[int, Made], taps: Taps) -> Made:
     return known[each] if isinstance(each, int) else Made(each.val, "", taps, LITERAL)
 
 
 def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
-    """Runs the equation on these values, as JAX evaluates a jaxpr. JAX 0.7 and later give no functions beside the parameters."""
+    """Runs the equation on these values, as JAX evaluates a jaxpr. JAX 0.7 and later give no functions beside the parameters.
+
+    Raises ValueError where a function of the program on the host would be called a second time.
+    """
+    for _, within in equations_in(equation, ""):
+        if within.primitive.name in HOST_CALLS:
+            raise ValueError(f"{equation.primitive.name} calls the program on the host ({within.primitive.name})")
     found = equation.primitive.get_bind_params(equation.params)
     functions, parameters = found if isinstance(found, tuple) else ((), found)
     with equation.ctx.manager or nullcontext():

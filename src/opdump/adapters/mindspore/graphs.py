@@ -102,9 +102,15 @@ class GraphPieces:
                 continue
             files.file_new()
             for execution in executions.take():
-                self._emit(executions, execution, failure)
+                self._emit_or_lose(executions, execution, failure)
             for problem in executions.problems:
                 self._warn(str(problem))
+
+    def _emit_or_lose(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
+        try:
+            self._emit(executions, execution, failure)
+        except Exception as error:  # noqa: BLE001  one execution of a graph, of many
+            self._recorder.loses(execution.place.net_name, error)
 
     def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         place, program = execution.place, execution.program
@@ -121,7 +127,7 @@ class GraphPieces:
         if id(program) not in self._blocks:
             self._blocks[id(program)] = (program, block_of(program, selection.selects, selection.excluded))
         block = self._blocks[id(program)][1]
-        run.emit_block(block, execution.tensors)
+        run.emit_block(block, execution.tensors.__getitem__, lambda: execution.tensors)
         left_out = sum(1 for op in program.ops if not selection.selects(op) and not selection.is_value(op))
         run.count_skipped({"not selected": left_out})
         graph = executions.tree.graph(place.graph_id)

@@ -64,15 +64,18 @@ class NodeEmitter:
             if run.is_over:
                 return
             if chosen.skip:
-                if not (chosen.around and self._emit_bodies(run, chosen, tensors)):
-                    _skip(run, chosen.node.with_bodies, chosen.skip)
+                with run.losing(chosen.node.operator):
+                    if not (chosen.around and self._emit_bodies(run, chosen, tensors)):
+                        _skip(run, chosen.node.with_bodies, chosen.skip)
                 continue
             self._emit_node(run, chosen, tensors)
             if isinstance(run.recorder, WatchRecorder) and self._choice.watched:
                 self._emit_watched(run, run.recorder, chosen, tensors, place)
 
     def _emit_node(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> None:
-        run.emit(chosen.node.operator, self.live(chosen.inputs, tensors), self.live(chosen.outputs, tensors))
+        operator = chosen.node.operator
+        with run.losing(operator):
+            run.emit(operator, self.live(chosen.inputs, tensors), self.live(chosen.outputs, tensors))
 
     def _emit_bodies(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> bool:
         """Emits what ran within a control operator; whether that is known."""

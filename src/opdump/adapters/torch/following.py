@@ -48,7 +48,7 @@ from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.recorder import Elements, TensorSnapshot, beside_the_program
+from opdump.recorder import Elements, TensorSnapshot, whole_beside_the_program
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
 
@@ -135,6 +135,7 @@ class Following:
         self.follow: Callable[..., Any] = self._follower.follow
         self.missed: Final = self._follower.missed
         mode.recorder.gather = self.gather
+        mode.recorder.when_lost = self._lost
 
     # Steps
 
@@ -193,7 +194,7 @@ class Following:
     def close(self) -> None:
         """The capture has ended: the follower lets go of this object. An operator may be running."""
         self._set("off")
-        self.recorder.gather = lambda: None
+        self.recorder.gather = self.recorder.when_lost = lambda: None
         self._follower.close()
 
     # Where CaptureMode records
@@ -285,6 +286,13 @@ class Following:
                 self._hand_over()
         self._set("off")
 
+    @not_interrupted
+    @_alone
+    def _lost(self) -> None:
+        """An operator was not recorded: what is learned is no whole step."""
+        if threading.get_ident() == self._owner:
+            self._leave()
+
     def _suspend(self) -> None:
         """Brings everybody who counts operators up to the follower."""
         if not self._follower.is_following:
@@ -339,12 +347,12 @@ class Following:
         assert site is not None, "an operator with a kernel has one"
         self._given[place] = arguments_of(site, self._mode.schema(func), args, kwargs or {})
 
-    @beside_the_program
+    @whole_beside_the_program
     def release(self) -> None:
         """What was kept back belongs to the step that runs."""
         self.recorder.release()
 
-    @beside_the_program
+    @whole_beside_the_program
     @_alone
     def file_elements(self) -> None:
         """What the follower has copied, or found where it lies, is to be filed."""

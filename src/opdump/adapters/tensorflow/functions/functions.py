@@ -51,11 +51,12 @@ def emit_compiled(
         if skip:
             run.skip(operator)
             return
-        run.emit(
-            operator,
-            live_tensors(selection, operator, "input", inputs, signature.input_arg),
-            live_tensors(selection, operator, "output", outputs, signature.output_arg),
-        )
+        with run.losing(operator):
+            run.emit(
+                operator,
+                live_tensors(selection, operator, "input", inputs, signature.input_arg),
+                live_tensors(selection, operator, "output", outputs, signature.output_arg),
+            )
 
 
 CallFunction = Callable[[Any, bytes, list[Any], int], Any]

@@ -96,7 +96,8 @@ class SignatureEmitter:
                     part.emit([each[0] for each in seen if each], run, hosts)
                     continue
             for chosen in part.operators if isinstance(part, _Prepared) else (part,):
-                self._emit_one(chosen, values, run, hosts)
+                with run.losing(chosen.operator):
+                    self._emit_one(chosen, values, run, hosts)
 
     def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
         executions = () if chosen.operator.skip else self._executions(chosen, values)

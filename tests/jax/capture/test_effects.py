@@ -1,0 +1,276 @@
+"""What a function does beside giving results, it does once, recorded or not: memory of the program, calls on the host, effects of packages."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import PartitionSpec
+
+from opdump.adapters.jax.values import new_reference
+from tests.jax.capture.recording import recorded
+
+effects = importlib.import_module("jax._src.effects")
+core = importlib.import_module("jax._src.core")
+
+X = jnp.arange(3.0)
+IS_OLD = jax.__version_info__ < (0, 7)
+
+
+def _plainly(ref: Any) -> Callable[[Any], Any]:
+    def function(value: Any) -> Any:
+        ref[...] = ref[...] * 2 + value
+        return ref[...] + 1
+
+    return function
+
+
+def _in_scan(ref: Any) -> Callable[[Any], Any]:
+    def trip(carry: Any, row: Any) -> Any:
+        ref[...] = ref[...] * 2 + row
+        return carry + ref[...], row
+
+    return lambda value: lax.scan(trip, value, jnp.arange(4.0))[0]
+
+
+def _in_branch(ref: Any) -> Callable[[Any], Any]:
+    def changes(value: Any) -> Any:
+        ref[...] = ref[...] * 2 + 1
+        return value + ref[...]
+
+    return lambda value: lax.cond(value.sum() > 0, changes, lambda each: each, value)
+
+
+def _in_loop(ref: Any) -> Callable[[Any], Any]:
+    def trip(_: Any, carry: Any) -> Any:
+        ref[...] = ref[...] * 2 + 1
+        return carry + ref[...]
+
+    return lambda value: lax.fori_loop(0, 3, trip, value)
+
+
+def _in_inner_function(ref: Any) -> Callable[[Any], Any]:
+    inner = jax.jit(_plainly(ref))
+    return lambda value: inner(value) + inner(value * 3)
+
+
+def _in_scan_of_branches(ref: Any) -> Callable[[Any], Any]:
+    branch = _in_branch(ref)
+
+    def trip(carry: Any, _: Any) -> Any:
+        return branch(carry), None
+
+    return lambda value: lax.scan(trip, value, None, length=2)[0]
+
+
+def _in_shards(ref: Any) -> Callable[[Any], Any]:
+    mesh = jax.make_mesh((1,), ("d",))
+    spec = PartitionSpec()
+    return jax.shard_map(_plainly(ref), mesh=mesh, in_specs=spec, out_specs=spec)
+
+
+CLOSE_OVER = [_plainly, _in_scan, _in_branch, _in_loop, _in_inner_function, _in_scan_of_branches]
+
+
+@pytest.mark.parametrize("shape", [(), (3,)], ids=["number", "vector"])
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["jit", "compiled ahead"])
+@pytest.mark.parametrize("closing", CLOSE_OVER, ids=lambda each: each.__name__)
+def test_memory_that_a_function_closes_over_is_written_once(
+    closing: Callable[[Any], Any], *, is_ahead: bool, shape: tuple[int, ...]
+) -> None:
+    def run(calls: int) -> tuple[Any, Any]:
+        ref, value = new_reference(jnp.ones(shape)), jnp.full(shape, 0.5)
+        function = jax.jit(closing(ref))
+        called = function.lower(value).compile() if is_ahead else function
+        answers = [np.asarray(called(value)) for _ in range(calls)]
+        return answers, np.asarray(ref[...])
+
+    if is_ahead and IS_OLD:
+        with recorded(), pytest.raises(ValueError, match="safe_zip"):
+            run(1)  # JAX 0.6 cannot call it
+        return
+    expected, after = run(3)
+    with recorded() as recording:
+        answers, found = run(3)
+    np.testing.assert_array_equal(found, after)
+    np.testing.assert_array_equal(answers, expected)
+    assert recording.recorder.warnings == []
+    np.testing.assert_array_equal(recording.array(recording.ops(op_type="jit")[-1]), expected[-1])
+
+
+def test_memory_that_shards_close_over_is_written_as_often_as_without_a_dump() -> None:
+    def run() -> Any:
+        ref = new_reference(jnp.ones(3))
+        function = jax.jit(_in_shards(ref))
+        for _ in range(2):
+            function(X)
+        return np.asarray(ref[...])
+
+    try:
+        expected = run()
+    except Exception as error:  # noqa: BLE001  what this JAX refuses, it refuses under capture
+        with recorded(), pytest.raises(type(error)):
+            run()
+        return
+    with recorded():
+        np.testing.assert_array_equal(run(), expected)
+
+
+def test_a_random_key_that_a_function_closes_over_is_recorded_as_its_numbers() -> None:
+    key = jax.random.key(3)
+    function = jax.jit(lambda value: value + jax.random.uniform(key, (3,)))
+    expected = function(X)
+    with recorded() as recording:
+        np.testing.assert_array_equal(function(X), expected)
+    drawn = recording.ops(op_type="random_bits")[0]
+    np.testing.assert_array_equal(recording.array(drawn, "input"), jax.random.key_data(key))
+
+
+NOTED: list[float] = []
+
+
+def _printed(value: Any) -> Any:
+    jax.debug.print("sum {}", value.sum())
+    return value * 2
+
+
+def _printed_in_order(value: Any) -> Any:
+    jax.debug.print("first {}", value.sum(), ordered=True)
+    jax.debug.print("second {}", value.max(), ordered=True)
+    return value * 2
+
+
+def _called_back(value: Any) -> Any:
+    jax.debug.callback(lambda each: NOTED.append(float(each)), value.sum())
+    return value * 2
+
+
+def _told_to_the_host(value: Any) -> Any:
+    io_callback(lambda each: NOTED.append(float(each)), None, value.sum(), ordered=True)
+    return value * 2
+
+
+def _asked_from_the_host(value: Any) -> Any:
+    def host(each: Any) -> Any:
+        NOTED.append(float(each))
+        return np.float32(len(NOTED))
+
+    return value * io_callback(host, jax.ShapeDtypeStruct((), jnp.float32), value.sum())
+
+
+def _printed_in_a_loop(value: Any) -> Any:
+    return lax.fori_loop(0, 2, lambda _, each: _printed(each), value)
+
+
+def _printed_by_a_solver(value: Any) -> Any:
+    def solve(_: Any, each: Any) -> Any:
+        jax.debug.print("solve {}", each.sum())
+        return each / 2
+
+    return lax.custom_linear_solve(lambda each: 2 * each, value, solve)
+
+
+def _seen_where_it_lies(value: Any) -> Any:
+    jax.debug.inspect_array_sharding(value, callback=lambda _: NOTED.append(0.0))
+    return value * 2
+
+
+class _Noting(effects.Effect):  # type: ignore[misc]
+    def __str__(self) -> str:
+        return "Noting"
+
+
+_NOTE = Primitive("note")
+
+
+def _of_a_package(value: Any) -> Any:
+    """With an effect of a class that no JAX has."""
+    return _NOTE.bind(value)
+
+
+def _host_notes(value: Any) -> Any:
+    NOTED.append(float(np.sum(value)))
+    return np.asarray(value)
+
+
+_NOTING = _Noting()
+effects.lowerable_effects.add_type(_Noting)
+_NOTE.def_effectful_abstract_eval(lambda aval: (aval, {_NOTING}))
+mlir.register_lowering(
+    _NOTE,
+    mlir.lower_fun(
+        lambda value: jax.pure_callback(_host_notes, jax.ShapeDtypeStruct(value.shape, value.dtype), value),
+        multiple_results=False,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _printed,
+        _printed_in_order,
+        _called_back,
+        _told_to_the_host,
+        _asked_from_the_host,
+        _printed_in_a_loop,
+        _printed_by_a_solver,
+        _seen_where_it_lies,
+        _of_a_package,
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_an_effect_happens_as_often_as_without_a_dump(
+    function: Callable[[Any], Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> tuple[list[Any], list[float], list[str]]:
+        NOTED.clear()
+        capfd.readouterr()
+        compiled = jax.jit(lambda value: function(value) + 1)
+        answers = [np.asarray(compiled(X + call)) for call in range(2)]
+        jax.effects_barrier()
+        return answers, list(NOTED), sorted(capfd.readouterr().out.splitlines())
+
+    answers, noted, printed = run()
+    with recorded() as recording:
+        again = run()
+    np.testing.assert_array_equal(again[0], answers)
+    assert again[1:] == (noted, printed)
+    assert noted or printed
+    assert len(recording.ops(op_type="jit")) == 2
+
+
+SAFE = {
+    "RefEffect",
+    "ReadEffect",
+    "WriteEffect",
+    "AccumEffect",
+    "JaxprInputEffect",
+    "InternalMutableArrayEffect",
+    "NamedAxisEffect",
+}
+SAFE |= {"NoDCEEffect", "ShapeAssertionEffect", "ErrorEffect"}
+"""A twin has them on its own memory, or nothing outside of a function sees them."""
+OF_THE_HOST = {"IOEffect", "OrderedIOEffect", "DebugEffect", "OrderedDebugEffect"}
+"""Of equations that a twin leaves out, or is given the results of again."""
+REFUSED = {"FfiEffect", "GenericEffect", "BoxEffect", "InOutFeedEffect", "PrintEffect", "_Noting"}
+REFUSED |= {"SingleSideCollectiveEffect", "CommsEffect", "SemaphoreEffect", "DelayEffect"}
+"""Of equations that may happen once only: their functions have no twin."""
+
+
+def test_every_effect_that_jax_knows_has_its_treatment() -> None:
+    def below(kind: type) -> set[str]:
+        return {each for sub in kind.__subclasses__() for each in (sub.__name__, *below(sub))}
+
+    for module in ("callback", "debugging", "ffi", "checkify", "state.types", "export.shape_poly"):
+        importlib.import_module(f"jax._src.{module}")
+    assert below(effects.Effect) <= SAFE | OF_THE_HOST | REFUSED
