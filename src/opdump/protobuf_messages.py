@@ -16,6 +16,15 @@ Enums = Mapping[str, Mapping[str, int]]
 """Names and numbers of enumerations; the first number is the default."""
 
 
+def load_protobuf() -> None:
+    """Imports protobuf now, not with the first message.
+
+    A capture does this before the program goes on: `torch.profiler` with stacks records what an import runs, and keeps the addresses of names that
+    are freed after the import.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: F401
+
+
 def message_classes(
     messages: Mapping[str, Fields],
     *,

@@ -1,12 +1,34 @@
-"""Functions of other packages that are replaced for a while, and put back as they were."""
+"""Functions of other packages that are replaced for a while, and put back as they were.
+
+    replacements.replace(nn.Module, "__call__", watched)
+
+    nn.Module.__call__.__wrapped__            the original function
+    nn.Module.__call__.__code__.co_name       "_wrapped_call_impl", the original's, and not "watched"
+    a frame of it                             has its first argument as `self`
+
+Profilers, debuggers and compilers know a function by its code object, and by the names of its code and of its arguments: the tracer of
+`torch.profiler` takes `self` from every frame whose code is that of `nn.Module.__call__`, and dies where there is none. So a replacement gets
+the names of what it replaces.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, Final
 
 _ABSENT = object()
+_Names = tuple[str, str, str]
+"""The name of a code, its qualified name, and the name of its first argument (empty: not changed)."""
+
+# A code object is hashed by its content, and stays for the life of the process: captures begin and end, and a compiler that was told of a
+# code is to find the same one.
+_RENAMED: Final[dict[tuple[CodeType, str, _Names], CodeType]] = {}
+_TOLD: Final[list[Callable[[CodeType], object]]] = []
 
 
 class Replacements(AbstractContextManager["Replacements"]):
@@ -20,7 +42,11 @@ class Replacements(AbstractContextManager["Replacements"]):
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, replacement: Any) -> None:
-        """Set `owner.name`; an attribute that `owner` only inherits is deleted again at the end."""
+        """Set `owner.name`; an attribute that `owner` only inherits is deleted again at the end.
+
+        A function written in Python gets the names of the one that it replaces, so its code object is another one from here on.
+        """
+        _name_alike(replacement, owner, name)
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT), replacement))
         setattr(owner, name, replacement)
 
@@ -36,3 +62,66 @@ class Replacements(AbstractContextManager["Replacements"]):
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
+
+
+def for_each_replacement(tell: Callable[[CodeType], object]) -> None:
+    """Calls `tell` with the code of every replacement that has been made, and of each one that is made from now on."""
+    if tell not in _TOLD:
+        _TOLD.append(tell)
+    for code in list(_RENAMED.values()):
+        tell(code)
+
+
+def _name_alike(replacement: Any, owner: Any, name: str) -> None:
+    function = _function(replacement)
+    original = inspect.getattr_static(owner, name, None)
+    if not isinstance(function, FunctionType) or original is None:
+        return
+    original = _function(original)
+    if not hasattr(function, "__wrapped__"):
+        functools.update_wrapper(function, original)
+    code = getattr(original, "__code__", None)
+    if isinstance(code, CodeType):
+        names = (code.co_name, _qualified(code), code.co_varnames[0] if code.co_argcount else "")
+    else:
+        is_method = isinstance(owner, type) and function is replacement
+        names = (name, getattr(original, "__qualname__", name), "self" if is_method else "")
+    function.__code__ = _renamed(function.__code__, names)
+
+
+def _function(attribute: Any) -> Any:
+    return getattr(attribute, "__func__", attribute)
+
+
+def _qualified(code: CodeType) -> str:
+    return getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+
+
+def _renamed(code: CodeType, names: _Names) -> CodeType:
+    key = (code, code.co_filename, names)  # code objects of different files may be equal
+    found = _RENAMED.get(key)
+    if found is None:
+        name, qualified, first = names
+        variables = _with_first(code, first)
+        if sys.version_info >= (3, 11):
+            found = code.replace(co_name=name, co_qualname=qualified, **variables)
+        else:
+            found = code.replace(co_name=name, **variables)
+        _RENAMED[key] = found
+        for tell in _TOLD:
+            tell(found)
+    return found
+
+
+def _with_first(code: CodeType, first: str) -> dict[str, Any]:
+    """The names of variables where the first argument is called `first`, and no other one is."""
+    if not (first and code.co_argcount):
+        return {}
+    before = code.co_varnames[0]
+
+    def renamed(names: tuple[str, ...]) -> Iterator[str]:
+        for each in names:
+            yield first if each == before else f"_{each}" if each == first else each
+
+    # An argument that an inner function reads is in both lists, by the same name.
+    return {kind: tuple(renamed(getattr(code, kind))) for kind in ("co_varnames", "co_cellvars", "co_freevars")}

@@ -21,6 +21,7 @@ from opdump.capturing.recording import Recording
 from opdump.capturing.triggers import triggers
 from opdump.interpreter.process_starts import Start, watch_starts
 from opdump.plan import DumpPlan
+from opdump.protobuf_messages import load_protobuf
 
 _LOG = logging.getLogger("opdump")
 
@@ -48,6 +49,7 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
         recording.recorder.wait_for_place(lambda: place.settled(writer))
     parts = CaptureParts(recording, place, options.marks)
     dump = Dump(parts, stack)
+    load_protobuf()
     parts.controller = stack.enter_context(adapter.attach(recording.recorder, options))
     STATE.dump, STATE.parts = dump, parts
     return dump

@@ -8,11 +8,11 @@ The three classes are MindSpore's own, in C++; their methods can be replaced, an
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 from opdump.adapters.mindspore.own_dump import OWN_DUMP
+from opdump.adapters.replacements import Replacements
 
 Ran = Callable[[BaseException | None], None]
 _COMPILING: Final = (("GraphExecutor_", "compile"), ("JitExecutor_", "compile"))
@@ -37,7 +37,7 @@ class Interception:
         self._compiles = compiling
         self._ran = ran
         self._failed = failed
-        self._replaced: list[tuple[type, str, Any]] = []
+        self._replacements = Replacements()
 
     def lacks(self) -> str:
         """The first name that this MindSpore does not have; empty where it has all."""
@@ -53,18 +53,13 @@ class Interception:
             self._replace(owner, name, self._running)
 
     def close(self) -> None:
-        while self._replaced:
-            owner, name, original = self._replaced.pop()
-            setattr(owner, name, original)
+        self._replacements.restore()
 
     def _replace(self, owner_name: str, name: str, wrapping: Callable[[Any], Any]) -> None:
         owner = getattr(self._module, owner_name)
-        original = getattr(owner, name)
-        self._replaced.append((owner, name, original))
-        setattr(owner, name, wrapping(original))
+        self._replacements.replace(owner, name, wrapping(getattr(owner, name)))
 
     def _compiling(self, original: Any) -> Any:
-        @functools.wraps(original)
         def compile_it(executor: Any, *args: Any, **kwargs: Any) -> Any:
             with OWN_DUMP.configured():
                 self._compiles()
@@ -77,7 +72,6 @@ class Interception:
         return compile_it
 
     def _running(self, original: Any) -> Any:
-        @functools.wraps(original)
         def run_it(executor: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 result = original(executor, *args, **kwargs)

@@ -103,8 +103,8 @@ class CallMode(TorchFunctionMode):
             self._return_from_compiled()
             return previous
 
-        never_compile(switching.__code__)
         self._replacements.replace(module_of_evaluation(), SET_EVALUATION, switching)
+        never_compile(switching.__code__)
 
     def detach(self) -> None:
         self._loading.forget()

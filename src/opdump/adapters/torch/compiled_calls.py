@@ -28,6 +28,7 @@ from opdump.adapters.torch.private_names import (
     set_evaluation,
     wrappers_of_compiled,
 )
+from opdump.interpreter.tracebacks import PACKAGE
 
 
 class CompiledCalls:
@@ -44,10 +45,8 @@ class CompiledCalls:
 
         def switching_modes(callback: Any) -> Any:
             caller = sys._getframe(1)
-            if (
-                caller.f_back is not None and caller.f_code.co_name == "switching"
-            ):  # that of `calls`, which stands around this one
-                caller = caller.f_back
+            if caller.f_back is not None and caller.f_code.co_filename.startswith(PACKAGE):
+                caller = caller.f_back  # the replacement that `calls` has put around this one
             if caller.f_code not in wrappers:
                 return original(callback)
             if callable(callback):
@@ -66,8 +65,8 @@ class CompiledCalls:
 
         if run is not None:
             self._replacements.replace(torch.autograd, RUN_BACKWARD, backward)
-        never_compile(switching_modes.__code__)
         self._replacements.replace(module_of_evaluation(), SET_EVALUATION, switching_modes)
+        never_compile(switching_modes.__code__)
 
     def detach(self) -> None:
         self._replacements.restore()

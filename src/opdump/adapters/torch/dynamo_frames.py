@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from opdump.adapters.replacements import for_each_replacement
 from opdump.adapters.torch.private_names import never_compiled
 
 
@@ -34,7 +35,12 @@ def never_compile_package(name: str) -> None:
         # Something else may stand there, such as the None of a module that is not to be imported.
         if f"{module_name}.".startswith(f"{name}.") and isinstance(module, ModuleType):
             for code in _codes_of(module):
-                never_compiled(code, everything_below=False)
+                _never_compile_itself(code)
+    for_each_replacement(_never_compile_itself)
+
+
+def _never_compile_itself(code: CodeType) -> None:
+    never_compiled(code, everything_below=False)
 
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:

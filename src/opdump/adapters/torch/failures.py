@@ -9,7 +9,6 @@ was recorded: a frame of a function that records is among its frames.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
@@ -25,7 +24,7 @@ _RECORDING: set[CodeType] = set()
 
 
 def records_failures(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a function that records every error that passes through it."""
+    """Marks a function that records every error that passes through it. One that replaces another is marked after it has done so."""
     _RECORDING.add(function.__code__)
     return function
 
@@ -52,7 +51,6 @@ class FunctionFailures:
         apply = torch.autograd.Function.__dict__["apply"]  # a method of classes: written in Python, or in C
         record = self._record
 
-        @records_failures
         def watched_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             try:
                 return apply.__get__(None, cls)(*args, **kwargs)
@@ -61,19 +59,18 @@ class FunctionFailures:
                     record(cls.__name__, args, kwargs, error)
                 raise
 
-        replace = self._replacements.replace
-        replace(
-            torch.autograd.Function, "apply", classmethod(functools.wraps(torch.autograd.Function.apply)(watched_apply))
-        )
+        self._replacements.replace(torch.autograd.Function, "apply", classmethod(watched_apply))
+        records_failures(watched_apply)
         function = torch.autograd.function.BackwardCFunction
-        replace(function, "apply", self._backward(function.__dict__["apply"]))
-        boxed = function.__dict__.get("apply_boxed")
-        if boxed is not None:  # newer releases, for functions that ask for a list of their gradients
-            replace(function, "apply_boxed", self._backward(boxed))
+        for name in ("apply", "apply_boxed"):
+            if name in vars(
+                function
+            ):  # newer releases have the second, for functions that ask for a list of their gradients
+                watched = self._backward(vars(function)[name])
+                self._replacements.replace(function, name, watched)
+                records_failures(watched)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @records_failures
-        @functools.wraps(original)
         def watched_backward(node: Any, *args: Any) -> Any:
             # The backward may empty the list while it runs.
             given = tuple(tuple(each) if isinstance(each, list) else each for each in args)

@@ -7,7 +7,6 @@ is not there, and fail. A step that began inside left one on, and would see noth
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -39,7 +38,9 @@ class InferenceBlocks:
             return
         # PyTorch's own guard too: of a block that began before, `with` kept the method that there was then.
         for owner in (torch.inference_mode, inference_guard):
-            self._replacements.replace(owner, "__exit__", _with_keys_matched(owner.__exit__))
+            leave = _with_keys_matched(owner.__exit__)
+            self._replacements.replace(owner, "__exit__", leave)
+            never_compile(leave.__code__)
 
     def detach(self) -> None:
         self._replacements.restore()
@@ -52,8 +53,7 @@ def _with_keys_matched(leave: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _match_keys()
 
-    never_compile(leave_and_match.__code__)
-    return functools.wraps(leave)(leave_and_match)
+    return leave_and_match
 
 
 def _match_keys() -> None:

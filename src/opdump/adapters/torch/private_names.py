@@ -12,8 +12,9 @@ No other file of the adapter uses a private name of PyTorch (tests/torch/test_pr
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -417,6 +418,12 @@ def never_compiled(code: CodeType, *, everything_below: bool) -> None:
         return
     skip, default = _frame_action.SKIP, _frame_action.DEFAULT
     _frame_rule(code, _frame_strategy(skip, skip if everything_below else default))
+
+
+def load_profiler() -> None:
+    """Imports what PyTorch's profiler imports while it records stacks: it keeps addresses of names that are freed after an import."""
+    with suppress(ImportError):  # a release that lacks it imports nothing there
+        importlib.import_module("torch.profiler._cupti_monitor")
 
 
 def module_of_evaluation() -> Any:

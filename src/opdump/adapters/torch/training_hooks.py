@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.loading import Loading
-from opdump.adapters.torch.private_names import RUN_BACKWARD, checkpoint_generator, run_backward
+from opdump.adapters.torch.private_names import RUN_BACKWARD, checkpoint_generator, load_profiler, run_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,9 @@ def install(watch: Watch, loading: Loading, own: Callable[[Callable[[], None]], 
             hooks.pop().remove()
 
     own(undo)
+    load_profiler()
     call = nn.Module.__call__
-    replaced.replace(nn.Module, "__call__", functools.wraps(call)(watch.wrap_call(call, alive)))
+    replaced.replace(nn.Module, "__call__", watch.wrap_call(call, alive))
     _watch_backward(watch, alive, replaced)
     loading.when_there("torch.utils.checkpoint", functools.partial(_watch_checkpoints, watch, alive, replaced))
     for scaler in _classes_with_update(grad_scaler.GradScaler):
@@ -79,7 +80,6 @@ def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> 
     if original is None:
         return
 
-    @functools.wraps(original)
     def run_and_notify(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not alive[0]:
             return original(*args, **kwargs)
@@ -95,7 +95,6 @@ def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) 
     kept = checkpoint_generator()
     apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
 
-    @functools.wraps(kept)
     def generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return kept(watch.remember(function, alive) if alive[0] else function, *args, **kwargs)
 
@@ -110,11 +109,10 @@ def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) 
 def _watch_scaler(watch: Watch, alive: list[bool], replaced: Replacements, scaler: type) -> None:
     original = scaler.__dict__["update"]
 
-    @functools.wraps(original)
-    def update(*args: Any, **kwargs: Any) -> Any:
+    def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not alive[0]:
-            return original(*args, **kwargs)
-        return watch.scaler_update(original, args, kwargs)
+            return original(scaler, *args, **kwargs)
+        return watch.scaler_update(original, (scaler, *args), kwargs)
 
     replaced.replace(scaler, "update", update)
 
