@@ -41,6 +41,11 @@ def differing(
     }
 
 
+def told_of(arguments: Mapping[str, tuple[Any, Any]]) -> str:
+    """Arguments that differ, for people."""
+    return ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items()))
+
+
 def _counted_up(node: Node, name: str, value: Any) -> Any:
     """A dimension as it is counted from the first, where it is counted from the last; anything else as it is."""
     rank = len(node.inputs[0].shape) if 0 in node.inputs else 0
@@ -55,7 +60,11 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return one == other or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=0.0)
+        return (
+            one == other
+            or (math.isnan(one) and math.isnan(other))
+            or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=0.0)
+        )
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

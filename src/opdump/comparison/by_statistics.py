@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing
+from opdump.comparison.arguments import differing, told_of
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
 from opdump.comparison.nodes import Node
 from opdump.comparison.origin_meaning import Meanings
 from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of, odd_inputs
-from opdump.comparison.precision import planted_casts
+from opdump.comparison.other_arguments import OtherArguments, other_arguments
+from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, leaf_name
@@ -40,6 +41,18 @@ class Judged:
     a: Trace
     b: Trace
     alignment: Alignment
+    without_effect: Sequence[OtherArguments] = ()
+    """Operators with other arguments that give the same for the same."""
+
+
+def _with_arguments(found: Sequence[Suspect], told: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects, with operators that have other arguments and give something else for the same: that is beyond doubt, and comes before what
+    runs after it.
+    """
+    new = [each for each in told if all(each.place != other.place for other in found)]
+    first = min((each.b.index for each in found[:1] if each.b is not None), default=-1)
+    before = [each for each in new if each.b is not None and each.b.index < first]
+    return [*before, *found, *(each for each in new if each not in before)]
 
 
 class StatisticsComparison:
@@ -56,17 +69,21 @@ class StatisticsComparison:
         """What speaks against operators, most likely first: of the step before, where it made what now is lost."""
         lost = self._values.lost()
         before, self._before = self._before, None
+        others = list(other_arguments(self.a, self.b, self.alignment))
+        same = tuple(each for each in others if not each.differs)
+        told = [each.suspect() for each in others if each.differs]
         casts = [
             *planted_casts(self.a, self.alignment.b_of, is_b=False),
             *planted_casts(self.b, self.alignment.a_of, is_b=True),
+            *narrowed_results(self.a, self.b, self.alignment),
         ]
         if casts:
-            return Judged(casts, self.a, self.b, self.alignment)
+            return Judged(_with_arguments(casts, told), self.a, self.b, self.alignment, same)
         if before is not None:
             earlier = before._named(before._values.lost_later(lost))
             if earlier:
                 return Judged(earlier, before.a, before.b, before.alignment)
-        return Judged(self._named(lost), self.a, self.b, self.alignment)
+        return Judged(_with_arguments(self._named(lost), told), self.a, self.b, self.alignment, same)
 
     def loses_nothing(self) -> bool:
         """Whether both runs leave the same, so that nothing speaks against an operator. Asked of steps whose operators have no casts alone."""
@@ -180,8 +197,7 @@ class StatisticsComparison:
             return Suspect("operator", one, other, "output", 0, math.inf, what)
         arguments = differing(one, other)
         if arguments:
-            changes = ", ".join(f"{name}: {old} in A, {new} in B" for name, (old, new) in sorted(arguments.items()))
-            return Suspect("argument", one, other, "output", 0, math.inf, changes)
+            return Suspect("argument", one, other, "output", 0, math.inf, told_of(arguments))
         for slot in odd_inputs(one, other):
             record = other.inputs[slot]
             if slot not in other.makers and slot not in one.makers:

@@ -13,6 +13,7 @@ from opdump.comparison.alignment import Alignment, arguments_key
 from opdump.comparison.constants import Constants
 from opdump.comparison.differences import Difference, epsilon_of
 from opdump.comparison.execution import Execution, input_of
+from opdump.comparison.fills import fill_as_infinity
 from opdump.comparison.gradients import LostGradients
 from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Kind, Suspect
@@ -260,8 +261,11 @@ def _outlasts(run: Execution, node: Node, slot: int) -> bool:
 
 
 def fingerprint(values: Array) -> tuple[float, ...]:
-    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits; of what is finite."""
+    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits; of what is finite
+    and no fill of a mask.
+    """
     flat = np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64).reshape(-1)
+    flat = fill_as_infinity(flat)
     finite = flat[np.isfinite(flat)]
     counts = float(flat.size), float(flat.size - finite.size)
     if finite.size == 0:

@@ -8,7 +8,7 @@ last bits, and what moves by that is noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -45,6 +45,9 @@ _TIMES: Final[Mapping[Noise, float]] = {"begin": 2.0**29, "outputs": 64.0}
 """How much farther than in a run with noise something may go. What begins with other last bits of float64 goes 2 ** 29 times as far with other
 last bits of float32, which constants of a program have that are rounded in one and not in the other.
 """
+
+_SHAKEN: Final = 2
+"""So many runs with other last bits show how far rounding goes."""
 
 _Traces = tuple[Trace, Trace]
 
@@ -114,6 +117,53 @@ class _Both:
         )
 
 
+Spreads = Mapping[tuple[int, int], float]
+"""By node and slot: how far rounding moves a tensor, by root mean square."""
+
+
+@dataclass(slots=True)
+class _Own:
+    """One of the programs, `side` of each pair, on its own values: as it is, and with other last bits."""
+
+    side: int
+    most: float
+    """The coarsest rounding that is the programs' choice."""
+    _runs: Sequence[Simulation] = field(init=False)
+    _done: int = 0
+    _failed: bool = False
+
+    def __post_init__(self) -> None:
+        shaken = (Simulation(Shaker("all", seed, self.most)) for seed in range(1, 1 + _SHAKEN))
+        self._runs = [Simulation(), *shaken]
+
+    def spread(self, steps: Sequence[_Step], nodes: AbstractSet[int]) -> Spreads:
+        """How far what these nodes of the last step read and give is moved."""
+        found: dict[tuple[int, int], float] = {}
+        for number in range(self._done, len(steps)):
+            step, is_asked = steps[number], number == len(steps) - 1
+            asked = Asked(frozenset(), step.wanted[self.side], nodes if is_asked else frozenset())
+            plain: Mapping[tuple[int, int], Array] = {}
+            for simulation in self._runs:
+                run = Execution(step.traces[self.side])
+                if self._failed or not simulation.step(run, step.carried[self.side], _own_input, _own_output, asked):
+                    self._failed = True
+                    break
+                values = dict(_values(run, asked.nodes))
+                for place, value in plain.items():
+                    if place in values and values[place].shape == value.shape:
+                        moved = difference(value, values[place]).absolute
+                        found[place] = max(found.get(place, 0.0), moved)
+                plain = plain or values
+        self._done = len(steps)
+        return {} if self._failed else found
+
+
+def _values(run: Execution, nodes: AbstractSet[int]) -> Iterator[tuple[tuple[int, int], Array]]:
+    for index in nodes:
+        yield from (((index, slot), value) for slot, value in run.outputs.get(index, {}).items())
+        yield from (((index, ~slot), value) for slot, value in run.inputs.get(index, {}).items())
+
+
 @dataclass(slots=True)
 class Rehearsal:
     """The steps so far, run in float64 when somebody asks what they come to."""
@@ -130,6 +180,8 @@ class Rehearsal:
             kind: _Both(Simulation(Shaker(kind, 1)), Simulation(Shaker(kind, 2))) for kind in _TIMES
         }
     )
+
+    _own: dict[float, tuple[_Own, _Own]] = field(default_factory=dict)
 
     def then(self, a: Trace, b: Trace, alignment: Alignment, following: Following) -> None:
         """The next step; `following` gives the one after it."""
@@ -170,6 +222,15 @@ class Rehearsal:
             if found is None or same_ends(*found, alignment):
                 return found is not None
         return False
+
+    def spread(self, nodes_a: AbstractSet[int], nodes_b: AbstractSet[int], most: float) -> tuple[Spreads, Spreads]:
+        """How far rounding moves what these nodes of the latest step read and give: each program from its own recorded values, in float64, with
+        and without other last bits of the recorded types, or of types that round by `most`. Inputs have the complement of their slot. Empty
+        where it cannot be found out.
+        """
+        self._follow()
+        one, other = self._own.setdefault(most, (_Own(0, most), _Own(1, most)))
+        return one.spread(self._steps, nodes_a), other.spread(self._steps, nodes_b)
 
     def _with_noise(self, ends: tuple[Ends, Ends], kind: Noise, both: _Both) -> tuple[Ends, Ends] | None:
         moved = both.ends(self._steps)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.comparison.fills import LEAST_FILL, without_fill
 from opdump.kernels import compare_pair
 
 Array = NDArray[Any]
@@ -70,13 +71,19 @@ _WHOLLY: Final = Difference(math.inf, math.inf, math.inf)
 
 
 def difference(one: Array, other: Array) -> Difference:
-    """How far `other` is from `one`. NaN at the same place, and the same infinity, are no difference."""
+    """How far `other` is from `one`. NaN at the same place, the same infinity, and the same fill of a mask are no difference, and add nothing
+    to the size of either.
+    """
     if one.shape != other.shape:
         return _WHOLLY
     one, other = comparable(one), comparable(other)
     found = compare_pair(one, other)
     if not found.different:
         return _NONE
+    if found.peak_a >= LEAST_FILL and found.different < one.size:
+        kept = without_fill(one, other)
+        found = found if kept[0] is one else compare_pair(*kept)
+        one, other = kept
     if one.dtype.kind in "biu" and other.dtype.kind in "biu":
         share = found.different / one.size
         return Difference(share, 1.0, share)

@@ -29,6 +29,7 @@ _WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
         "memory": ("memory was changed behind it", "what it reads"),
         "kernel": ("inputs agree", "output"),
         "precision": ("a narrower type", "its rounding"),
+        "result": ("cause not found", "it"),
     }
 )
 """What is said of a kind, and of what the score is."""
@@ -67,7 +68,16 @@ class Introduced:
     @property
     def headline(self) -> str:
         """The difference in one line."""
-        op, (words, what) = self.op, _WORDS[self.kind]
+        words, what = _WORDS[self.kind]
+        return self._told(f": {words}", what)
+
+    @property
+    def where(self) -> str:
+        """The same of the place, without what is said of its kind."""
+        return self._told("", _WORDS[self.kind][1])
+
+    def _told(self, words: str, what: str) -> str:
+        op = self.op
         score = (
             f", {what} is {self.score:,.0f} times its rounding" if self.score is not None and self.score >= 1 else ""
         )
@@ -77,7 +87,7 @@ class Introduced:
         rank = f" on rank {op.rank_id}" if op.rank_id else ""
         line = f"; {op.line}" if op.line else ""
         name = " ".join(part for part in (f"#{op.order}", f"{op.op_type}{side}", shown_scope(op)) if part)
-        return f"{name} {self.io}.{self.slot}{rank}: {words}{score}{line}"
+        return f"{name} {self.io}.{self.slot}{rank}{words}{score}{line}"
 
 
 def introduced(suspect: Suspect) -> Introduced:

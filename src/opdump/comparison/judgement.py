@@ -28,6 +28,7 @@ from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
+from opdump.comparison.unexplained import unexplained
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import read_step
 from opdump.comparison.window import Neighbour, window
@@ -57,6 +58,8 @@ class Judgement:
     """Steps that have statistics alone."""
     not_run: set[str] = field(default_factory=set)
     """Kernels that could not be run again."""
+    without_effect: list[str] = field(default_factory=list)
+    """Operators that have other arguments and give the same for the same."""
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What of the dumps could not be read."""
@@ -89,7 +92,11 @@ def judge(
         again = None if given is not None else repeats.of(here, there)
         if again is not None:
             before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
-            if before_again.loses_nothing() and leave_as_finite(again[1], again[2]):
+            if (
+                not again[0].has_other_arguments
+                and before_again.loses_nothing()
+                and leave_as_finite(again[1], again[2])
+            ):
                 before_alone = before_again
                 _add_repeated(found, here, RepeatedStep.of(*again))
                 found.steps.append(here)
@@ -118,6 +125,7 @@ def judge(
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
                 found.suspects = judged.suspects or not_finite(trace_a, trace_b, alignment)
+                _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
                 once = None if found.suspects or given is not None else repeats.add(trace_a, trace_b, alignment)
                 if once is None:
                     _add_matches(found, trace_a, trace_b, alignment)
@@ -127,7 +135,11 @@ def judge(
             elif is_bounded(trace_a, trace_b):
                 _add_matches(found, trace_a, trace_b, alignment)
                 bounded = judge_by_bounds(trace_a, trace_b, alignment, bounded)
-                found.suspects = bounded.suspects or not_finite(trace_a, trace_b, alignment)
+                found.suspects = (
+                    bounded.suspects
+                    or not_finite(trace_a, trace_b, alignment)
+                    or unexplained(trace_a, trace_b, alignment)
+                )
                 found.notes += [note for note in bounded.notes if note not in found.notes]
             else:
                 _add_matches(found, trace_a, trace_b, alignment)
@@ -195,10 +207,19 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])
     if not found.suspects:
         found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
+    if not found.suspects:
+        found.suspects = unexplained(comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread)
     found.notes += graphs.notes
+    _note_arguments(found, comparison.found.without_effect)
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
     found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
+
+
+def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
+    """Notes operators whose arguments differ without effect."""
+    new = [each for each in dict.fromkeys(told) if each not in found.without_effect]
+    found.without_effect += new
 
 
 def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
@@ -266,6 +287,10 @@ def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool])
             f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
             + ("" if can_replay() else "; PyTorch is not installed here, and runs operators again: pip install torch")
         )
+    without_effect = list(dict.fromkeys(each for found in judgements for each in found.without_effect))
+    if without_effect:
+        more = f"; and {len(without_effect) - _SHOWN_PROBLEMS:,} more" if len(without_effect) > _SHOWN_PROBLEMS else ""
+        notes.append(f"other arguments, and the same result: {'; '.join(without_effect[:_SHOWN_PROBLEMS])}{more}")
     if alone:
         notes.append(
             f"{len(alone):,} of {steps:,} steps have statistics alone: these were looked for in the other run, and nothing was "

@@ -22,6 +22,8 @@ from opdump.comparison.differences import epsilon_of
 from opdump.comparison.ends_in_parts import Ends, Output, without_parts
 from opdump.comparison.joined_values import joined
 from opdump.comparison.nodes import Node
+from opdump.comparison.other_arguments import does_the_same
+from opdump.comparison.precision import accepted_rounding
 from opdump.comparison.rounding_that_grows import GROWTH, makes_much_of_nothing, single_elements
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.step_rows import inputs_of
@@ -84,9 +86,9 @@ class StepValues:
     """The values of both runs in a step, each held against those of the other."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
-        self._base = max(_BASE, _ROUNDINGS * max(a.rows.usual_rounding, b.rows.usual_rounding))
+        self._alignment: Alignment = alignment
+        self._base: float = _base_of(a, b, alignment, before)
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
-        self._alignment = alignment
         self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
         """Of so many steps before this one, each left something else, if only to the last bits."""
         self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
@@ -125,6 +127,14 @@ class StepValues:
         pieces = joined(records_of(self.a.trace), records_of(self.b.trace), self._base)
         a, b = self._sides(self.a.trace, self.b.trace, *pieces)
         return a.traced(lost_a, unread_a), b.traced(lost_b, unread_b)
+
+
+def _base_of(a: Trace, b: Trace, alignment: Alignment, before: StepValues | None) -> float:
+    """How far rounding moves statistics of two steps."""
+    if before is not None and before._alignment is alignment:
+        return before._base
+    usual = max(a.rows.usual_rounding, b.rows.usual_rounding)
+    return max(_BASE, _ROUNDINGS * min(usual, accepted_rounding(a, b, alignment))) if usual else _BASE
 
 
 def records_of(trace: Trace) -> Iterator[TensorRecord]:
@@ -323,9 +333,11 @@ class _Side:
         if one is not None and after is not None and has_statistics(after):
             distance = apart(record, after)
             if distance is not None:
-                if _is_uniform(record):
-                    return distance, False
-                if differing(one, node) or (distance > self._tolerance(drift) and node.index in self._certain):
+                is_alike = node.index in self._certain or does_the_same(one, node)
+                is_off = distance > self._tolerance(drift) and is_alike
+                if _is_uniform(record) or is_off:
+                    return distance, is_off
+                if differing(one, node):
                     return distance, True
         return self._values.distance(record), False
 
@@ -379,8 +391,15 @@ class _Side:
         return None
 
     def ends(self) -> list[Output]:
-        """What the step leaves."""
-        return self._rows.ends(self._columns.told)
+        """What the step leaves: the last writes to what was there before it, and losses; where nothing is written, all that no operator reads.
+
+        Programs with more or fewer losses have them of parts of a batch.
+        """
+        written, unread = self._rows.written(self._columns.told), self._rows.unread
+        if not written:
+            return unread
+        is_alike = len(unread) == len(self._other.rows.unread)
+        return [*written, *(place for place in unread if is_alike and place[0] in self._matched)]
 
     def leaves_other_bits(self) -> bool:
         """Whether anything that the step leaves is not the very same in the other run, by its statistics."""

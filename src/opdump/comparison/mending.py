@@ -26,6 +26,7 @@ from opdump.comparison.constants import Constants
 from opdump.comparison.differences import same_bits
 from opdump.comparison.ends import end_of, forget_the_rest, of_no_storage, outputs_read, read_as_number
 from opdump.comparison.execution import Execution, draws, recorded, replay
+from opdump.comparison.fills import fill_as_infinity
 from opdump.comparison.goal import Goal
 from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
@@ -430,7 +431,7 @@ def _lasts(run: Execution, node: Node) -> bool:
 
 def _in_order(values: Array) -> tuple[float, ...]:
     """The same for the same elements in the same order alone, whatever the shape."""
-    flat = values.reshape(-1)
+    flat = fill_as_infinity(values.reshape(-1))
     places = np.arange(1, flat.size + 1)
     return (*fingerprint(flat), *fingerprint(flat * np.sin(places)))
 

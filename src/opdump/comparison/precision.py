@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
@@ -40,6 +41,7 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
     by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
+    floats = [_is_narrow(node) for node in trace.nodes if any(epsilon_of(each.dtype) for each in node.outputs.values())]
     for node in casts:
         readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
         beside = [reader for reader in readers if reader.op.phase == node.op.phase]
@@ -49,8 +51,9 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
             why = "is rounded to it and widened again"
         elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in beside if not _widens(reader)):
             why = f"is computed with in it, where most operators like {beside[0].op.op_type} are not"
-        elif _share(by_kind.get("product", [True])) < _MOST:
-            why = "is computed with in it, where most products of matrices are not"
+        elif _share(by_kind.get("product") or floats) < _MOST:
+            what = "products of matrices" if "product" in by_kind else "operators"
+            why = f"is computed with in it, where most {what} are not"
         else:
             continue
         record = next(iter(node.outputs.values()))
@@ -58,6 +61,48 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
         score = epsilon_of(record.dtype) / (epsilon_of(source.dtype) or math.inf)
         what = f"{source.dtype} is cast to {record.dtype} and {why}; the other run has no such cast"
         yield Suspect("precision", None if is_b else node, node if is_b else None, "output", record.slot, score, what)
+
+
+def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:
+    """Operators that are given the same types in both runs, and in one of them give a narrower float than they are given."""
+    for index, here in sorted(alignment.a_of.items()):
+        one, other = a.nodes[here], b.nodes[index]
+        given = [record.dtype for record in one.inputs.values()]
+        if one.op.phase == "backward" or given != [record.dtype for record in other.inputs.values()]:
+            continue
+        widest = max((epsilon_of(each) for each in given), default=0.0)
+        for slot, record in other.outputs.items():
+            before = one.outputs.get(slot)
+            if before is None or not widest or before.dtype == record.dtype:
+                continue
+            epsilons = epsilon_of(before.dtype), epsilon_of(record.dtype)
+            if max(epsilons) > widest >= min(epsilons) > 0:
+                what = f"it gives {before.dtype} in A and {record.dtype} in B, of {', '.join(dict.fromkeys(given))}"
+                yield Suspect("precision", one, other, "output", slot, max(epsilons) / min(epsilons), what)
+                break
+
+
+def accepted_rounding(a: Trace, b: Trace, alignment: Alignment) -> float:
+    """The coarsest rounding that is a choice of the programs, and not of a single operator in one of them."""
+    both = (
+        epsilon_of(record.dtype)
+        for here, there in alignment.b_of.items()
+        for slot, record in a.nodes[here].outputs.items()
+        if slot in b.nodes[there].outputs and b.nodes[there].outputs[slot].dtype == record.dtype
+    )
+    return max(epsilon_of("float32"), _chosen_rounding(a), _chosen_rounding(b), *both)
+
+
+def _chosen_rounding(trace: Trace) -> float:
+    """The rounding of the narrowest type that most products of matrices of a run have, or, where it has none, most of what it gives."""
+    products = [node for node in trace.nodes if _kind(node) == "product"]
+    counts: dict[float, int] = {}
+    for node in products or trace.nodes:
+        epsilon = max((epsilon_of(record.dtype) for record in node.outputs.values()), default=0.0)
+        if epsilon:
+            counts[epsilon] = counts.get(epsilon, 0) + 1
+    most = _MOST * sum(counts.values())
+    return max((each for each, count in counts.items() if count >= most), default=0.0)
 
 
 def _kind(node: Node) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing
 from opdump.comparison.match_file import StepMatches, matches_of
 from opdump.comparison.pairs import Outputs, PairRow, measure, outputs_of
 from opdump.comparison.repeated_traces import Model, RepeatedTrace, StepNumbers, repeated
@@ -41,6 +42,8 @@ class RepeatedPair:
     """Rows of `Trace.columns`, for each pair of outputs in the order of B."""
     always_identical: Places
     """Those of the pairs that have no elements, and are the same."""
+    has_other_arguments: bool
+    """Whether any of the matched operators has other arguments, so that what it gives has to be looked at in each step."""
 
     @property
     def unmatched(self) -> int:
@@ -58,7 +61,9 @@ class RepeatedPair:
         rows = np.array(places, np.intp).reshape(-1, 2)
         empty = [number for number, (_, _, pair) in enumerate(pairs) if 0 in pair.a.shape and 0 in pair.b.shape]
         same = [number for number in empty if measure(pairs[number][2].a, pairs[number][2].b, AddedMetrics()).identical]
-        return cls(a, b, alignment, rows[:, 0], rows[:, 1], np.array(same, np.intp))
+        nodes = ((a.trace.nodes[one], b.trace.nodes[other]) for one, other in alignment.b_of.items())
+        has_others = any(one.op.arguments != other.op.arguments and differing(one, other) for one, other in nodes)
+        return cls(a, b, alignment, rows[:, 0], rows[:, 1], np.array(same, np.intp), has_others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -74,6 +74,8 @@ class Result:
         """The verdict in one line."""
         if not self.introduced:
             return self._without_source
+        if self.introduced[0].kind == "result":
+            return f"DIVERGENT: results differ, cause not found: first difference at {self.introduced[0].where}"
         sources = amounts.count(self.sources, "independent source")
         return f"FIRST DIVERGENCE {self.introduced[0].headline}; {sources}, {self.inherited:,} inherited"
 

@@ -5,6 +5,7 @@ So rounding does not gather in it: what float32 made of gradients that are zero 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -21,13 +22,16 @@ from opdump.comparison.leaves import Leaves
 from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Named
 from opdump.comparison.nodes import Node
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 Given = Callable[[Execution, Node, int], Array | None]
 """What an input or an output of a node holds, in an execution that cannot tell by itself."""
 
-Noise = Literal["begin", "outputs"]
-"""What has other last bits: what a program begins with, or outputs of operators that are not run in float64."""
+Noise = Literal["begin", "outputs", "all"]
+"""What has other last bits: what a program begins with, outputs of operators that are not run in float64, or both and all other outputs, in
+the types that were recorded.
+"""
 
 _DRAWS_ALONE: Final = frozenset(
     {
@@ -51,17 +55,31 @@ _SHAKEN_BITS: Final = 2.0
 class Shaker:
     """Moves the last bits of numbers: how far that goes shows what rounding can do."""
 
-    def __init__(self, kind: Noise, seed: int) -> None:
+    def __init__(self, kind: Noise, seed: int, most: float = math.inf) -> None:
         self._kind = kind
+        self._most = most
+        """Of recorded types that round more coarsely, numbers are moved by so much."""
         self._random = np.random.default_rng(seed)
 
     def begin(self, values: Array) -> Array:
         """What a program begins with, with other last bits of float64."""
         return self._moved(values, _SHAKEN_BITS * epsilon_of("float64")) if self._kind == "begin" else values
 
+    def leaf(self, values: Array, record: TensorRecord) -> Array:
+        """What no operator made, as `begin` has it, or with other last bits of the type that was recorded."""
+        return self.recorded_type(values, record) if self._kind == "all" else self.begin(values)
+
     def output(self, values: Array, epsilon: float) -> Array:
         """The output of an operator that was rounded to `epsilon`, with other last bits."""
-        return self._moved(values, epsilon) if self._kind == "outputs" else values
+        return self._moved(values, min(epsilon, self._most)) if self._kind != "begin" else values
+
+    def recorded_type(self, values: Array, record: TensorRecord) -> Array:
+        """An output that float64 gave, with other last bits of the type that was recorded; whole numbers count or fill."""
+        if self._kind != "all" or values.dtype.kind not in "fc":
+            return values
+        with np.errstate(invalid="ignore"):
+            moved = self._moved(values, min(epsilon_of(record.dtype), self._most))
+            return np.where(values == np.round(values), values, moved)
 
     def _moved(self, values: Array, epsilon: float) -> Array:
         if values.dtype.kind not in "fc":
@@ -141,7 +159,7 @@ class Simulation:
         value = None if before is None else before.seen_as(node.inputs[slot])
         if value is None:
             value = leaf(run, node, slot)
-            value = value if value is None or self.shaker is None else self.shaker.begin(value)
+            value = value if value is None or self.shaker is None else self.shaker.leaf(value, node.inputs[slot])
         return run.look_up(node, slot, value)
 
     def _run_again(self, node: Node, values: dict[int, Array]) -> dict[int, Array] | None:
@@ -149,8 +167,14 @@ class Simulation:
         if done is None:
             return None
         wide = done.dtype == "float64"
+        if self.shaker is None:
+            return dict(done.outputs)
         return {
-            slot: value if wide or self.shaker is None else self.shaker.output(value, epsilon_of(done.dtype))
+            slot: self.shaker.recorded_type(value, node.outputs[slot])
+            if wide and slot in node.outputs
+            else value
+            if wide
+            else self.shaker.output(value, epsilon_of(done.dtype))
             for slot, value in done.outputs.items()
         }
 

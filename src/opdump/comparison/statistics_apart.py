@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from opdump.comparison.fills import is_fill
 from opdump.records import StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
@@ -34,7 +35,14 @@ def numbers_of(record: TensorRecord) -> Numbers:
 
 
 def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
-    """The same of two tensors of so many elements."""
+    """The same of two tensors of so many elements. Where both have the fill of a mask for one end, the other end tells, which is no fill."""
+    for end, other in ((1, 0), (0, 1)):
+        fill, mine, its = before[end], before[other], after[other]
+        if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
+            continue
+        if mine == its:
+            return 0.0
+        return abs(mine - its) / abs(mine) if mine and math.isfinite(its) else math.inf
     worst: float | None = None
     scale: float | None = None
     for place, (a, b) in enumerate(zip(before, after, strict=True)):

@@ -75,12 +75,13 @@ class StepRows:
         return self._partners[2]
 
     def ends(self, told: Bools) -> list[Slot]:
-        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads.
+        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads."""
+        return self.written(told) or self.unread
 
-        `told` says of which rows there are statistics.
-        """
+    def written(self, told: Bools) -> list[Slot]:
+        """The last writes to what was there before the step. `told` says of which rows there are statistics."""
         if self._ends is None or not np.array_equal(self._ends[0], told):
-            self._ends = told, self._written(told) or self.unread
+            self._ends = told, self._written(told)
         return self._ends[1]
 
     def _written(self, told: Bools) -> list[Slot]:

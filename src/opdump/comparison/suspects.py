@@ -21,6 +21,7 @@ Kind = Literal[
     "memory",  # what it reads is not what was written there
     "kernel",  # the same operator gives other results for the same inputs, further off than rounding
     "precision",  # a cast to a narrower type that the rest of the run does not have
+    "result",  # a result of the step differs, and nothing of the above was found: here the runs part
 ]
 
 
@@ -65,6 +66,8 @@ class Sweep:
     """Differences of the programs that made no difference where they stand."""
     permuted: list[str] = field(default_factory=list)
     """Inputs of the program that hold the same elements in another order."""
+    without_effect: list[str] = field(default_factory=list)
+    """Operators of B with other arguments than in A that give the same for the same."""
     not_run: set[str] = field(default_factory=set)
     """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
     reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)

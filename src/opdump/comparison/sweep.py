@@ -16,7 +16,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing, scalars_read
+from opdump.comparison.arguments import differing, scalars_read, told_of
 from opdump.comparison.causes import Causes
 from opdump.comparison.changed_data import data_suspects
 from opdump.comparison.confirmation import Following, Rehearsal
@@ -45,7 +45,7 @@ from opdump.comparison.integrity import Integrity, check_integrity, were_left_al
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.nodes import Node, are_of_two_modes
 from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
-from opdump.comparison.precision import planted_casts
+from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
 from opdump.comparison.remains import remaining
 from opdump.comparison.suspects import Kind, Suspect, Sweep
@@ -121,6 +121,8 @@ class Comparison:
         for trace, matched, is_b in ((self.a, self.alignment.b_of, False), (self.b, self.alignment.a_of, True)):
             for suspect in planted_casts(trace, matched, is_b=is_b):
                 self.found.add(suspect)
+        for suspect in narrowed_results(self.a, self.b, self.alignment):
+            self.found.add(suspect)
         self._confirm()
         self._kernels()
         found, causes, leading = (
@@ -352,8 +354,9 @@ class Comparison:
         elif arguments and not odd:
             # Beyond doubt the programs differ: the least effect counts.
             found = self._effect(one, reference.outputs, actual.outputs)
-            if found is not None or _differ_at_all(reference.outputs, actual.outputs):
-                self._argument(one, other, found, arguments)
+            if found is None and same_inputs(one, other):
+                found = self._recorded_difference(one, other)
+            self._argument(one, other, found, arguments, is_latent=_differ_at_all(reference.outputs, actual.outputs))
             return
         elif self._worst(one, other, reference.outputs, actual.outputs) is None:
             return
@@ -447,14 +450,20 @@ class Comparison:
             self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
 
     def _argument(
-        self, one: Node, other: Node, found: Difference | None, arguments: Mapping[str, tuple[Any, Any]]
+        self,
+        one: Node,
+        other: Node,
+        found: Difference | None,
+        arguments: Mapping[str, tuple[Any, Any]],
+        *,
+        is_latent: bool = True,
     ) -> None:
         record = next(iter(other.outputs.values()))
-        changes = ", ".join(
-            f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items())
-        )
+        changes = told_of(arguments)
         if found is None:
-            self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
+            self.found.without_effect.append(f"{other.op.op_name}: {changes}")
+            if is_latent:
+                self.found.latent.append(Suspect("argument", one, other, "output", record.slot, 0.0, changes))
         else:
             suspect = Suspect("argument", one, other, "output", record.slot, in_roundings(found, record), changes)
             self.found.add(suspect, other)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.statistics_apart import NAMES, numbers_of
+from opdump.comparison.fills import LEAST_FILL
+from opdump.comparison.statistics_apart import NAMES, Numbers, numbers_apart, numbers_of
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
 
@@ -81,9 +82,18 @@ def rows_apart(one: Columns, other: Columns) -> Floats:
         parts[~np.isfinite(distances) | np.isnan(parts)] = np.inf
     parts[same] = 0.0
     found: Floats = parts.max(axis=1, initial=0.0)
+    for row in np.flatnonzero((np.abs(a[:, :2]).max(axis=1, initial=0.0) >= LEAST_FILL) & (found > 0)).tolist():
+        # The fill of a mask may rule all sums: few tensors have one.
+        distance = numbers_apart(_numbers(one, row), _numbers(other, row), int(one.sizes[row]))
+        found[row] = found[row] if distance is None else distance
     found[~both.any(axis=1)] = np.nan
     found[one.sizes != other.sizes] = np.inf
     return found
+
+
+def _numbers(columns: Columns, row: int) -> Numbers:
+    pairs = zip(columns.numbers[row].tolist(), columns.held[row].tolist(), strict=True)
+    return tuple(number if held else None for number, held in pairs)
 
 
 def _scales(columns: Columns, roots: Floats) -> Floats:

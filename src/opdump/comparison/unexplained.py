@@ -1,0 +1,355 @@
+"""Results of a step that differ between the runs though nothing was found that explains it: such a verdict is never benign.
+
+A result is what leaves the step or lasts, and depends on data or parameters: what no operator reads any more, numbers that the program reads, losses,
+and the last writes to what was there before the step. Each is compared as it was recorded. What is further apart than rounding makes it is told with
+the first operator before it at which the runs part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing, told_of
+from opdump.comparison.differences import epsilon_of, same_bits, unshaped_difference
+from opdump.comparison.ends import gradients, read_as_number
+from opdump.comparison.execution import draws, recorded
+from opdump.comparison.nodes import Node
+from opdump.comparison.precision import accepted_rounding
+from opdump.comparison.statistics_apart import apart, same_statistics
+from opdump.comparison.suspects import Kind, Suspect
+from opdump.comparison.trace import Trace, has_elements
+from opdump.op_types.unspecified import unspecified_outputs
+from opdump.records import IO, TensorRecord
+
+Place = tuple[int, int]
+"""A node and the slot of an output."""
+Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
+"""How far rounding moves the outputs of these nodes of A and of B, by root mean square; no type rounds more coarsely than by so much."""
+
+_ROUNDINGS: Final = 100.0
+_NARROW_ROUNDINGS: Final = 16.0
+"""Units of rounding of the coarsest type on the way that come together in a network; of narrow types fewer."""
+_PARTS: Final = 8.0
+"""The first operator whose output is so many units apart is where the runs part."""
+_TIMES_SPREAD: Final = 16.0
+"""A kernel may round so many times worse than each element of its output by itself."""
+
+
+def no_spread(*_: object) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
+    """That of runs whose operators cannot be run again: not known."""
+    return {}, {}
+
+
+def unexplained(a: Trace, b: Trace, alignment: Alignment, spread: Spread = no_spread) -> list[Suspect]:
+    """Where the runs part on the way to the results that differ, if any do; at most one suspect."""
+    return _Unexplained(a, b, alignment, spread).found()
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Two results that are not the same."""
+
+    one: Place
+    other: Place
+    roundings: float
+
+
+class _Unexplained:
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, spread: Spread) -> None:
+        self.a, self.b, self.alignment, self._spread = a, b, alignment, spread
+        self._ways = _Ways(a, b, alignment)
+        self._trains = any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes))
+
+    def found(self) -> list[Suspect]:
+        pairs, alone_a, alone_b = self._pairs()
+        far = [each for each in pairs if self._far(*each)]
+        if self._trains:
+            # A batch in another order: what is trained tells whether that matters.
+            written = set(results(self.b).written)
+            far = [each for each in far if each[1] in written or not self._is_reordered(*each)]
+        if far:
+            spread_a, spread_b = self._spread(
+                {one for (one, _), _ in far}, {other for _, (other, _) in far}, self._ways.most
+            )
+            far = [
+                each
+                for each in far
+                if not self._is_spread(*each, max(spread_a.get(each[0], 0.0), spread_b.get(each[1], 0.0)))
+            ]
+        if far:
+            return [self._parting(*min(far, key=lambda each: each[1]))]
+        if alone_a and alone_b:
+            return [self._parting(alone_a[0], alone_b[0])]
+        return []
+
+    def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
+        """The results that belong together, and those of either run that the other has nowhere among its own."""
+        results_a, results_b = results(self.a), results(self.b)
+        if self._trains and len(results_a.given) != len(results_b.given):
+            # Losses of parts of a batch; what is trained tells.
+            results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
+        pairs: list[tuple[Place, Place]] = []
+        left_b = dict.fromkeys(results_b.all())
+        alone_a: list[Place] = []
+        for place in results_a.all():
+            there = self.alignment.b_of.get(place[0])
+            if there is not None and (there, place[1]) in left_b:
+                pairs.append((place, (there, place[1])))
+                del left_b[there, place[1]]
+            else:
+                alone_a.append(place)
+        if self._trains:
+            return pairs, [], []  # what is trained tells; programs keep states and gradients of their own
+        alone_b = list(left_b)
+        for place in list(alone_a):
+            near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
+            if near is not None and not self._far(place, near):
+                alone_a.remove(place)
+                alone_b.remove(near)
+        for place in list(alone_a):
+            near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
+            if near is not None and math.isfinite(self._distance(place, near)):
+                pairs.append((place, near))
+                alone_a.remove(place)
+                alone_b.remove(near)
+        return pairs, alone_a, alone_b
+
+    def _records(self, one: Place, other: Place) -> tuple[TensorRecord, TensorRecord]:
+        return record_at(self.a, one), record_at(self.b, other)
+
+    def _distance(self, one: Place, other: Place) -> float:
+        found = distance(*self._records(one, other))
+        return math.inf if found is None else found
+
+    def _far(self, one: Place, other: Place) -> bool:
+        """Whether two results are further apart than rounding gets that comes together."""
+        records = self._records(one, other)
+        found = distance(*records)
+        if not found:
+            return False
+        epsilon = self._ways.epsilon(one, other)
+        if not epsilon:
+            return True
+        return found > self._most_of(epsilon)
+
+    def _is_reordered(self, one: Place, other: Place) -> bool:
+        """Whether two results are near when the elements of each are put in order."""
+        first, second = (recorded(record) for record in self._records(one, other))
+        if first is None or second is None or first.size < 2:
+            return False
+        found = unshaped_difference(np.sort(first, axis=None), np.sort(second, axis=None))
+        return found.relative <= self._most_of(self._ways.epsilon(one, other))
+
+    @staticmethod
+    def _most_of(epsilon: float) -> float:
+        return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
+
+    def _is_spread(self, one: Place, other: Place, spread: float) -> bool:
+        """Whether rounding moves two results as far as they are apart."""
+        first, second = (recorded(record) for record in self._records(one, other))
+        if first is None or second is None or first.dtype.kind not in "fc":
+            return False
+        found = unshaped_difference(first, second)
+        return math.isfinite(found.absolute) and found.absolute <= _TIMES_SPREAD * spread
+
+    def _parting(self, one: Place, other: Place) -> Suspect:
+        """The first operator on the way to two results at which the runs part."""
+        off = distance(*self._records(one, other))
+        result = self.b.nodes[other[0]].op.op_name
+        for index in sorted(_ancestors(self.b, other[0])):
+            partner = self.alignment.a_of.get(index)
+            slots = () if partner is None else self.a.nodes[partner].outputs.keys() & self.b.nodes[index].outputs.keys()
+            for slot in sorted(slots):
+                assert partner is not None
+                place = (partner, slot), (index, slot)
+                here, epsilon = self._ways.apart(*place), self._ways.epsilon(*place)
+                if here > _PARTS * epsilon:
+                    before, node = self.a.nodes[partner], self.b.nodes[index]
+                    reached = f"the result {result} is {_told(off)} apart"
+                    changes = told_of(differing(before, node))
+                    kind: Kind = "argument" if changes else "result"
+                    what = f"{changes or 'nothing that differs before it explains it'}; {reached}"
+                    return Suspect(kind, before, node, "output", slot, _units(here, epsilon), what)
+        what = f"it is a result of the step, and {_told(off)} apart"
+        io: IO = "output" if other[1] >= 0 else "input"
+        slot = other[1] if other[1] >= 0 else ~other[1]
+        score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
+        return Suspect("result", self.a.nodes[one[0]], self.b.nodes[other[0]], io, slot, score, what)
+
+
+def _told(off: float | None) -> str:
+    return "of another shape" if off is None or not math.isfinite(off) else f"{off:.2g} of its size"
+
+
+def _units(off: float, epsilon: float) -> float:
+    return off / epsilon if epsilon else math.inf
+
+
+def distance(one: TensorRecord, other: TensorRecord) -> float | None:
+    """How far two tensors are apart, relative to the size of the first: by elements, or by statistics; None where neither tells."""
+    if math.prod(one.shape) != math.prod(other.shape):
+        return math.inf
+    if has_elements(one) and has_elements(other):
+        return unshaped_difference(one.numpy(), other.numpy()).relative
+    return 0.0 if same_statistics(one, other) else apart(one, other)
+
+
+def record_at(trace: Trace, place: Place) -> TensorRecord:
+    """The tensor at a place."""
+    node, slot = trace.nodes[place[0]], place[1]
+    return node.outputs[slot] if slot >= 0 else node.inputs[~slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What leaves a step or lasts. Inputs that the program reads as numbers, and no operator made, have the complement of their slot."""
+
+    given: Sequence[Place]
+    """What no operator reads any more, and what the program reads as a number."""
+    written: Sequence[Place]
+    """The last writes to what was there before the step."""
+
+    def all(self) -> list[Place]:
+        """Each once, in the order of execution."""
+        return sorted({*self.given, *self.written})
+
+
+def results(trace: Trace) -> Results:
+    """The results of a step."""
+    read = {maker for node in trace.nodes for maker in node.makers.values()}
+    trains = any(node.op.phase != "forward" for node in trace.nodes)
+    fixed = _fixed(trace)
+    told: set[Place] = set()
+    found: set[Place] = set()
+    for node in trace.nodes:
+        if read_as_number(node):
+            told |= {
+                node.makers.get(slot, (node.index, ~slot))
+                for slot, record in node.inputs.items()
+                if not record.skip and math.prod(record.shape) == 1
+            }
+        unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
+        for slot, record in node.outputs.items():
+            is_left = (node.index, slot) not in read and (node.op.phase == "forward" or not trains)
+            if (
+                is_left
+                and slot not in unspecified
+                and not record.skip
+                and 0 not in record.shape
+                and not read_as_number(node)
+            ):
+                found.add((node.index, slot))
+    written = [place for place in _last_writes(trace) if place[0] not in fixed]
+    return Results(sorted(told | {place for place in found if place[0] not in fixed}.difference(written)), written)
+
+
+def _last_writes(trace: Trace) -> Iterator[Place]:
+    """The last writes to what was there before the step."""
+    before = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    made: set[int] = set()
+    last: dict[tuple[int, int], Place] = {}
+    for node in trace.nodes:
+        for record in node.inputs.values():
+            if record.memory is not None and not record.skip and record.memory.storage not in made:
+                before.add(record.memory.storage)
+        for slot, record in node.outputs.items():
+            if record.memory is not None and not record.skip and 0 not in record.shape:
+                made.add(record.memory.storage)
+                last[record.memory.storage, record.memory.offset] = (node.index, slot)
+    before -= gradients(trace)
+    return (place for (storage, _), place in last.items() if storage in before)
+
+
+def _fixed(trace: Trace) -> set[int]:
+    """The operators whose outputs depend on nothing but their arguments, and on what such operators made."""
+    found: set[int] = set()
+    for node in trace.nodes:
+        slots = [slot for slot, record in node.inputs.items() if not record.skip]
+        if not draws(node) and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots):
+            found.add(node.index)
+    return found
+
+
+def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
+    """Whether an input is what an operator gave: memory may have been written in between."""
+    maker = node.makers.get(slot)
+    made = None if maker is None else trace.nodes[maker[0]].outputs.get(maker[1])
+    read = node.inputs[slot]
+    if made is None:
+        return False
+    if made.memory is None or read.memory is None or made.memory != read.memory or made.shape != read.shape:
+        return True  # a part of it, or in another order
+    if has_elements(made) and has_elements(read):
+        return same_bits(made.numpy(), read.numpy())
+    return same_statistics(made, read)
+
+
+def _ancestors(trace: Trace, index: int) -> set[int]:
+    found: set[int] = set()
+    waiting = [index]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += [maker for maker, _ in trace.nodes[each].makers.values()]
+    return found
+
+
+class _Ways:
+    """How coarse the types are on the ways to outputs, as far as the runs differ there."""
+
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment) -> None:
+        self.a, self.b, self.alignment = a, b, alignment
+        self._apart: dict[tuple[Place, Place], float] = {}
+
+    def apart(self, one: Place, other: Place) -> float:
+        """How far two outputs are apart; 0 where nothing tells."""
+        if (one, other) not in self._apart:
+            self._apart[one, other] = distance(record_at(self.a, one), record_at(self.b, other)) or 0.0
+        return self._apart[one, other]
+
+    def epsilon(self, one: Place, other: Place) -> float:
+        """The coarsest rounding on the way to two outputs."""
+        own = (epsilon_of(record_at(trace, place).dtype) for trace, place in ((self.a, one), (self.b, other)))
+        return min(max(*own, self._of_a[one[0]], self._of_b[other[0]]), self.most)
+
+    @cached_property
+    def most(self) -> float:
+        """The coarsest rounding that is a choice of the programs, and not of a single operator in one of them."""
+        return accepted_rounding(self.a, self.b, self.alignment)
+
+    @cached_property
+    def _of_a(self) -> list[float]:
+        return self._coarsest(self.a, self.alignment.b_of, self.apart)
+
+    @cached_property
+    def _of_b(self) -> list[float]:
+        return self._coarsest(self.b, self.alignment.a_of, lambda other, one: self.apart(one, other))
+
+    def _coarsest(
+        self, trace: Trace, matched: Mapping[int, int], apart_of: Callable[[Place, Place], float]
+    ) -> list[float]:
+        other = self.b if trace is self.a else self.a
+        found: list[float] = []
+        for node in trace.nodes:
+            coarsest = max((found[maker] for maker, _ in node.makers.values() if maker < node.index), default=0.0)
+            partner = matched.get(node.index)
+            for slot, record in node.outputs.items():
+                epsilon = epsilon_of(record.dtype)
+                if epsilon > coarsest and (
+                    partner is None
+                    or slot not in other.nodes[partner].outputs
+                    or other.nodes[partner].outputs[slot].dtype != record.dtype
+                    or apart_of((node.index, slot), (partner, slot))
+                ):
+                    coarsest = epsilon
+            found.append(coarsest)
+        return found

@@ -1,0 +1,139 @@
+"""Random programs against random edits of them: where their results differ, no comparison calls them benign or identical."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import pytest
+
+import opdump
+from opdump.comparison.differences import difference, epsilon_of
+from tests.comparison.random_programs import EDITS, Array, Program, edited, random_program
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Saved = Literal["statistic", "full"]
+MOST: Final = 100.0 * epsilon_of("float32")
+"""Results that are further apart, relative to their size, are other results."""
+ROUNDS: Final = 25
+"""Programs of a test, each with an edit of every kind."""
+
+MASK: Final = torch.ones(4, 4, dtype=torch.bool).tril()
+OPERATORS: Final[Mapping[str, Callable[..., Tensor]]] = {
+    "relu": lambda x, _: torch.relu(x),
+    "gelu": lambda x, number: functional.gelu(x, approximate="tanh" if number else "none"),
+    "silu": lambda x, _: functional.silu(x),
+    "tanh": lambda x, _: torch.tanh(x),
+    "sigmoid": lambda x, _: torch.sigmoid(x),
+    "exp": lambda x, _: torch.exp(-torch.abs(x)),
+    "abs": lambda x, _: torch.abs(x),
+    "softmax": lambda x, _: torch.softmax(x, -1),
+    "norm": lambda x, number: functional.layer_norm(x, (4,), eps=number),
+    "scale": lambda x, number: x * number,
+    "shift": lambda x, number: x + number,
+    "clamp": lambda x, number: torch.clamp(x, -1.0, number),
+    "roll": lambda x, number: torch.roll(x, int(number), 1),
+    "transpose": lambda x, _: x.t().contiguous(),
+    "mean": lambda x, _: x - x.mean(-1, keepdim=True),
+    "masked": lambda x, number: torch.softmax((x + number * x).masked_fill(~MASK, -1e9), -1),
+    "add": lambda x, y, _: x + y,
+    "sub": lambda x, y, _: x - y,
+    "mul": lambda x, y, _: x * y,
+    "matmul": lambda x, y, _: x @ y,
+    "maximum": lambda x, y, _: torch.maximum(x, y),
+}
+
+
+def run(program: Program) -> list[Tensor]:
+    """The results of a program: what no statement reads, or the parameters after a step."""
+    tensors = [
+        torch.from_numpy(each.copy()).requires_grad_(program.trains and place > 0)
+        for place, each in enumerate(program.data)
+    ]
+    parameters = tensors[1:]
+    for place, statement in enumerate(program.statements):
+        tensors.append(OPERATORS[statement.op](*(tensors[number] for number in statement.inputs), statement.number))
+        for write in program.writes:
+            if write.after == place:
+                tensors[write.tensor].detach().numpy().flat[write.element] = write.value
+    results = [tensors[number] for number in program.results]
+    if not program.trains:
+        return results
+    loss = sum((each.square().mean() for each in results), torch.zeros(()))
+    if not loss.requires_grad:
+        return [loss]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    loss.backward()
+    optimizer.step()
+    return [loss, *parameters]
+
+
+def dumped(program: Program, path: Path, saved: Saved) -> list[Array]:
+    with opdump.capture(path=str(path), saved_data=saved):
+        results = run(program)
+    return [each.detach().numpy().copy() for each in results]
+
+
+def differ(before: Sequence[Array], after: Sequence[Array], saved: Saved) -> bool:
+    """Whether results are other results: by their elements, or by what statistics tell of them."""
+    if len(before) != len(after):
+        return False  # the edit changed which results there are
+    return any(_told(one, saved) and _apart(one, other, saved) > MOST for one, other in zip(before, after, strict=True))
+
+
+def _told(values: Array, saved: Saved) -> bool:
+    return saved == "full" or bool(np.isfinite(values).all())
+
+
+def _apart(one: Array, other: Array, saved: Saved) -> float:
+    if saved == "full":
+        return difference(one, other).relative
+    size = float(np.sqrt(np.mean(np.square(one, dtype=np.float64))))
+    far = max(abs(float(of(one)) - float(of(other))) for of in (np.max, np.min, np.mean, _size))
+    return far / size if size else float(far > 0) * np.inf
+
+
+def _size(values: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
+
+
+def benign(folder: Path, seeds: Sequence[int], saved: Saved, *, trains: bool) -> list[str]:
+    """The edits that a comparison calls benign or identical though the results differ."""
+    found = []
+    for seed in seeds:
+        program = random_program(seed, trains=trains)
+        before = dumped(program, folder / "a", saved)
+        for number, kind in enumerate(EDITS):
+            other = edited(program, kind, 100 * seed + number)
+            after = dumped(other, folder / "b", saved)
+            if differ(before, after, saved):
+                result = opdump.compare(folder / "a", folder / "b")
+                if result.verdict in ("benign", "identical"):
+                    found.append(f"{kind}: {result.headline}\n{program}\nedited: {other}")
+            shutil.rmtree(folder / "b")
+        shutil.rmtree(folder / "a")
+    return found
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+def test_edited_programs_whose_results_differ_are_never_benign(tmp_path: Path, saved: Saved, *, trains: bool) -> None:
+    assert benign(tmp_path, range(7), saved, trains=trains) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("part", range(16))
+def test_thousands_of_edited_programs_whose_results_differ_are_never_benign(
+    tmp_path: Path, part: int, saved: Saved, *, trains: bool
+) -> None:
+    assert benign(tmp_path, range(100 + 10 * part, 110 + 10 * part), saved, trains=trains) == []
