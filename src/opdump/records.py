@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from opdump.amounts import one_line, repr_of
+from opdump.call_stacks import Frame as Frame  # noqa: PLC0414  # packages have it from here
+from opdump.call_stacks import told_lines
 from opdump.errors import NoElementsError, OpdumpError
 from opdump.html_table import html_facts
 from opdump.tensor_elements import empty_elements, torch_tensor
@@ -151,16 +153,6 @@ def _fills_slots_directly(record: type[Record]) -> type[Record]:
     return record
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One line of the user's program on the call stack of an operator, innermost first in `OpRecord.stack`."""
-
-    file: str
-    line: int
-    function: str = ""
-    code: str = ""
-
-
 @_fills_slots_directly
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -206,7 +198,8 @@ class OpRecord:
     """The framework's own name of what ran (`aten::convolution`, overload included where there is one)."""
     forward_op: str = ""
     """For a backward operator: `op_name` of the forward operator whose gradient it computes; empty where unknown."""
-    stack: tuple[Frame, ...] = ()
+    stack: Sequence[Frame] = ()
+    """The lines of the program that lead to it, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Non-tensor arguments by their name in the operator's schema; JSON values. Not to be changed afterwards."""
     skip: SkipReason = ""
@@ -236,7 +229,7 @@ class OpRecord:
                 ("kernel", self.kernel or self.op_type),
                 ("ran in", self.place),
                 ("gradient of", self.forward_op),
-                *((f"{frame.file}:{frame.line}", frame.code or " ") for frame in self.stack),
+                *((place, code or " ") for place, code in told_lines(self.stack)),
                 ("arguments", arguments if len(arguments) < _LONGEST_SHOWN else f"{arguments[:_LONGEST_SHOWN]}…"),
             ]
         )

@@ -20,6 +20,7 @@ from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.doing import note
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
 
@@ -50,6 +51,7 @@ def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> R
     replayer = replayer_of(node.op)
     if replayer is None:
         return None
+    note("running", node.op.op_name, "of step", node.op.step, "again")
     try:
         return replayer.run(node.op, node.inputs, values, dtype=dtype)
     except CannotReplayError:

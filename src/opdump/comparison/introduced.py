@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from opdump.call_stacks import shortened
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import shown_scope
@@ -110,7 +111,8 @@ def _record(node: Node | None) -> OpRecord | None:
 def _operator(op: OpRecord | None) -> dict[str, Any] | None:
     if op is None:
         return None
-    stack = [[frame.file, frame.line] for frame in op.stack]
+    told = shortened(op.stack)
+    stack = [[frame.file, frame.line] for frame in told.frames]
     return {
         "name": op.op_name,
         "op_type": op.op_type,
@@ -122,4 +124,5 @@ def _operator(op: OpRecord | None) -> dict[str, Any] | None:
         "module": scope_of(op),
         "source": stack[0] if stack else None,
         "stack": stack,
+        "stack_left_out": told.left_out,
     }

@@ -63,7 +63,7 @@ class Block:
         self,
         numbers: Sequence[int] | None,
         executions: dict[str, int],
-        called_at: tuple[Frame, ...],
+        called_at: Sequence[Frame],
         *,
         net_name: str,
         graph_id: int,
@@ -135,6 +135,6 @@ class _Known(NamedTuple):
     sequence: OperatorSequence
     numbers: Sequence[int] | None
     occurrences: Sequence[int]
-    called_at: tuple[Frame, ...]
+    called_at: Sequence[Frame]
     executed: Mapping[str, int]
     """How often each has run afterwards."""

@@ -75,7 +75,7 @@ class GraphRun:
         *,
         order: Iterator[int] | None = None,
         executions: Counter[str] | None = None,
-        called_at: tuple[Frame, ...] = (),
+        called_at: Sequence[Frame] = (),
         device_id: int | None = None,
     ) -> None:
         self.recorder = emitter.recorder

@@ -19,7 +19,7 @@ _OWN_FILE: Final = re.compile(r"(?:^|/)(?:(?:site|dist)-packages|mindspore/pytho
 _DEFINITION: Final = re.compile(r"(?:async )?def ([^\W\d]\w*)\s*\(")
 
 
-def program_stack(noted: Sequence[Frame]) -> tuple[Frame, ...]:
+def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
     """The frames of the program, innermost first; those of MindSpore where there are no others (an optimizer's operators).
 
     `noted` is innermost first too. A function without a line of its own is a frame by itself.
