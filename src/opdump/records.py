@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, overload, runtime_checkable
 
 from opdump.amounts import one_line, repr_of
 from opdump.call_stacks import Frame as Frame  # noqa: PLC0414  # packages have it from here
@@ -61,6 +61,9 @@ WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
 )
 """Reasons of operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
+RunFact = Literal["source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for"]
+"""An argument that adapters add: how an operator ran and where its values are from, and not what the program asked for."""
+RUN_FACTS: Final[frozenset[str]] = frozenset(get_args(RunFact))
 StatisticValue = float | int | str
 
 

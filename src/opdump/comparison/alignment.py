@@ -153,7 +153,7 @@ def score(one: Node, other: Node) -> float:
 
 def arguments_key(node: Node) -> str:
     """The arguments that are no tensors, as text."""
-    return json.dumps(dict(node.op.arguments), sort_keys=True, default=str)
+    return json.dumps(dict(node.arguments), sort_keys=True, default=str)
 
 
 def _leaves(node: Node) -> tuple[str, ...]:
