@@ -18,9 +18,11 @@ from opdump.comparison.introduced import introduced
 from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
 from opdump.comparison.match_file import GivenMatches, read_matches
 from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
+from opdump.comparison.rank_layouts import is_collective, unlike_layouts
 from opdump.comparison.repeated_steps import RepeatedStep
 from opdump.comparison.result import Result, Verdict
 from opdump.comparison.strangers import are_strangers
+from opdump.comparison.suspects import Suspect
 from opdump.errors import NotInDumpError
 from opdump.records import OpRecord
 
@@ -58,13 +60,16 @@ def compare(
     cannot be used.
     """
     one, other = _opened(a), _opened(b)
+    names = str(one.path), str(other.path)
     if step is not None:
         _check_step(one, step)
         _check_step(other, step if step_b is None else step_b)
+    unlike = unlike_layouts(one, other, rank)
+    if unlike is not None:
+        return Result(verdict="incomparable", a=names[0], b=names[1], why=unlike.reason, notes=unlike.notes)
     ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
     steps = {each: _steps(one, other, step, step_b, each) for each in ranks}
     ranks = [each for each in ranks if steps[each]]
-    names = str(one.path), str(other.path)
     if not ranks:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
     tell = progress or _untold
@@ -92,7 +97,7 @@ def _result(
     judged_steps = sorted({step for found in judged.values() for step in found.steps})
     matched = sum(found.matched for found in judged.values() if found.is_judged)
     unmatched = sum(found.unmatched for found in judged.values())
-    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    suspects = _suspects_of(judged)
     of_frameworks = any(found.of_frameworks for found in judged.values())
     differing = sum(not row.identical for row in rows) + sum(each.differing for each in again)
     by_statistics = sum(row.by_statistics is not None for row in rows) + sum(each.by_statistics for each in again)
@@ -110,7 +115,7 @@ def _result(
         b=names[1],
         matched=matched,
         unmatched=unmatched,
-        introduced=() if strangers else [introduced(suspect) for suspect in suspects],
+        introduced=() if strangers else [introduced(suspect, of_ranks=len(judged) > 1) for suspect in suspects],
         inherited=0 if strangers else len(inherited),
         notes=notes,
         steps=judged_steps,
@@ -122,6 +127,19 @@ def _result(
         window=() if strangers else next((found.window for found in judged.values() if found.window), ()),
         missing_metrics=missing,
     )
+
+
+def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
+    """Those of all ranks, the earliest step first. What a collective hands on came from another rank, if that has a suspect of its own."""
+    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    if len(judged) == 1:
+        return suspects
+
+    def place(suspect: Suspect) -> tuple[int, bool]:
+        op = introduced(suspect).op
+        return op.step, is_collective(op)
+
+    return sorted(suspects, key=place)
 
 
 def _untold(_what: str, _done: int, _total: int) -> None:
