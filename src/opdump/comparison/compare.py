@@ -23,6 +23,7 @@ from opdump.comparison.repeated_steps import RepeatedStep
 from opdump.comparison.result import Result, Verdict
 from opdump.comparison.strangers import are_strangers
 from opdump.comparison.suspects import Suspect
+from opdump.comparison.window import Neighbour
 from opdump.errors import NotInDumpError
 from opdump.records import OpRecord
 
@@ -124,7 +125,7 @@ def _result(
         differing=differing,
         by_statistics=by_statistics,
         matches=Chain([each for found in judged.values() for each in found.matches]),
-        window=() if strangers else next((found.window for found in judged.values() if found.window), ()),
+        window=() if strangers else _window_of(suspects, judged),
         missing_metrics=missing,
     )
 
@@ -140,6 +141,12 @@ def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
         return op.step, is_collective(op)
 
     return sorted(suspects, key=place)
+
+
+def _window_of(suspects: Sequence[Suspect], judged: dict[int, Judgement]) -> Sequence[Neighbour]:
+    """The operators around the first suspect."""
+    of_first = (found.window for found in judged.values() if any(each is suspects[0] for each in found.suspects))
+    return next(of_first, ()) if suspects else ()
 
 
 def _untold(_what: str, _done: int, _total: int) -> None:

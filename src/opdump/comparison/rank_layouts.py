@@ -97,7 +97,7 @@ def _of_rank(dump: Catalog, rank: int) -> _RankLayout:
     found = _RankLayout()
     steps = dump.steps_of(rank)
     for step in steps[:1] if len(steps) == 1 else steps[1:2]:
-        for op in dump.ops(step=step, rank=rank, include_skipped=True):
+        for op in (execution.op for execution in dump.ops(step=step, rank=rank, include_skipped=True)):
             kind = _kind(op)
             if kind is not None:
                 found.collectives[kind] += 1
@@ -140,20 +140,26 @@ def _shared_differently(one: _Layout, other: _Layout) -> str:
 
 def _in_parts(one: _Layout, other: _Layout) -> str:
     for name in _common(one, other):
-        counts = [
+        a, b = (
             [rank.parameters[name][0] for rank in each.values() if name in rank.parameters] for each in (one, other)
-        ]
-        for whole, parts, words in (
-            (*counts, "A has {0} on each rank, B has {1}"),
-            (*counts[::-1], "A has {1}, B {0} on each rank"),
-        ):
-            is_whole = len(set(whole)) == 1 and len(whole) == len(parts) > 1
-            # On a mesh of two axes every part is there several times.
-            copies, rest = divmod(sum(parts), whole[0]) if is_whole and whole[0] else (0, 1)
-            if rest == 0 and 0 < copies < len(parts):
-                said = words.format(f"{whole[0]:,} elements", " + ".join(f"{each:,}" for each in parts[:4]))
-                return f"of {name} {said}"
+        )
+        if _are_parts(b, of=a):
+            return f"of {name} A has {a[0]:,} elements on each rank, B has {_sum(b)}"
+        if _are_parts(a, of=b):
+            return f"of {name} A has {_sum(a)}, B {b[0]:,} elements on each rank"
     return ""
+
+
+def _are_parts(counts: Sequence[int], *, of: Sequence[int]) -> bool:
+    """Whether these are the elements of shards, of a parameter that is whole on each rank. On a mesh of two axes every shard is there several times."""
+    if len(set(of)) != 1 or len(of) != len(counts) or not of[0]:
+        return False
+    copies, rest = divmod(sum(counts), of[0])
+    return rest == 0 and 0 < copies < len(counts)
+
+
+def _sum(counts: Sequence[int]) -> str:
+    return " + ".join(f"{each:,}" for each in counts[:4]) + (" + ..." if len(counts) > 4 else "")
 
 
 def _common(one: _Layout, other: _Layout) -> Iterator[str]:
