@@ -125,6 +125,10 @@ def escaped(name: str) -> str:
 
 
 Record = TypeVar("Record")
+OWN_FACTS: Final = frozenset({"deviation of the twin", "executed_as", "inside", "materialised", "source"})
+"""What adapters say of how an operator ran, among its arguments; the page of each framework has what it means. A run in another mode has others of the
+same operator, so comparisons leave them out. Operators of PyTorch have none, and may have arguments of these names.
+"""
 _LONGEST_SHOWN: Final = 400
 """Characters of arguments in a notebook: a list of a network may have thousands of numbers."""
 
@@ -204,7 +208,9 @@ class OpRecord:
     stack: Sequence[Frame] = ()
     """The lines of the program that lead to it, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Non-tensor arguments by their name in the operator's schema; JSON values. Not to be changed afterwards."""
+    """Non-tensor arguments by their name in the operator's schema, and beside them those of `OWN_FACTS` that are known; JSON values. Not to be
+    changed afterwards.
+    """
     skip: SkipReason = ""
     """Why the operator left no data; empty where it was captured."""
 

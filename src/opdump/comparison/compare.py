@@ -76,9 +76,11 @@ def compare(
     tell = progress or _untold
     given = None if match is None else _given(Path(match), one, other)
     if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
-        judged = list(_judged(one, other, steps, ranks, given, tell))
+        judged = list(_judged(one, other, steps, ranks, given, tell, may_join=step is None))
     else:
-        found = executor.map(_judge_rank, *zip(*((names, steps[each], each, given) for each in ranks), strict=True))
+        found = executor.map(
+            _judge_rank, *zip(*((names, steps[each], each, given, step is None) for each in ranks), strict=True)
+        )
         judged = list(_counted(found, len(ranks), tell))
     return _result(names, dict(zip(ranks, judged, strict=True)), executor, tell)
 
@@ -193,6 +195,8 @@ def _judged(
     ranks: Sequence[int],
     given: GivenMatches | None,
     tell: Progress,
+    *,
+    may_join: bool,
 ) -> Iterator[Judgement]:
     done, total = 0, sum(len(steps[rank]) for rank in ranks)
 
@@ -203,12 +207,14 @@ def _judged(
 
     tell("judging steps", 0, total)
     for rank in ranks:
-        yield judge(a, b, steps[rank], rank, given, step_done)
+        yield judge(a, b, steps[rank], rank, given, step_done, may_join=may_join)
 
 
-def _judge_rank(paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None) -> Judgement:
+def _judge_rank(
+    paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None, may_join: bool
+) -> Judgement:
     """The same in another process."""
-    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given)
+    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given, may_join=may_join)
 
 
 def _counted(found: Iterator[Judgement], total: int, tell: Progress) -> Iterator[Judgement]:

@@ -30,6 +30,10 @@ class Node:
     inputs: Mapping[int, TensorRecord]
     outputs: Mapping[int, TensorRecord]
     makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    is_rewritten: bool = False
+    """Whether the framework ran another operator in its place, with inputs of its own: what it gave does not follow from what it was given."""
+    is_added: bool = False
+    """Whether the framework put it there, and the program does not know what it gives."""
 
     @cached_property
     def bare_type(self) -> str:

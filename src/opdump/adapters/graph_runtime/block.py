@@ -50,6 +50,8 @@ class Block:
         self.skipped: Counter[SkipReason] = Counter(each.operator.skip for each in operators if each.operator.skip)
         self.is_known = not self.skipped
         """Whether those that leave no data are listed already."""
+        self.is_entered = False
+        """Whether the graph of the model has them."""
         self._names = [each.op_name for each in self.ran]
         seen: Counter[str] = Counter()
         self._before: list[int] = []
