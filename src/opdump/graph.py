@@ -11,7 +11,7 @@ grows, and each `build()` is a frozen `Graph` that `.ir`, `.pb` and the executio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -62,28 +62,36 @@ class GraphNode:
     inputs: tuple[GraphInput, ...] = ()
     outputs: tuple[GraphOutput, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=lambda: _NO_ATTRIBUTES)
-    stack: Sequence[Frame] = ()
+    stack: tuple[Frame, ...] = ()
     runs_kernel: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class GraphValue:
-    """A value that no operator of the graph makes: a parameter (`fc.weight`) or a constant (`data-0`)."""
+    """A value that no operator of the graph makes: a parameter (`fc.weight`) or a constant (`data-0`).
+
+    `value` is the JSON value of a constant that is no tensor, if the graph file has it.
+    """
 
     name: str
     dtype: str = ""
     shape: tuple[int, ...] = ()
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Operators in the order of their first execution, with the values that enter from outside."""
+    """Operators in the order of their first execution, with the values that enter from outside.
+
+    `by_mindspore`: the graph is from a file that MindSpore wrote, and its operators may run under other numbers (`numbered_as_run`).
+    """
 
     graph_id: int
     root_name: str = ""
     nodes: tuple[GraphNode, ...] = ()
     parameters: tuple[GraphValue, ...] = ()
     constants: tuple[GraphValue, ...] = ()
+    by_mindspore: bool = False
 
     @property
     def kernels(self) -> tuple[GraphNode, ...]:

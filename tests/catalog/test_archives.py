@@ -170,8 +170,38 @@ def test_lenet_finds_a_line_of_the_program(lenet: Path) -> None:
 def test_a_name_that_the_order_file_numbers_otherwise_is_the_one_of_the_file(lenet: Path) -> None:
     catalog = open_dump(lenet)
     scope = "Gradients/Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Grad_Conv2D/Conv2DBackpropFilter"
-    assert f"{scope}-op1" in catalog.execution_order(0)
+    order = (lenet / "rank_0/execution_order/ms_execution_order_graph_0.csv").read_text()
+    assert f"{scope}-op1" in order.splitlines()
+    assert f"{scope}-op0" in catalog.execution_order(0)
     assert catalog.op(f"{scope}-op0", step=0).op.op_type == "Conv2DBackpropFilter"
+
+
+@pytest.mark.parametrize("name", _WITH_DUMP)
+def test_every_operator_with_files_is_in_its_graph(name: str, tmp_path: Path) -> None:
+    archive = archives.unpack(name, tmp_path)
+    assert archive.dump is not None
+    catalog = open_dump(archive.dump)
+    for graph_id in catalog.graphs:
+        graph = catalog.graph(graph_id)
+        if graph is not None:
+            nodes = {node.op_name for node in graph.nodes}
+            assert {op.op_name for op in catalog.ops(graph=graph_id) if op.op_type != "Parameter"} <= nodes
+            assert set(catalog.execution_order(graph_id)) <= nodes
+
+
+@pytest.mark.parametrize(("name", "count"), [("all_lenet", 44), ("ms270_all_lenet", 44)])
+def test_the_maker_of_an_input_left_its_bits(name: str, count: int, tmp_path: Path) -> None:
+    archive = archives.unpack(name, tmp_path)
+    assert archive.dump is not None
+    made: dict[str, bytes] = {}
+    found = 0
+    for op in open_dump(archive.dump).ops(step=0):
+        for record in op.inputs.values():
+            if record.source.rpartition(":")[2].isdigit():
+                assert record.numpy().tobytes() == made[record.source], f"{op.op_name} input {record.slot}"
+                found += 1
+        made |= {f"{op.op_name}:{slot}": record.numpy().tobytes() for slot, record in op.outputs.items()}
+    assert found == count
 
 
 def test_a_loop_body_is_parted_into_its_executions(tmp_path: Path) -> None:

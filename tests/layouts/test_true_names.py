@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from opdump.graph import Graph, GraphInput, GraphNode
+from collections import Counter
+
+from opdump.graph import Graph, GraphInput, GraphNode, GraphValue
 from opdump.layouts.mindspore_sync.program_lines import program_stack
-from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.layouts.mindspore_sync.true_names import TrueNames, numbered_as_run
 from opdump.records import Frame
 
 LIBRARY = "/opt/lib/python3.11/site-packages/mindspore/nn/wrap/cell_wrapper.py"
 
 
-def names_of(*nodes: str) -> TrueNames:
-    graph = Graph(graph_id=0, nodes=tuple(GraphNode(op_name=name, op_type=name.rpartition("/")[2]) for name in nodes))
-    return TrueNames((), (), graph)
+def numbered(graph: tuple[str, ...], counts: Counter[str] | None = None) -> list[str]:
+    nodes = tuple(GraphNode(op_name=name, op_type=name.rpartition("/")[2]) for name in graph)
+    return [node.op_name for node in numbered_as_run(Graph(graph_id=0, nodes=nodes), counts or Counter()).nodes]
 
 
-def matched(graph: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]:
-    return {name: node.op_name for name, node in names_of(*graph).nodes(files).items()}
+def test_operators_are_numbered_by_scope_and_type_in_the_order_of_the_file() -> None:
+    found = numbered(("A/Add-op1", "A/Mul-op7", "A/Add-op0", "B/Add-op4", "A/Add-op3"))
+    assert found == ["A/Add-op0", "A/Mul-op0", "A/Add-op1", "B/Add-op0", "A/Add-op2"]
 
 
-def test_equal_names_are_the_same_operator() -> None:
-    assert matched(("A/Add-op1", "A/Add-op0"), ("A/Add-op0",)) == {"A/Add-op0": "A/Add-op0"}
+def test_numbers_go_on_from_one_graph_of_a_process_to_the_next() -> None:
+    counts: Counter[str] = Counter()
+    nodes = (GraphNode(op_name="A/Add-op5", op_type="Add"), GraphNode(op_name="A/Mul-op5", op_type="Mul"))
+    numbered_as_run(Graph(graph_id=0, nodes=nodes), counts)
+    assert numbered(("A/Add-op0", "A/Add-op1", "B/Add-op0"), counts) == ["A/Add-op1", "A/Add-op2", "B/Add-op0"]
 
 
-def test_operators_of_one_scope_under_other_numbers_are_matched_in_their_order() -> None:
-    found = matched(("A/Add-op12", "A/Add-op3", "B/Add-op4"), ("A/Add-op1", "A/Add-op0"))
-    assert found == {"A/Add-op0": "A/Add-op3", "A/Add-op1": "A/Add-op12"}
-
-
-def test_those_that_have_their_name_are_taken_before_others_are_matched() -> None:
-    found = matched(("A/Add-op1", "A/Add-op2"), ("A/Add-op0", "A/Add-op1"))
-    assert found == {"A/Add-op1": "A/Add-op1", "A/Add-op0": "A/Add-op2"}
-
-
-def test_more_names_than_operators_are_not_matched() -> None:
-    assert matched(("A/Add-op5",), ("A/Add-op0", "A/Add-op1")) == {}
+def test_an_operator_that_gets_the_name_of_another_keeps_its_own_makers() -> None:
+    nodes = (
+        GraphNode(op_name="A/Add-op1", op_type="Add"),
+        GraphNode(op_name="A/Add-op0", op_type="Add", inputs=(GraphInput("A/Add-op1:0"),)),
+        GraphNode(op_name="A/Mul-op0", op_type="Mul", inputs=(GraphInput("A/Add-op0:0"), GraphInput("Parameter.w"))),
+    )
+    graph = numbered_as_run(Graph(graph_id=0, nodes=nodes), Counter())
+    assert [[given.source for given in node.inputs] for node in graph.nodes] == [
+        [],
+        ["A/Add-op0:0"],
+        ["A/Add-op1:0", "Parameter.w"],
+    ]
 
 
 def test_a_parameter_is_found_behind_the_operators_that_load_it() -> None:
@@ -95,3 +101,46 @@ def test_a_maker_is_found_behind_operators_that_hand_on() -> None:
     names = TrueNames((), (), Graph(graph_id=0, nodes=(*makers, *handing_on, reader)))
     found = [names.source(reader, slot) for slot in range(3)]
     assert found == [GraphInput("A/Mul-op0:0"), GraphInput("A/Mul-op1:0"), GraphInput("A/Mul-op1:0")]
+
+
+def item(number: int, source: str, index: str) -> GraphNode:
+    inputs = (GraphInput(source), GraphInput(index))
+    return GraphNode(op_name=f"A/TupleGetItem-op{number}", op_type="TupleGetItem", inputs=inputs, runs_kernel=False)
+
+
+def test_a_maker_is_found_behind_an_item_of_its_results() -> None:
+    norm = GraphNode(op_name="A/LayerNorm-op0", op_type="LayerNorm")
+    pair = GraphNode(
+        op_name="A/MakeTuple-op0",
+        op_type="MakeTuple",
+        inputs=(GraphInput("Parameter.w"), GraphInput("A/TupleGetItem-op0:0")),
+        runs_kernel=False,
+    )
+    nodes = (norm, item(0, "A/LayerNorm-op0:0", "data-0"), pair, item(1, "A/MakeTuple-op0:0", "data-1"))
+    reader = GraphNode(
+        op_name="A/Mul-op0",
+        op_type="Mul",
+        inputs=(GraphInput("A/TupleGetItem-op0:0"), GraphInput("A/TupleGetItem-op1:0")),
+    )
+    constants = (GraphValue("data-0", "int64", value=2), GraphValue("data-1", "int64", value=1))
+    names = TrueNames((), (), Graph(graph_id=0, nodes=(*nodes, reader), constants=constants))
+    assert [names.source(reader, slot) for slot in range(2)] == [GraphInput("A/LayerNorm-op0:2")] * 2
+
+
+def test_an_item_without_a_known_index_has_no_maker() -> None:
+    norm = GraphNode(op_name="A/LayerNorm-op0", op_type="LayerNorm")
+    reader = GraphNode(op_name="A/Mul-op0", op_type="Mul", inputs=(GraphInput("A/TupleGetItem-op0:0"),))
+    names = TrueNames((), (), Graph(graph_id=0, nodes=(norm, item(0, "A/LayerNorm-op0:0", "data-0"), reader)))
+    assert names.source(reader, 0) is None
+
+
+def test_the_elements_of_a_tuple_that_the_program_gives_are_told_apart() -> None:
+    gradients = tuple(GraphInput("Parameter.gradients") for _ in range(3))
+    pack = GraphNode(op_name="A/MakeTuple-op0", op_type="MakeTuple", inputs=gradients, runs_kernel=False)
+    reader = GraphNode(op_name="A/SGD-op0", op_type="SGD", inputs=(GraphInput("A/TupleGetItem-op0:0"),))
+    graph = Graph(
+        graph_id=0,
+        nodes=(pack, item(0, "A/MakeTuple-op0:0", "data-0"), reader),
+        constants=(GraphValue("data-0", "int64", value=2),),
+    )
+    assert TrueNames((), (), graph).source(reader, 0) == GraphInput("Parameter.gradients:2")

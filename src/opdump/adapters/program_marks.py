@@ -139,15 +139,15 @@ class ModelNames:
         self._files: dict[str, str] = {}
 
     def set(self, model: Any, name: str) -> Any:
-        """Gives a model a name; what was meant by `model`: a module, a Keras model, or the file of an ONNX model.
+        """Gives a model a name; what was meant by `model`: a module, a Cell, a Keras model, or the file of an ONNX model.
 
         Raises MarkError for anything else, and for a name that is no text or empty.
         """
         meant = original_of(model)
         is_file = isinstance(meant, str | os.PathLike)
-        if not (is_file or is_module(meant) or _is_keras_model(meant)) or isinstance(meant, type):
+        if not (is_file or is_module(meant) or is_cell(meant) or _is_keras_model(meant)) or isinstance(meant, type):
             raise MarkError(
-                f"name_model: {model!r} is no PyTorch module, no Keras model and no file of an ONNX model; a tf.function has the name "
+                f"name_model: {model!r} is no PyTorch module, no MindSpore Cell, no Keras model and no file of an ONNX model; a tf.function has the name "
                 "of its Python function"
             )
         if not name or type(name) is not str:

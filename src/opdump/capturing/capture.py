@@ -187,7 +187,7 @@ def set_dump(target: Any, enabled: bool = True) -> None:
 
 
 def name_model(module: Any, name: str) -> None:
-    """Gives a root module the name by which `model_name` in an acl.json means it; without one that is its class's.
+    """Gives a root module, or a root Cell of MindSpore, the name by which `model_name` in an acl.json means it; without one that is its class's.
 
     `module` may also be the path of an ONNX file, which has that name beside its own when it is loaded the next time. A name counts from
     now on, in a capture that runs too. Raises MarkError for anything else, and for a name that is no text or empty.

@@ -6,6 +6,7 @@ BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ _UPDATES: Final = re.compile(r"(?:Sparse)?Apply|Assign|Fused.*(?:Adam|Momentum)|
 def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
     """The operator with numbers that the graph holds among its arguments, by slot, and what it read under the slots that it has.
 
-    A number of which the dump has neither elements nor statistics is left out.
+    A number of which the dump has neither elements nor statistics is left out, and so is a parameter that the operator writes: the dump has
+    what it held afterwards.
     """
     if _UPDATES.match(op.op_type) and 0 in inputs:
         shape = inputs[0].shape
@@ -38,6 +40,13 @@ def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, di
         replace(op, arguments={**op.arguments, **values}),
         {slot: record for slot, record in inputs.items() if slot not in numbers},
     )
+
+
+def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs: Mapping[int, TensorRecord]) -> str:
+    """The parameter that an operator of compiled code writes and gives as its first output; empty if there is none."""
+    if not _UPDATES.match(op.op_type) or 0 not in inputs or 0 not in outputs or inputs[0].shape != outputs[0].shape:
+        return ""
+    return inputs[0].source if inputs[0].source.startswith(PARAMETER_PREFIX) else ""
 
 
 def _is_number(record: TensorRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,12 @@ from functools import cached_property
 from typing import Final
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.graph_inputs import as_read
+from opdump.comparison.graph_inputs import as_read, updated_parameter
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
 from opdump.graph import PYNATIVE
-from opdump.records import OWN_FACTS, OpRecord, TensorRecord
+from opdump.records import Memory, OpRecord, TensorRecord
 
 _INPUT: Final = re.compile(r"inputs\d+")
 
@@ -90,12 +91,13 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
     finals: dict[int, dict[str, TensorRecord]] = {}
     last: dict[str, int] = {}
     """The latest node of each name: a loop runs the same operator several times."""
+    updates: dict[int, str] = {}
     has_compiled = any(run.framework == "mindspore" for run in catalog.runs)
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
         if execution.op.skip or not execution.tensors:
             continue
         slots, outputs = execution.by_slot()
-        op, inputs = _without_own_facts(execution.op), slots
+        op, inputs = execution.op, slots
         if has_compiled and op.graph_id != PYNATIVE:
             op, inputs = as_read(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
@@ -108,19 +110,12 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
             name, _, output = record.source.rpartition(":")
             if name in last and output.isdigit():
                 makers[slot] = (last[name], int(output))
-        facts = execution.op.arguments
-        is_added = "executed_as" in facts and facts.get("source") == "rewriting"
-        node = Node(len(nodes), op, inputs, outputs, makers, is_rewritten="executed_as" in facts, is_added=is_added)
+        if inputs is not slots and (name := updated_parameter(op, slots, outputs)):
+            updates[len(nodes)] = name
+        node = Node(len(nodes), op, inputs, outputs, makers)
         last[execution.op.op_name] = node.index
         nodes.append(node)
-    return nodes, finals
-
-
-def _without_own_facts(op: OpRecord) -> OpRecord:
-    """The operator with what it was given, and without what was found out about how it ran: that is the same operator in another mode."""
-    if OWN_FACTS.isdisjoint(op.arguments) or op.kernel.startswith("aten::"):
-        return op
-    return replace(op, arguments={name: value for name, value in op.arguments.items() if name not in OWN_FACTS})
+    return _with_places(nodes, updates) if has_compiled else nodes, finals
 
 
 _FEW: Final = 3
@@ -143,6 +138,40 @@ def _storages(nodes: Sequence[Node]) -> Iterator[int]:
 def is_input(name: str) -> bool:
     """Whether what is recorded beside parameters under that name is an input of a network."""
     return _INPUT.fullmatch(name) is not None
+
+
+def _with_places(nodes: Sequence[Node], updates: Mapping[int, str]) -> list[Node]:
+    """The nodes, each parameter in a storage of its own: MindSpore's dump has none, and knows parameters by their names.
+
+    `updates` are parameters that nodes of compiled code write, by the index of the node: their first output lies there.
+    """
+    storages: dict[str, int] = {}
+    """By the name of a parameter."""
+    latest = -1
+    for node in nodes:
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                latest = max(latest, record.memory.storage)
+                if names_a_state(leaf_name(record)):
+                    storages.setdefault(leaf_name(record), record.memory.storage)
+    free = itertools.count(latest + 1)
+
+    def placed(record: TensorRecord, name: str) -> TensorRecord:
+        if record.memory is not None or not names_a_state(name):
+            return record
+        if name not in storages:
+            storages[name] = next(free)
+        steps = tuple(math.prod(record.shape[axis + 1 :]) for axis in range(len(record.shape)))
+        return replace(record, memory=Memory(storages[name], 0, steps))
+
+    found = []
+    for node in nodes:
+        inputs = {slot: placed(record, leaf_name(record)) for slot, record in node.inputs.items()}
+        outputs = dict(node.outputs)
+        if 0 in outputs:
+            outputs[0] = placed(outputs[0], updates.get(node.index, ""))
+        found.append(replace(node, inputs=inputs, outputs=outputs))
+    return found
 
 
 def _without_doubtful_names(nodes: list[Node]) -> list[Node]:

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from opdump.call_stacks import shortened
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
 from opdump.records import SupportsFile, TensorRecord
@@ -73,7 +72,7 @@ def _known_files(catalog: Catalog, selection: ShownPart) -> str:
     files = {
         frame.file
         for op in catalog.ops(step=selection.step, rank=selection.rank, include_skipped=True)
-        for frame in shortened(op.stack).frames
+        for frame in op.stack
     }
     if not files:
         return "; the dump holds no source lines"

@@ -147,5 +147,7 @@ def test_a_range_that_holds_nothing_is_told() -> None:
 
 
 def test_what_cannot_be_named_says_what_can() -> None:
-    with pytest.raises(MarkError, match="is no PyTorch module, no Keras model and no file of an ONNX model; a"):
+    with pytest.raises(
+        MarkError, match="is no PyTorch module, no MindSpore Cell, no Keras model and no file of an ONNX model; a"
+    ):
         opdump.name_model(tf.function(tf.sin), "sine")

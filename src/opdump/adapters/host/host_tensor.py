@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER, ElementType
-from opdump.records import StatisticValue
+from opdump.records import Memory, StatisticValue
 from opdump.statistics import Extremes
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ class HostTensor:
 
     `owner` keeps the memory alive. `stays`: nobody changes the elements any more, so that an array over the same memory may
     be filed later. `npy`: a file that holds the elements too (`HostPayload.npy`). `fixed`: it is the same tensor in every run (an initialiser).
+    `memory` is where they lie among the other tensors of the step, if that is known.
     """
 
-    __slots__ = ("array", "count", "digest", "element", "extremes", "fixed", "generation", "npy", "others", "owner", "pointer", "row", "shape", "size",
+    __slots__ = ("array", "count", "digest", "element", "extremes", "fixed", "generation", "memory", "npy", "others", "owner", "pointer", "row", "shape", "size",
                  "stays")  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class HostTensor:
         npy: str = "",
     ) -> None:
         self.npy = npy
+        self.memory: Memory | None = None
         self.element = element
         self.shape = shape
         self.count = math.prod(shape)

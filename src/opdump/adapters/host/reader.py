@@ -94,6 +94,7 @@ class NumpyReader:
         host = _host_tensor(tensor)
         element = host.element
         taken = TensorSnapshot(element.dtype, host.shape, host.size)
+        taken.memory = host.memory
         if element.bits == 0:
             taken.skip = "opaque"
             return taken

@@ -14,15 +14,16 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.late_import import open_once_imported
 from opdump.adapters.mindspore.graphs import GraphPieces
 from opdump.adapters.mindspore.pynative.capture import PyNative
-from opdump.errors import ConfigError
+from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 
@@ -49,15 +50,13 @@ class MindsporeAdapter:
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
         """A reader that takes what the plan wants of a tensor."""
+        if plan.mode.watches:  # a change is found by digests
+            return NumpyReader(statistics=True, elements=plan.saves_tensors, names=("md5",), sample=plan.sample_taken)
         return NumpyReader.of_plan(plan)
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[MindsporeSteps]:
-        """Captures while the block runs; what was begun is filed at its end.
-
-        Raises ConfigError for what a plan may ask of other frameworks alone.
-        """
-        _check(recorder.plan)
+        """Captures while the block runs; what was begun is filed at its end."""
         with open_once_imported("mindspore", MindsporeSteps(recorder, settings)) as steps:
             yield steps
 
@@ -83,32 +82,44 @@ class MindsporeSteps:
         """
         self._pynative.manual_step()
 
+    def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
+        """Watches operators by name and tensors of the program from now on. Raises CaptureStateError in another mode."""
+        if not self._recorder.plan.mode.watches:
+            raise CaptureStateError(
+                f"the running capture has the mode {self._recorder.plan.captures!r} and watches nothing; begin it with "
+                "opdump.capture(watch=[...], path=...)"
+            )
+        self._pynative.watch(nodes, tensors)
+
+    def marked(self, target: Any) -> None:
+        """`set_dump` has just marked `target`: it counts from the next operator, or the next compilation."""
+
+    def named(self, model: Any, name: str) -> None:
+        """`name_model` has just named `model`: warns of its executions that are missing."""
+        if self._pynative.models is not None:
+            self._pynative.models.renamed(model, name)
+
     def open(self) -> None:
         """MindSpore is there: what it runs is seen from now on."""
         self._recorder.circumstances.framework = "MindSpore"
-        graphs = GraphPieces(
-            self._recorder, self._settings, self._pynative.next_order, lambda: self._pynative.is_wanted
-        )
+        # MindSpore's own dump has what an operator of a graph read and wrote, and not what watched memory holds after it.
+        watches = self._recorder.plan.mode.watches
+        graphs = None if watches else GraphPieces(self._recorder, self._settings, self._pynative)
 
         def close() -> None:
-            graphs.close()
+            if graphs is not None:
+                graphs.close()
             self._pynative.stop()
 
         self._close = close
-        graphs.open()
+        if graphs is not None:
+            graphs.open()
         self._pynative.start()
 
     def close(self) -> None:
         """Ends the capture; what was begun is filed. In a forked process it is the parent's."""
         if os.getpid() == self._process:
             self._close()
-
-
-def _check(plan: DumpPlan) -> None:
-    if plan.mode.watches:
-        raise ConfigError(
-            f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone; on MindSpore capture data, overflows or exceptions"
-        )
 
 
 ADAPTER = MindsporeAdapter()

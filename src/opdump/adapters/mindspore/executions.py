@@ -9,10 +9,11 @@ worked out once for each such list of names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from opdump.layouts.mindspore_sync.files import MAPPING_NAME, FoundFile, Place, 
 from opdump.layouts.mindspore_sync.from_files import records_of_place
 from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.reader import RankTree
-from opdump.records import IO, OpRecord, TensorRecord
+from opdump.records import IO, Memory, OpRecord, TensorRecord
 from opdump.sink.npy import read_raw_npy
 from opdump.sink.writer_threads import WriterThreads
 
@@ -49,6 +50,14 @@ class Execution:
     place: Place
     program: Program
     tensors: Sequence[HostTensor | str]
+
+    def place_arguments(self, places: Mapping[str, Memory | None]) -> None:
+        """Says of the arguments that the program gave, by their names in the graph, where they lay."""
+        for each in self.program.operators:
+            for slot in each.inputs:
+                memory, tensor = places.get(slot.source), self.tensors[slot.tensor]
+                if memory and isinstance(tensor, HostTensor) and len(memory.strides) == len(tensor.shape):
+                    tensor.memory = memory
 
 
 class Executions:
@@ -157,13 +166,22 @@ class Executions:
         return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True, npy=npy)
 
 
-def block_of(program: Program, selected: Callable[[OpRecord], bool], excluded: Excluded) -> Block:
-    """The operators that are selected, without the slots that are excluded."""
+def block_of(
+    program: Program,
+    selected: Callable[[OpRecord], bool],
+    excluded: Excluded,
+    makers: Mapping[str, str] = MappingProxyType({}),
+) -> Block:
+    """The operators that are selected, without the slots that are excluded. `makers` are those of arguments, by their names in the graph."""
     return Block(
         [
             BlockOperator(
                 each.operator,
-                [slot for slot in each.inputs if slot.slot not in excluded(op, "input")],
+                [
+                    slot._replace(source=makers.get(slot.source, slot.source))
+                    for slot in each.inputs
+                    if slot.slot not in excluded(op, "input")
+                ],
                 [slot for slot in each.outputs if slot.slot not in excluded(op, "output")],
             )
             for op, each in zip(program.ops, program.operators, strict=True)

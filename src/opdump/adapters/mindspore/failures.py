@@ -33,7 +33,7 @@ def failed_operator(
     graph: Graph, names: TrueNames, order: Sequence[str], ran: Program, error: BaseException
 ) -> FailedOperator | None:
     """The operator that raised `error` after those that ran; None where the graph has no other."""
-    of_files = {node.op_name: name for name, node in names.nodes(op.op_name for op in ran.ops).items()}
+    have_run = {op.op_name for op in ran.ops}
     nodes = {node.op_name: node for node in graph.nodes}
     planned = [node for name in order if (node := nodes.get(name))] or list(graph.nodes)
     kernels = {node.op_name for node in planned if node.runs_kernel}
@@ -41,19 +41,15 @@ def failed_operator(
         node
         for node in planned
         if node.op_name in kernels
-        and node.op_name not in of_files
-        and all(maker not in kernels or maker in of_files for maker in _makers(node))
+        and node.op_name not in have_run
+        and all(maker not in kernels or maker in have_run for maker in _makers(node, names))
     ]
     named = _NAMED.search(str(error))
     found = next((node for node in left if named and node.op_type == named[1]), left[0] if left else None)
     if found is None:
         return None
-    sources = []
-    for slot in range(len(found.inputs)):
-        given = names.source(found, slot)
-        if given is not None and given.source:
-            maker, colon, output = given.source.rpartition(":")
-            sources.append((slot, f"{of_files.get(maker, maker)}{colon}{output}"))
+    given = [(slot, names.source(found, slot)) for slot in range(len(found.inputs))]
+    sources = [(slot, each.source) for slot, each in given if each is not None and each.source]
     operator = NamedOperator(
         found.op_type,
         found.op_name,
@@ -75,5 +71,6 @@ def inputs_of(failed: FailedOperator, execution: Execution) -> list[LiveTensor]:
     return [live_tensor(slot, "", made[source], source) for slot, source in failed.sources if source in made]
 
 
-def _makers(node: GraphNode) -> list[str]:
-    return [given.source.rpartition(":")[0] for given in node.inputs]
+def _makers(node: GraphNode, names: TrueNames) -> list[str]:
+    given = [names.source(node, slot) for slot in range(len(node.inputs))]
+    return [each.source.rpartition(":")[0] for each in given if each is not None]

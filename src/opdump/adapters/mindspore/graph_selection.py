@@ -54,7 +54,7 @@ class GraphSelection:
         return self._slots.excluded(op.op_name, op.op_type, io)
 
     def _is_marked(self, op: OpRecord) -> bool:
-        node = self._names.nodes([op.op_name]).get(op.op_name) or self._names.node(op.op_name)
+        node = self._names.node(op.op_name)
         if node is not None and node.attributes.get(_MARK) == "true":
             return True
         return self._in_class is not None and self._in_class.search(op.op_name) is not None

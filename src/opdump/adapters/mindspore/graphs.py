@@ -5,40 +5,41 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from opdump.adapters.base import Settings
-from opdump.adapters.graph_runtime import Block, GraphRun, RunEmitter
+from opdump.adapters.graph_runtime import Block, BlockSlot, GraphRun, RunEmitter, live_tensor
 from opdump.adapters.mindspore.executions import Execution, Executions, Program, block_of, has_files, rank_directories
 from opdump.adapters.mindspore.failures import failed_operator, inputs_of
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.graph_selection import GraphSelection
 from opdump.adapters.mindspore.interception import Interception
 from opdump.adapters.mindspore.own_dump import OWN_DUMP
-from opdump.recorder import Recorder
+from opdump.adapters.mindspore.pynative.capture import PyNative
+from opdump.adapters.models import Models
+from opdump.graph import PYNATIVE
+from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.recorder import LiveTensor, Recorder
 
 _COMPLEX = "Unexpected type Complex"
 
 
 class GraphPieces:
-    """Emits the executions of graphs as they end. `next_order` gives an operator its place among all of the step, and `is_wanted` tells
-    whether the program is in a step that is recorded.
-    """
+    """Emits the executions of graphs as they end, among the operators that `pynative` sees."""
 
-    def __init__(
-        self, recorder: Recorder, settings: Settings, next_order: Callable[[], int], is_wanted: Callable[[], bool]
-    ) -> None:
-        self._is_wanted = is_wanted
-        self._order: Iterator[int] = (next_order() for _ in itertools.repeat(None))
+    def __init__(self, recorder: Recorder, settings: Settings, pynative: PyNative) -> None:
+        self._pynative = pynative
+        self._order: Iterator[int] = (pynative.next_order() for _ in itertools.repeat(None))
         self._recorder = recorder
         self._settings = settings
         self._emitter = RunEmitter(recorder, rank_id=settings.rank_id, device_id=settings.rank_id)
         self._ranks: dict[Path, tuple[Executions, GraphFiles]] = {}
         self._selections: dict[int, GraphSelection] = {}
-        self._blocks: dict[int, tuple[Program, Block]] = {}
-        """By the identity of a program, which is kept beside it."""
+        self._blocks: dict[tuple[int, tuple[tuple[str, str], ...]], tuple[Program, Block]] = {}
+        """By the identity of a program, which is kept beside it, and the makers of its arguments."""
         self._counts: dict[tuple[int, int], Counter[str]] = {}
         """How often operators ran, by the number of the graph and its iteration."""
         self._stack = ExitStack()
@@ -64,6 +65,7 @@ class GraphPieces:
         self._interception.open()
 
     def close(self) -> None:
+        """Ends the capture of compiled code."""
         self._stack.close()
         self._guarded(None)
         for executions, _ in self._ranks.values():
@@ -88,7 +90,7 @@ class GraphPieces:
 
     def _collect(self, failure: BaseException | None) -> None:
         roots = rank_directories(OWN_DUMP.root)
-        if failure is None and (self._is_wanted() or any(has_files(root) for root in roots)):
+        if failure is None and (self._pynative.is_wanted or any(has_files(root) for root in roots)):
             # What MindSpore runs in its pipeline is to be there as a whole, and before the operators that come next.
             self._pipeline.sync()
             roots = rank_directories(OWN_DUMP.root)
@@ -115,18 +117,26 @@ class GraphPieces:
     def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         place, program = execution.place, execution.program
         step = place.step or 0
+        models = self._pynative.models
         run = GraphRun(
             self._emitter,
             place.net_name,
-            place.graph_id,
+            # Where operators belong to models, `models` numbers these, and compiled code is no other thing than PyNative mode.
+            place.graph_id if models is None else PYNATIVE,
             step,
             order=self._order,
             executions=self._counts.setdefault((place.graph_id, step), Counter()),
         )
+        if models is not None:
+            self._emit_in_models(models, run, execution, self._counts[place.graph_id, step])
+            return
         selection = self._selection(executions, place.graph_id)
-        if id(program) not in self._blocks:
-            self._blocks[id(program)] = (program, block_of(program, selection.selects, selection.excluded))
-        block = self._blocks[id(program)][1]
+        makers = {name: origin.source for name, origin in self._pynative.given.items()}
+        key = (id(program), tuple(sorted(makers.items())))
+        if key not in self._blocks:
+            self._blocks[key] = (program, block_of(program, selection.selects, selection.excluded, makers))
+        block = self._blocks[key][1]
+        execution.place_arguments({name: origin.memory for name, origin in self._pynative.given.items()})
         run.emit_block(block, execution.tensors.__getitem__, lambda: execution.tensors)
         left_out = sum(1 for op in program.ops if not selection.selects(op) and not selection.is_value(op))
         run.count_skipped({"not selected": left_out})
@@ -136,6 +146,27 @@ class GraphPieces:
             failed = failed_operator(graph, names, order, program, failure)
             if failed is not None:
                 run.fail(failed.operator, failure, inputs_of(failed, execution))
+
+    def _emit_in_models(self, models: Models, run: GraphRun, execution: Execution, counts: Counter[str]) -> None:
+        """Emits the operators that the `dump_list` takes, each in its model. `counts` are executions of operators in the iteration."""
+        inside, recorder = self._pynative.is_in_model, self._recorder
+        unknown = recorder.plan.layout_facts.unknown_id
+        makers = {name: origin.source for name, origin in self._pynative.given.items()}
+        for op, each in zip(execution.program.ops, execution.program.operators, strict=True):
+            if op.op_type == PARAMETER:
+                continue
+            record = replace(
+                run.record(each.operator, occurrence=counts[op.op_name]), task_id=unknown, stream_id=unknown
+            )
+            counts[op.op_name] += 1
+            placed = models.placed(record, inside=inside)
+            if placed.skip:
+                recorder.count_op(placed.skip)
+                continue
+            read, wrote = (_lives(slots, execution, makers) for slots in (each.inputs, each.outputs))
+            wants = recorder.plan
+            recorder.before_op(placed, models.without_excluded(placed, "input", read) if wants.inputs else ())
+            recorder.after_op(placed, models.without_excluded(placed, "output", wrote) if wants.outputs else ())
 
     def _selection(self, executions: Executions, graph_id: int) -> GraphSelection:
         selection = self._selections.get(graph_id)
@@ -167,6 +198,13 @@ class GraphPieces:
         if text not in self._told:
             self._told.add(text)
             self._recorder.warnings.append(text)
+
+
+def _lives(slots: Sequence[BlockSlot], execution: Execution, makers: Mapping[str, str]) -> list[LiveTensor]:
+    return [
+        live_tensor(slot, argument, execution.tensors[tensor], makers.get(source, source))
+        for slot, argument, source, tensor in slots
+    ]
 
 
 def _remove() -> None:

@@ -111,7 +111,8 @@ _COMMON: Final = "common_dump_settings"
 def config_of(plan: DumpPlan) -> dict[str, Any]:
     """What MindSpore is to dump so that a plan can be recorded, but for the path: elements, since on a CPU it gives nothing else.
 
-    Where the recorder chooses among operators, by what they are called in other configurations or by what they computed, it needs all.
+    Where the recorder chooses among operators, by what they are called in other configurations or by what they computed, it needs all; so it
+    does of iterations, where it counts executions of models.
     """
     by_name = plan.selection == "kernels" and plan.mode.files_selected
     io = 0 if plan.inputs == plan.outputs or plan.mode.detects_overflow else 1 if plan.inputs else 2
@@ -119,7 +120,7 @@ def config_of(plan: DumpPlan) -> dict[str, Any]:
         "op_debug_mode": 0,
         "dump_mode": 1 if by_name else 0,
         "net_name": plan.net_name,
-        "iteration": str(plan.steps),
+        "iteration": "all" if plan.mode.files_selected and plan.layout_facts.by_model else str(plan.steps),
         "saved_data": "tensor",
         "input_output": io,
         "kernels": [pattern.text for pattern in plan.kernels] if by_name else [],

@@ -20,6 +20,7 @@ from torch import nn
 
 from opdump import kernels
 from opdump.adapters.base import DumpComplete, Settings
+from opdump.adapters.models import Models
 from opdump.adapters.threads import ThreadEntry
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.call_depth import CallDepth, deeper
@@ -33,7 +34,6 @@ from opdump.adapters.torch.future_callbacks import FutureCallbacks
 from opdump.adapters.torch.inference_blocks import InferenceBlocks
 from opdump.adapters.torch.loading import Loading
 from opdump.adapters.torch.mode_stack import put_on, recording_here, take_off
-from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.names_by_release import is_lost, reason_of, reasons
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
@@ -42,6 +42,7 @@ from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
+from opdump.adapters.torch.training_scopes import class_name, unwrapped
 from opdump.adapters.torch.unseen import apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.interrupts import not_interrupted
@@ -124,7 +125,18 @@ class _Capture(TrainingListener):
             around=self._around if fails or in_models else None,
         )
         self._names = OperatorNames()
-        self._models = Models(plan, settings.model_names, self._names, recorder.wants) if in_models else None
+        self._models = (
+            Models(
+                plan,
+                settings.model_names,
+                self._names,
+                recorder.wants,
+                unwrapped=unwrapped,
+                class_name=class_name,
+            )
+            if in_models
+            else None
+        )
         self._mode = CaptureMode(
             plan,
             recorder,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from opdump.adapters.models import Models
 from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
 from opdump.adapters.torch.collectives import WAIT, Collectives
@@ -24,13 +25,13 @@ from opdump.adapters.torch.failed_operators import FailedOperators
 from opdump.adapters.torch.failures import records_failures
 from opdump.adapters.torch.following import Following, is_available
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
-from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.operator_names import OperatorNames
 from opdump.adapters.torch.private_names import (
     dispatch_depth,
     operator_schema,
     sequence_number,
+    without_modes,
 )
 from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.reader import TensorReader
@@ -44,12 +45,12 @@ from opdump.adapters.torch.schemas import (
     tensors_returned,
 )
 from opdump.adapters.torch.sites import Site
-from opdump.adapters.torch.storages import Storages
+from opdump.adapters.torch.storages import Storages, keep_memory
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.torch.values import ProgramValues
-from opdump.adapters.torch.watching import Watches
 from opdump.adapters.torch.without_kernel import WithoutKernel
+from opdump.adapters.watching import Watches
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_the_program
 from opdump.records import OpRecord, SkipReason
@@ -89,7 +90,8 @@ class CaptureMode(RecordingMode):
         self.watches: Watches | None = None
         if plan.mode.watches:
             assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
-            self.watches = Watches(plan, recorder, self.naming.now, OperatorNames() if names is None else names)
+            known = OperatorNames() if names is None else names
+            self.watches = Watches(plan, recorder, self.naming.now, known, keep_memory, without_modes)
         self._calls_only = calls_only
         self.failures: FailedOperators | None = None
         self._names_constants = plan.mode.files_values

@@ -7,7 +7,7 @@ through autograd's sequence numbers. It makes the records that a recorder gets.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from time import time_ns
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
+from opdump.adapters.models import Models
 from opdump.adapters.torch.arguments import arguments_of, json_value
 from opdump.adapters.torch.dump_selection import DumpSelection, Spot
 from opdump.adapters.torch.forward_links import ForwardLinks
-from opdump.adapters.torch.models import Models
 from opdump.adapters.torch.private_names import autograd_node, graph_task
 from opdump.adapters.torch.schemas import OperatorSchema, nested_tensors
 from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
@@ -30,7 +30,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
 
-_NO_STACK: Sequence[Frame] = ()
+_NO_STACK: tuple[Frame, ...] = ()
 
 
 class Link:
@@ -38,7 +38,7 @@ class Link:
 
     __slots__ = ("gradient_scope", "graph_id", "op_name", "spot", "stack", "views")
 
-    def __init__(self, op_name: str, scope: str, graph_id: int, stack: Sequence[Frame], spot: Spot | None) -> None:
+    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], spot: Spot | None) -> None:
         self.op_name = op_name
         self.gradient_scope = GRADIENTS + scope
         self.graph_id = graph_id

@@ -6,7 +6,8 @@ reference to each is kept until the step ends: its identity cannot be given to a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
@@ -167,3 +168,18 @@ def dense_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None if _UNTOLD else tensor.untyped_storage()
     except _WITHOUT:
         return None
+
+
+def keep_memory(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Keeps the memory of a tensor, and gives the tensor as the program sees it while it has it (`.data` may give it other memory), else its
+    memory.
+    """
+    original = weakref.ref(tensor)
+    with torch.no_grad():
+        alias = tensor.detach()
+
+    def now() -> torch.Tensor:
+        found = original()
+        return alias if found is None else found
+
+    return now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
@@ -24,7 +23,7 @@ class Running:
         self.outer = outer
         self.level: int = 1 if outer is None else outer.level + 1
         """How many calls of modules and optimizers run, this one included."""
-        self.callers: Sequence[Frame] | None = None
+        self.callers: tuple[Frame, ...] | None = None
         """The lines of the program that lead to it, once somebody has read them."""
 
 

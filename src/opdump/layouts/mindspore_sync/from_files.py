@@ -14,10 +14,10 @@ from opdump.graph import GraphNode
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, read_table
 from opdump.layouts.mindspore_sync.names import PARAMETER, FileName, dtype_of_token, sanitise
-from opdump.layouts.mindspore_sync.program_lines import program_stack
+from opdump.layouts.mindspore_sync.program_lines import is_of_optimizer, program_stack
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.layouts.mindspore_sync.true_names import TrueNames
-from opdump.records import OpRecord, Payload, TensorRecord
+from opdump.records import Frame, OpRecord, Payload, TensorRecord
 
 TensorKey = tuple[str, int, str, int]
 """op_type, timestamp, io, slot: what a tensor's file, its row in statistic.csv and its record share."""
@@ -113,14 +113,14 @@ def records_of_place(
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, str], int] = {}
     true_names = [_true_name(group[0], names) for group in executions]
-    nodes = names.nodes(
-        name for group, name in zip(executions, true_names, strict=True) if group[0].name.op_type != PARAMETER
-    )
-    sources = _Sources(names, nodes)
-    stacks = {name: program_stack(node.stack) for name, node in nodes.items()}
+    described: dict[str, tuple[tuple[Frame, ...], Mapping[str, Any]]] = {}
+    """The lines and the arguments of operators, by name."""
     for group, true_name in zip(executions, true_names, strict=True):
         first = group[0].name
-        node = nodes.get(true_name)
+        node = names.node(true_name) if first.op_type != PARAMETER else None
+        if node is not None and true_name not in described:
+            described[true_name] = (program_stack(node.stack), {**node.attributes, **names.constants(node)})
+        stack, attributes = described.get(true_name, ((), {}))
         counts[first.op_type, true_name] = occurrence = counts.get((first.op_type, true_name), -1) + 1
         op = OpRecord(
             op_type=first.op_type,
@@ -134,14 +134,17 @@ def records_of_place(
             stream_id=first.stream_id,
             order=len(ops),
             occurrence=occurrence,
-            phase="backward" if true_name.startswith(("Gradients/", "Gradients_")) else "forward",
-            stack=stacks.get(true_name, ()),
-            arguments=arguments.get((first.op_type, first.op_name))
-            or (dict(node.attributes) if node is not None else {}),
+            phase="backward"
+            if true_name.startswith(("Gradients/", "Gradients_"))
+            else "optimizer"
+            if is_of_optimizer(stack)
+            else "forward",
+            stack=stack,
+            arguments=arguments.get((first.op_type, first.op_name)) or attributes,
         )
         ops.append(op)
         records = (_record(root, op, found, problems, open_file) for found in group)
-        tensors.extend(records if node is None else (sources.with_source(record, node) for record in records))
+        tensors.extend(records if node is None else (_with_source(record, node, names) for record in records))
     return PlaceRecords(tuple(ops), tuple(tensors), tuple(problems))
 
 
@@ -163,22 +166,14 @@ def _true_name(found: _Found, names: TrueNames) -> str:
     return written or names.true_name(name.op_type, name.op_name)
 
 
-class _Sources:
-    """Who made what an operator read, by the graph, in the names that the files have."""
-
-    def __init__(self, names: TrueNames, nodes: Mapping[str, GraphNode]) -> None:
-        self._names = names
-        self._of_graph = {node.op_name: name for name, node in nodes.items()}
-
-    def with_source(self, record: TensorRecord, node: GraphNode) -> TensorRecord:
-        """The record with its source; without one where the graph has no such input, or one of another size."""
-        if record.io != "input":
-            return record
-        given = self._names.source(node, record.slot)
-        if given is None or not given.source or (given.dtype and not _agrees(given.shape, record.shape)):
-            return record
-        maker, colon, slot = given.source.rpartition(":")
-        return replace(record, source=f"{self._of_graph.get(maker, maker)}{colon}{slot}")
+def _with_source(record: TensorRecord, node: GraphNode, names: TrueNames) -> TensorRecord:
+    """The record with its source, by the graph; without one if the graph has no such input, or one of another size."""
+    if record.io != "input":
+        return record
+    given = names.source(node, record.slot)
+    if given is None or not given.source or (given.dtype and not _agrees(given.shape, record.shape)):
+        return record
+    return replace(record, source=given.source)
 
 
 def _agrees(expected: Sequence[int], shape: Sequence[int]) -> bool:

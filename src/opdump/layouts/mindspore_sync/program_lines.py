@@ -16,10 +16,11 @@ from typing import Final
 from opdump.records import Frame
 
 _OWN_FILE: Final = re.compile(r"(?:^|/)(?:(?:site|dist)-packages|mindspore/python)/mindspore/")
+_OPTIMIZER: Final = re.compile(r"/mindspore/(?:nn|mint|experimental)/optim/")
 _DEFINITION: Final = re.compile(r"(?:async )?def ([^\W\d]\w*)\s*\(")
 
 
-def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
+def program_stack(noted: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of the program, innermost first; those of MindSpore where there are no others (an optimizer's operators).
 
     `noted` is innermost first too. A function without a line of its own is a frame by itself.
@@ -36,3 +37,8 @@ def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
             frames.append(frame)
     programs = tuple(frame for frame in frames if not _OWN_FILE.search(frame.file))
     return programs or tuple(frames)
+
+
+def is_of_optimizer(stack: Sequence[Frame]) -> bool:
+    """Whether the lines of an operator, as `program_stack` gives them, are those of an optimizer of MindSpore."""
+    return any(_OPTIMIZER.search(frame.file) for frame in stack)

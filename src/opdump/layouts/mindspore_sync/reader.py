@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ from opdump.layouts.mindspore_sync.from_files import (
 from opdump.layouts.mindspore_sync.locate import RankPlace
 from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.runs import most_executions, run_of, run_starts
-from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.layouts.mindspore_sync.true_names import TrueNames, numbered_as_run
 from opdump.records import OpRecord, SkipReason, TensorRecord
 
 _GRAPHS, _ORDERS = "graphs", "execution_order"
@@ -73,6 +74,7 @@ class RankTree:
         self._listed: dict[Place, PlaceFiles] = {}
         self._names: dict[int, TrueNames] = {}
         self._graphs: dict[int, Graph | None] = {}
+        self._graphs_as_filed: dict[int, Graph | None] = {}
         self._places = tuple(places) if places is not None else find_places(root)
         self._index = self._open_index() if with_index else None
         self._places += self._other_places()
@@ -219,16 +221,38 @@ class RankTree:
         return tuple(found[key] for key in sorted(found))
 
     def graph(self, graph_id: int) -> Graph | None:
-        """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither."""
+        """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither.
+
+        Its operators have the names that files have, which those in a graph file of MindSpore may not be.
+        """
         if graph_id not in self._graphs:
+            graph = self._graph_as_filed(graph_id)
+            if graph is not None and graph.by_mindspore and self._is_numbered_anew:
+                counts: Counter[str] = Counter()
+                for earlier in (each for each in self.graph_ids if each < graph_id):
+                    before = self._graph_as_filed(earlier)
+                    if before is not None and before.by_mindspore:
+                        numbered_as_run(before, counts)
+                graph = numbered_as_run(graph, counts)
+            self._graphs[graph_id] = graph
+        return self._graphs[graph_id]
+
+    def _graph_as_filed(self, graph_id: int) -> Graph | None:
+        if graph_id not in self._graphs_as_filed:
             from opdump.layouts.graph_files.mindspore import decode_ir, decode_pb
 
             name = f"{_GRAPH_STEM}{graph_word(graph_id)}"
             graph = self._decoded(f"{_GRAPHS}/{name}.pb", decode_pb)
             if graph is None:
                 graph = self._decoded(f"{_GRAPHS}/{name}.ir", decode_ir)
-            self._graphs[graph_id] = graph
-        return self._graphs[graph_id]
+            self._graphs_as_filed[graph_id] = graph
+        return self._graphs_as_filed[graph_id]
+
+    @cached_property
+    def _is_numbered_anew(self) -> bool:
+        """Whether MindSpore numbers operators once it has written their graph: since 2.7, when files have an element type in their names."""
+        files = (file for place in self._places for file in self.files(place).tensors)
+        return next((bool(file.name.dtype) for file in files), True)
 
     def history(self, graph_id: int) -> tuple[int, ...]:
         """The steps that the execution history of a graph lists; a second run repeats them."""
@@ -238,11 +262,16 @@ class RankTree:
         return self._decoded(name, decode_execution_history) or ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
-        """The operators of a graph, in the order that was known when the graph was filed."""
+        """The operators of a graph, in the order that was known when the graph was filed, by the names that they have in `graph`."""
         from opdump.layouts.graph_files.mindspore import decode_execution_order
 
         name = f"{_ORDERS}/{_ORDER_STEM}{graph_word(graph_id)}.csv"
-        return self._decoded(name, decode_execution_order) or ()
+        order = self._decoded(name, decode_execution_order) or ()
+        filed, graph = self._graph_as_filed(graph_id), self.graph(graph_id)
+        if filed is graph or filed is None or graph is None:
+            return order
+        names = {one.op_name: other.op_name for one, other in zip(filed.nodes, graph.nodes, strict=True)}
+        return tuple(names.get(each, each) for each in order)
 
     def _open_index(self) -> IndexReader | None:
         relative = f"{METADATA}/{INDEX_NAME}"

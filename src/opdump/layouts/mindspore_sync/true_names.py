@@ -1,23 +1,28 @@
 """Finds the true names behind file names, where another tool wrote the dump and left no index.
 
 `Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...`
-or something else: the execution order and the graph know. They are written when a graph is compiled and may number an
-operator otherwise than its files do (`-op1` for `-op0`), so a scope is also looked up without the number, and operators of one
-scope and type are matched in their order. A name that nothing settles stays as it is in the file.
+or something else: the execution order and the graph know. They are written when a graph is compiled, before MindSpore gives its
+operators the numbers that files have (`-op1` for `-op0`), so they are numbered as MindSpore does it. A name that nothing settles stays
+as it is in the file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from opdump.graph import Graph, GraphInput, GraphNode
+from opdump.graph import PARAMETER_PREFIX, Graph, GraphInput, GraphNode
 from opdump.layouts.mindspore_sync.names import PARAMETER, sanitise
 
 _TUPLE: Final = "MakeTuple"
-_HANDING_ON: Final = frozenset({"Load", "Depend", _TUPLE})
-"""Operators of MindSpore's graphs that hand on what they are given, and run nothing: a tuple each of its inputs, the others the first."""
+_ITEM: Final = "TupleGetItem"
+_HANDING_ON: Final = frozenset({"Load", "Depend", _TUPLE, _ITEM})
+"""Operators of MindSpore's graphs that hand on what they are given, and run nothing: a tuple each of its inputs, an item one of them, the
+others the first.
+"""
 _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
 
@@ -33,9 +38,8 @@ class TrueNames:
         values = (value.name for value in graph.parameters) if graph is not None else ()
         self._parameters = _index((sanitise(name), name) for name in (*parameters, *values))
         self._nodes = {node.op_name: node for node in nodes}
-        self._in_scope: dict[str, list[str]] = {}
-        for node in nodes:
-            self._in_scope.setdefault(_split(node.op_name)[0], []).append(node.op_name)
+        constants = graph.constants if graph is not None else ()
+        self._constants = {constant.name: constant.value for constant in constants if constant.value is not None}
 
     def true_name(self, op_type: str, name: str) -> str:
         """The full name of the operator that files call `name`; `name` where that is not settled."""
@@ -48,35 +52,22 @@ class TrueNames:
         true_scope = self._by_scope.get(scope) if number else None
         return true_scope + number if true_scope else name
 
-    def nodes(self, true_names: Iterable[str]) -> dict[str, GraphNode]:
-        """The operators of the graph behind the names of all operators that have files, by these names.
-
-        Where the graph numbers those of one scope otherwise, the first of them that has no file of its name is the first name that
-        the graph does not have, and so on; but not where there are more names than operators.
-        """
-        names = dict.fromkeys(true_names)
-        found = {name: self._nodes[name] for name in names if name in self._nodes}
-        unknown: dict[str, list[str]] = {}
-        for name in names:
-            if name not in found:
-                unknown.setdefault(_split(name)[0], []).append(name)
-        for scope, of_files in unknown.items():
-            left = [name for name in self._in_scope.get(scope, ()) if name not in found]
-            if len(of_files) <= len(left):
-                pairs = zip(sorted(of_files, key=_number), sorted(left, key=_number), strict=False)
-                found |= {name: self._nodes[other] for name, other in pairs}
-        return found
-
     def node(self, true_name: str) -> GraphNode | None:
-        """The operator of the graph, also where the graph numbers the only operator of its scope otherwise."""
-        node = self._nodes.get(true_name)
-        if node is None:
-            alone = self._in_scope.get(_split(true_name)[0], ())
-            node = self._nodes[alone[0]] if len(alone) == 1 else None
-        return node
+        """The operator of that full name in the graph."""
+        return self._nodes.get(true_name)
+
+    def constants(self, node: GraphNode) -> dict[str, Any]:
+        """The values that the graph holds among the inputs of an operator, by slot."""
+        values = {str(slot): self._constants.get(given.source) for slot, given in enumerate(node.inputs)}
+        return {slot: value for slot, value in values.items() if value is not None}
 
     def source(self, node: GraphNode, slot: int) -> GraphInput | None:
-        """What the graph says of an input of an operator, behind the operators that only hand it on; None where it says nothing."""
+        """What the graph says of an input of an operator, behind the operators that only hand it on; None if it says nothing.
+
+        The source of an element of a parameter that is a tuple is `Parameter.{name}:{index}`.
+        """
+        elements: list[int] = []
+        """Which element of the tuple, and of the tuples in it, outermost last."""
         for _ in range(len(self._nodes)):
             if slot >= len(node.inputs):
                 return None
@@ -84,13 +75,70 @@ class TrueNames:
             name, _, output = given.source.rpartition(":")
             maker = self._nodes.get(name)
             if maker is None or maker.op_type not in _HANDING_ON or maker.runs_kernel or not maker.inputs:
-                return given
-            node, slot = maker, int(output) if maker.op_type == _TUPLE and output.isdecimal() else 0
+                return _element(given, maker, elements)
+            node, slot = maker, 0
+            if maker.op_type == _ITEM:
+                index = self._constants.get(maker.inputs[-1].source)
+                if not isinstance(index, int):
+                    return None
+                elements.append(index)
+            elif maker.op_type == _TUPLE:
+                slot = elements.pop() if elements else int(output) if output.isdecimal() else 0
+                if slot < len(maker.inputs) and _is_argument(maker):
+                    return GraphInput(f"{maker.inputs[slot].source}:{slot}")
         return None
 
 
-def _number(name: str) -> int:
-    return int(_split(name)[1][len("-op") :] or 0)
+def _is_argument(pack: GraphNode) -> bool:
+    """Whether a tuple is an argument of a compiled function: the graph has its elements as parameters of one name."""
+    name = pack.inputs[0].source
+    return (
+        len(pack.inputs) > 1 and name.startswith(PARAMETER_PREFIX) and all(each.source == name for each in pack.inputs)
+    )
+
+
+def numbered_as_run(graph: Graph, counts: Counter[str]) -> Graph:
+    """The graph with the numbers that its operators have when they run.
+
+    MindSpore numbers operators anew once it has written the file of a graph: by scope and type, in the order of the file, and on from one
+    graph of a process to the next. `counts` are how many there were in the graphs before, by scope and type; those of this one are added.
+    """
+    names: dict[str, str] = {}
+    for node in graph.nodes:
+        stem = _split(node.op_name)[0]
+        if stem:
+            names[node.op_name] = f"{stem}-op{counts[stem]}"
+            counts[stem] += 1
+    if all(name == other for name, other in names.items()):
+        return graph
+    return replace(
+        graph,
+        nodes=tuple(
+            replace(
+                node,
+                op_name=names.get(node.op_name, node.op_name),
+                inputs=tuple(replace(given, source=_renamed(given.source, names)) for given in node.inputs),
+            )
+            for node in graph.nodes
+        ),
+    )
+
+
+def _renamed(source: str, names: Mapping[str, str]) -> str:
+    name, colon, slot = source.rpartition(":")
+    return f"{names[name]}{colon}{slot}" if name in names else source
+
+
+def _element(given: GraphInput, maker: GraphNode | None, elements: Sequence[int]) -> GraphInput | None:
+    """The element of a tuple that an operator gives, or a parameter is."""
+    if not elements:
+        return given
+    if len(elements) > 1:
+        return None
+    (index,) = elements
+    if maker is None:
+        return GraphInput(f"{given.source}:{index}") if given.source.startswith(PARAMETER_PREFIX) else None
+    return GraphInput(f"{maker.op_name}:{index}")  # without a shape: files of MindSpore have none of elements of tuples
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -11,17 +11,20 @@ import importlib
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from opdump.adapters.base import Settings
+from opdump.adapters.mindspore.models import OperatorNames, models_of
 from opdump.adapters.mindspore.steps import Steps
 from opdump.adapters.threads import ThreadEntry
+from opdump.graph import PYNATIVE
 from opdump.recorder import Recorder
 
 if TYPE_CHECKING:
     from opdump.adapters.mindspore.pynative.interception import Interception
+    from opdump.adapters.mindspore.pynative.makers import Origin
     from opdump.adapters.mindspore.pynative.modes import ModeStack
     from opdump.adapters.mindspore.pynative.recording import OperatorRecording
 
@@ -50,9 +53,16 @@ class PyNative:
         self._recording: OperatorRecording | None = None
         self._modes: ModeStack | None = None
         self._interception: Interception | None = None
+        self._names = OperatorNames()
+        self.models = models_of(recorder.plan, settings.model_names, self._names, recorder.wants)
+        """The models of a plan that files operators by model."""
+        self.given: Mapping[str, Origin] = {}
+        """Where the arguments of the compiled function that was called last come from, by their names in its graph."""
         self._has_compiled = False
         """Whether compiled code ran, optimizers apart."""
         self._optimizing = 0
+        self._running = 0
+        """Calls of networks, of their gradients, and of compiled functions that run."""
         self._stack = ExitStack()
         self._order = itertools.count()
 
@@ -62,8 +72,13 @@ class PyNative:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the program is in a step that is recorded."""
-        return self._steps.is_wanted
+        """Whether the program may be in a step that is recorded: executions of models are counted apart."""
+        return self._steps.is_wanted if self.models is None else not self._recorder.is_over
+
+    @property
+    def is_in_model(self) -> bool:
+        """Whether what runs now belongs to the network that was called last, and not to an optimizer."""
+        return not self._optimizing and self._running > 0
 
     def manual_step(self) -> None:
         """Ends the current step; from the first call on nothing else ends one."""
@@ -89,7 +104,15 @@ class PyNative:
         from opdump.adapters.mindspore.pynative.modes import ModeStack
         from opdump.adapters.mindspore.pynative.recording import OperatorRecording
 
-        self._recording = OperatorRecording(self._recorder, self._settings, lambda: self._steps.step, self.next_order)
+        self._recording = OperatorRecording(
+            self._recorder,
+            self._settings,
+            lambda: self._steps.step,
+            self.next_order,
+            names=self._names,
+            models=self.models,
+            is_in_model=lambda: self.is_in_model,
+        )
         self._modes = ModeStack(self._dispatched)
         self._stack.callback(self._modes.close)
         self._modes.open()
@@ -103,9 +126,28 @@ class PyNative:
         """Takes everything out again, and files what is recorded."""
         if self._recording is not None:
             self._recording.close(is_all=not self._has_compiled)
-        self._recorder.circumstances.marks = bool(self._settings.marks)
+        self._note_circumstances()
         self._stack.close()
         self._steps.close()
+
+    def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
+        """Watches operators by name and tensors of the program from now on, in watch mode."""
+        if self._recording is not None:
+            self._recording.watch(nodes, tensors)
+
+    def _note_circumstances(self) -> None:
+        around, models = self._recorder.circumstances, self.models
+        around.marks = bool(self._settings.marks)
+        around.counts_every_step = models is not None
+        if models is not None:
+            self._recorder.warnings += models.unmatched()
+            around.executions, around.models_seen = models.executions, models.seen
+            around.chose_nothing = models.chose_nothing
+        if self._recorder.plan.mode.watches and self._has_compiled:
+            self._recorder.warnings.append(
+                "watch: compiled code ran (GRAPH_MODE, @ms.jit), and what watched memory holds between its operators cannot be seen; "
+                "to watch them run the program in PyNative mode: mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
+            )
 
     def _leave_child(self) -> None:
         """In a forked process, which has none of MindSpore's threads: operators pass by, and MindSpore is not asked for anything."""
@@ -135,11 +177,29 @@ class PyNative:
         if self._steps.may_count:
             return self._network(cell)
         recording = self._recording
-        return None if recording is None or not self._steps.is_wanted else recording.scopes.inside(cell)
+        return None if recording is None or not self.is_wanted else recording.scopes.inside(cell)
 
-    def compiled(self, function: Any, *, trains: bool) -> AbstractContextManager[None]:
+    def compiled(self, function: Any, arguments: Mapping[str, Any], *, trains: bool) -> AbstractContextManager[None]:
+        recording = self._recording
+        self.given = (recording.origins_of(arguments) or {}) if recording is not None and self.is_wanted else {}
         self._has_compiled = self._has_compiled or not self._optimizing
-        return self._steps.network(id(function), trains=trains) if self._steps.may_count else nullcontext()
+        return self._compiled(function, trains=trains) if self._steps.may_count else nullcontext()
+
+    @contextmanager
+    def _compiled(self, function: Any, *, trains: bool) -> Iterator[None]:
+        with self._steps.network(id(function), trains=trains), self._model(function):
+            yield
+
+    @contextmanager
+    def _model(self, model: Any) -> Iterator[None]:
+        """What runs in the block belongs to a network or a compiled function of the program."""
+        if self.models is not None:
+            self.models.begins(model, PYNATIVE)
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
     def has_made_optimizer(self) -> None:
         self._steps.has_optimizer = True
@@ -154,7 +214,7 @@ class PyNative:
 
     def forward_ended(self, results: Any) -> None:
         """The forward has given results, whose gradients come next."""
-        if self._recording is not None and self._steps.is_wanted:
+        if self._recording is not None and self.is_wanted:
             self._recording.follow(results)
 
     @contextmanager
@@ -164,10 +224,12 @@ class PyNative:
             yield
             return
         before, recording.is_backward = recording.is_backward, True
+        self._running += 1
         try:
             yield
         finally:
             recording.is_backward = before
+            self._running -= 1
 
     @contextmanager
     def _network(self, cell: Any) -> Iterator[None]:
@@ -179,7 +241,8 @@ class PyNative:
                 stack.enter_context(self._steps.network(id(cell), trains=self._interception.trains(cell)))
                 if is_outermost:
                     self._begin_anew()
-            if self._recording is not None and self._steps.is_wanted:
+                stack.enter_context(self._model(cell))
+            if self._recording is not None and self.is_wanted:
                 self._recording.know_parameters(cell.get_parameters())
                 stack.enter_context(self._recording.scopes.inside(cell))
             yield
@@ -195,7 +258,7 @@ class PyNative:
         """The mode is on in a step that is wanted, and off in others; nobody can put it on in another thread."""
         if self._modes is None or threading.get_ident() != self._home:
             return
-        if self._steps.is_wanted:
+        if self.is_wanted:
             self._modes.enter()
         else:
             self._modes.leave()
@@ -207,7 +270,7 @@ class PyNative:
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         recording = self._recording
-        if recording is None or not self._steps.is_wanted:
+        if recording is None or not self.is_wanted:
             return func(*args, **kwargs) if kwargs else func(*args)
         return recording.run(func, args, kwargs)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import threading
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
@@ -31,7 +33,9 @@ class Watcher(Protocol):
     def cell(self, cell: Any) -> AbstractContextManager[None] | None:
         """Around a call of a Cell; None where nobody wants to know of it."""
 
-    def compiled(self, function: Any, *, trains: bool) -> AbstractContextManager[None]: ...
+    def compiled(
+        self, function: Any, arguments: Mapping[str, Any], *, trains: bool
+    ) -> AbstractContextManager[None]: ...
     def gradient(self) -> AbstractContextManager[None]: ...
     def forward_ended(self, results: Any) -> None: ...
     def backward(self) -> AbstractContextManager[None]: ...
@@ -101,7 +105,8 @@ class Interception:
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             function = executor.fn
             around = watcher.gradient() if function.__name__ == "after_grad" else None
-            with around or watcher.compiled(function, trains=_uses_optimizer(function)):
+            given = _arguments(function, getattr(executor, "obj", None), args, kwargs)
+            with around or watcher.compiled(function, given, trains=_uses_optimizer(function)):
                 return original(executor, *args, **kwargs)
 
         return call
@@ -153,6 +158,18 @@ class Interception:
             original(optimizer, *args, **kwargs)
 
         return make
+
+
+def _arguments(function: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a compiled function by name; those of `*args` have none. `owner` is what a method belongs to."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return {}
+    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if owner is not None and names and not (args and args[0] is owner):
+        del names[0]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _uses_optimizer(function: Any) -> bool:

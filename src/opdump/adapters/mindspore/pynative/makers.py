@@ -1,7 +1,8 @@
-"""Who wrote the memory that an operator reads: by its address, as long as the tensors that were written live."""
+"""What wrote the memory that an operator reads, and where that memory lies: by its address, as long as the tensors that were written live."""
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, deque
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +11,7 @@ from mindspore import Tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.mindspore.pynative.tensors import host_tensor, storage_of
 from opdump.graph import PARAMETER_PREFIX
+from opdump.records import Memory
 
 _MOST_BYTES: Final = 2**31
 """Memory of a step that is held beyond the program's own use of it, so that no other tensor comes to lie there."""
@@ -17,12 +19,24 @@ _MOST_BYTES: Final = 2**31
 _MOST_VIEWS: Final = 16
 
 
+class Origin(NamedTuple):
+    """What wrote a tensor (`{op_name}:{slot}`, `Parameter.{name}`, or nothing if that is not known), and where its elements lie."""
+
+    source: str
+    memory: Memory | None
+
+
 class Written(NamedTuple):
-    """A result of an operator, which is held so that its memory is no other tensor's."""
+    """A result of an operator, or what one read: it is held so that its memory is no other tensor's.
+
+    `view` is the view that it is a copy of, and `base` what had been written there when it was copied.
+    """
 
     source: str
     tensor: Any
     size: int
+    view: Any = None
+    base: Written | None = None
 
 
 class Makers:
@@ -36,17 +50,35 @@ class Makers:
         self._parameters: dict[int, str] = {}
         self._held = 0
         self._views: deque[Tensor] = deque(maxlen=_MOST_VIEWS)
+        self._numbers: dict[int, int] = {}
+        """The numbers of storages, by address."""
+        self._next_number = itertools.count()
 
-    def source_of(self, tensor: Tensor) -> str:
-        """What wrote the memory: `{op_name}:{slot}`, `Parameter.{name}`, or nothing where that is not known."""
+    def origin(self, tensor: Tensor) -> Origin:
+        """Where a tensor that is read comes from; of a copy of a view, where the view does."""
         address = storage_of(tensor)
-        found = self._written.get(address)
-        if found is not None:
-            return found.source
         if address in self._parameters:
-            return self._parameters[address]
-        view = self.copied_view(tensor)
-        return "" if view is None else self.source_of(view)
+            return Origin(self._parameters[address], self.place(tensor))
+        if address not in self._written:
+            view = self.copied_view(tensor)
+            base = None if view is None else self._written.get(storage_of(view))
+            self._hold(address, Written("", tensor, int(tensor.nbytes), view, base))
+        written = self._written.get(address)
+        if written is None:
+            return Origin("", self.place(tensor))
+        if written.view is not None and self._written.get(storage_of(written.view)) is written.base:
+            return self.origin(written.view)
+        return Origin(written.source, self.place(tensor))
+
+    def place(self, tensor: Tensor) -> Memory | None:
+        """Where the elements of a tensor lie; None if it has none."""
+        if not tensor.nbytes:
+            return None
+        address = storage_of(tensor)
+        number = self._numbers.get(address)
+        if number is None:
+            number = self._numbers[address] = next(self._next_number)
+        return Memory(number, int(tensor.storage_offset()), tuple(int(step) for step in tensor.stride()))
 
     def viewed(self, tensor: Tensor) -> None:
         """An operator has given another look at memory."""
@@ -80,12 +112,9 @@ class Makers:
         self._written[address] = written
         self._held += written.size
         while self._held > _MOST_BYTES:
-            self._drop(next(iter(self._written)))
-
-    def read(self, tensor: Tensor) -> None:
-        """An operator reads a tensor, whoever wrote it: the program has it."""
-        if not self.knows(tensor):
-            self._hold(storage_of(tensor), Written("", tensor, int(tensor.nbytes)))
+            oldest = next(iter(self._written))
+            self._drop(oldest)
+            self._numbers.pop(oldest, None)  # other tensors may come to lie there
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether an operator wrote it or read it before, or it is a parameter."""
@@ -97,6 +126,8 @@ class Makers:
         self._written.clear()
         self._parameters.clear()
         self._views.clear()
+        self._numbers.clear()
+        self._next_number = itertools.count()
         self._held = 0
 
     def _drop(self, address: int) -> None:

@@ -15,9 +15,13 @@ _GRADIENTS = "Gradients"
 
 
 class Names:
-    """Numbers the operators of one type in one scope in the order in which they run. Not for use by several threads at once."""
+    """Numbers the operators of one type in one scope in the order in which they run. Not for use by several threads at once.
 
-    def __init__(self) -> None:
+    `unique`: files have only the last part of a name, so each operator has a number of its own, in the order in which they first run.
+    """
+
+    def __init__(self, *, unique: bool = False) -> None:
+        self._numbers: dict[str, int] | None = {} if unique else None
         self._counts: Counter[tuple[bool, str]] = Counter()
         self._executions: Counter[str] = Counter()
 
@@ -26,7 +30,10 @@ class Names:
         stem = f"{scope}/{op_type}"
         number = self._counts[again, stem]
         self._counts[again, stem] = number + 1
-        return f"{stem}-op{number}"
+        name = f"{stem}-op{number}"
+        if self._numbers is None:
+            return name
+        return f"{stem}-op{self._numbers.setdefault(name, len(self._numbers))}"
 
     def occurrence(self, op_name: str) -> int:
         """How often an operator of that name ran before in this step; it runs now."""

@@ -11,19 +11,24 @@ from mindspore import Tensor
 
 from opdump.adapters.base import Settings
 from opdump.adapters.graph_runtime import OperatorSelection, RunEmitter, live_tensor
+from opdump.adapters.host import HostTensor
+from opdump.adapters.mindspore.models import OperatorNames
 from opdump.adapters.mindspore.pynative.frames import program_frames
 from opdump.adapters.mindspore.pynative.gradients import Forward, Gradients, RunningNode, unseen
-from opdump.adapters.mindspore.pynative.makers import Makers
+from opdump.adapters.mindspore.pynative.makers import Makers, Origin
 from opdump.adapters.mindspore.pynative.marks import Marks
 from opdump.adapters.mindspore.pynative.naming import Names, forward_scope, gradient_scope
 from opdump.adapters.mindspore.pynative.operator_kinds import Call, may_be_view, skip_reason
 from opdump.adapters.mindspore.pynative.scopes import Scopes
 from opdump.adapters.mindspore.pynative.tensors import host_tensor, tensors_in
 from opdump.adapters.mindspore.pynative.unseen_operators import UnseenOperator, computes_first, operators_of
-from opdump.graph import PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.adapters.models import Models
+from opdump.adapters.watching import Look, Watches
+from opdump.graph import PARAMETER_PREFIX, PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
+from opdump.plan.field_types import wrong_value
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
-from opdump.records import Frame, OpRecord, Phase
+from opdump.recorder import LiveTensor, Recorder, WatchRecorder, beside_the_program
+from opdump.records import Frame, Memory, OpRecord, Phase
 
 SEEN_BY_GRADIENTS: Final = "through its gradients"
 """What stands as `seen` among the arguments of an operator of the backward that MindSpore does not dispatch."""
@@ -40,7 +45,7 @@ class Place(NamedTuple):
     name: str
     phase: Phase
     path: str
-    stack: Sequence[Frame]
+    stack: tuple[Frame, ...]
     forward_op: str
     is_marked: bool
 
@@ -52,20 +57,33 @@ class Opened(NamedTuple):
     call: Call
     place: Place
     inputs: Sequence[tuple[str, Tensor]]
-    sources: Sequence[str]
+    origins: Sequence[Origin]
 
 
 class OperatorRecording:
     """The operators of the steps that are recorded. `step` says which it is, `next_order` gives an operator its place in it."""
 
     def __init__(
-        self, recorder: Recorder, settings: Settings, step: Callable[[], int], next_order: Callable[[], int]
+        self,
+        recorder: Recorder,
+        settings: Settings,
+        step: Callable[[], int],
+        next_order: Callable[[], int],
+        *,
+        names: OperatorNames,
+        models: Models | None,
+        is_in_model: Callable[[], bool],
     ) -> None:
+        """`is_in_model` tells whether what runs belongs to the network that was called last."""
         plan = recorder.plan
+        self._models = models
+        self._chooses_later = models is not None or plan.mode.watches
+        """Models and watches choose among operators themselves."""
+        self._is_in_model = is_in_model
         self._here = threading.local()
         self.scopes = Scopes(class_names=plan.class_names_in_scope, is_backward=lambda: self.is_backward)
         self.gradients = Gradients(self._gradient_ran, self._unseen_forward, lambda: len(self.scopes.running))
-        self.names = Names()
+        self.names = Names(unique=plan.layout == "mindspore-2.3")
         self._recorder = recorder
         self._step = step
         self._selection = OperatorSelection(plan, ModelFilter.of(plan.models, ()))
@@ -77,6 +95,24 @@ class OperatorRecording:
         self._makers = Makers()
         self._next_order = next_order
         self._lock = threading.RLock()
+        self._watches: Watches | None = None
+        if plan.mode.watches:
+            assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
+            self._watches = Watches(plan, recorder, self._emitter.timestamp, names, _look)
+            self.watch((), settings.watch)
+
+    def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
+        """Watches operators by name and tensors of the program from now on, in watch mode."""
+        if self._watches is None:
+            return
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, Tensor):
+                raise wrong_value("watch", name, tensor, "a mindspore.Tensor or the name of an operator")
+        if nodes:
+            self._watches.add_nodes(nodes)
+        if tensors:
+            here = Place("", "forward", self.scopes.path, program_frames(), "", False)
+            self._watches.add_tensors(tensors, self._record("", here, {}))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Runs an operator of the program and records it. The operator's own error goes to the program."""
@@ -111,6 +147,8 @@ class OperatorRecording:
         """`is_all`: nothing of the program is compiled, so that marks without an operator are without any."""
         self.gradients.is_open = False
         self._recorder.matched_kernels |= self._selection.matched_kernels
+        if self._watches is not None:
+            self._recorder.warnings += self._watches.unmatched()
         if self._marks is not None and is_all:
             self._recorder.warnings += self._marks.unused()
 
@@ -120,6 +158,21 @@ class OperatorRecording:
         with self._lock:
             for tensor in tensors_in((results,)):
                 self.gradients.follow(tensor)
+
+    @beside_the_program
+    def origins_of(self, arguments: Mapping[str, Any]) -> dict[str, Origin]:
+        """Where the arguments of a compiled function come from, by the names that its graph has for them.
+
+        `Parameter.x` is the argument x, or the only tensor in it, and `Parameter.x:2` the third of several.
+        """
+        found: dict[str, Origin] = {}
+        with self._lock:
+            for name, value in arguments.items():
+                tensors = list(tensors_in((value,)))
+                for number, tensor in enumerate(tensors):
+                    key = f"{PARAMETER_PREFIX}{name}" + (f":{number}" if len(tensors) > 1 else "")
+                    found[key] = self._makers.origin(tensor)
+        return found
 
     @beside_the_program
     def know_parameters(self, parameters: Iterable[Any]) -> None:
@@ -141,19 +194,19 @@ class OperatorRecording:
             if running is not None:
                 self._tell_unseen(running, inputs)
             place = self._place(call.name)
-            sources = [self._makers.source_of(tensor) for _, tensor in inputs]
+            origins = [self._makers.origin(tensor) for _, tensor in inputs]
             op = self._record(call.name, place, call.others())
-            opened = Opened(op, call, place, inputs, sources)
+            opened = Opened(op, call, place, inputs, origins)
             if not may_be_view(call.name) and not op.skip:
-                self._recorder.before_op(op, self._inputs(inputs, sources))
+                self._recorder.before_op(op, self._inputs(op, inputs, origins))
         return opened
 
     @beside_the_program
     def _ended(self, opened: Opened, outputs: Sequence[Tensor]) -> None:
-        op, call, place, inputs, sources = opened
+        op, call, place, inputs, origins = opened
         with self._lock:
             reason = skip_reason(call, [tensor for _, tensor in inputs], outputs)
-            self._enter_graph(op, inputs, sources, outputs, is_view=reason == "view")
+            self._enter_graph(op, inputs, origins, outputs, is_view=reason == "view")
             if reason:
                 if not op.skip:
                     op = replace(op, skip=reason)
@@ -162,8 +215,9 @@ class OperatorRecording:
                 self._skip(op)
             else:
                 if may_be_view(call.name):
-                    self._recorder.before_op(op, self._inputs(inputs, sources))
-                self._recorder.after_op(op, self._outputs(outputs))
+                    self._recorder.before_op(op, self._inputs(op, inputs, origins))
+                self._recorder.after_op(op, self._outputs(op, outputs))
+                self._look_after(op, outputs)
             for slot, tensor in enumerate(outputs):
                 if reason:
                     self._makers.viewed(tensor)
@@ -182,7 +236,7 @@ class OperatorRecording:
             if may_be_view(opened.call.name) and not op.skip:
                 self._recorder.before_op(op, ())
             if not op.skip:
-                self._recorder.failed_op(op, error, self._inputs(opened.inputs, opened.sources))
+                self._recorder.failed_op(op, error, self._inputs(op, opened.inputs, opened.origins))
 
     # The backward.
 
@@ -215,8 +269,7 @@ class OperatorRecording:
         place = Place(name, "backward", forward.path, forward.stack, forward.op_name, forward.is_marked)
         op = self._record(operator.op_type, place, {"seen": SEEN_BY_GRADIENTS})
         inputs = [("dout", tensor) for tensor in node.given] if operator.given is not None else []
-        sources = [self._makers.source_of(tensor) for _, tensor in inputs]
-        self._file(op, inputs, sources, outputs, first=operator.given or 0)
+        self._file(op, inputs, outputs, first=operator.given or 0)
 
     def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:
         """An operator of the forward that nobody saw: of one that gave something new, its result is recorded."""
@@ -228,24 +281,25 @@ class OperatorRecording:
         op = self._record(op_type, place, {"seen": SEEN_BY_RESULT})
         view = self._makers.copied_view(result)
         inputs = [] if view is None else [("input", view)]
-        self._file(op, inputs, [self._makers.source_of(tensor) for _, tensor in inputs], [result])
+        self._file(op, inputs, [result])
         return Forward(op_type, op.op_name, place.path, place.stack, place.is_marked)
 
     def _file(
         self,
         op: OpRecord,
         inputs: Sequence[tuple[str, Tensor]],
-        sources: Sequence[str],
         outputs: Sequence[Tensor],
         first: int = 0,
     ) -> None:
         """Records an operator that has run. `first` is the slot of its first input."""
-        self._enter_graph(op, inputs, sources, outputs)
+        origins = [self._makers.origin(tensor) for _, tensor in inputs]
+        self._enter_graph(op, inputs, origins, outputs)
         if op.skip:
             self._skip(op)
         else:
-            self._recorder.before_op(op, self._inputs(inputs, sources, first))
-            self._recorder.after_op(op, self._outputs(outputs))
+            self._recorder.before_op(op, self._inputs(op, inputs, origins, first))
+            self._recorder.after_op(op, self._outputs(op, outputs))
+            self._look_after(op, outputs)
         for slot, tensor in enumerate(outputs):
             self._makers.add(tensor, f"{op.op_name}:{slot}")
 
@@ -278,8 +332,12 @@ class OperatorRecording:
         return self._marks is not None and self._marks.takes(self.scopes.cells())
 
     def _record(self, op_type: str, place: Place, arguments: Mapping[str, Any]) -> OpRecord:
-        selected = place.is_marked if self._marks is not None else self._selection.selects(place.name, op_type)
-        return OpRecord(
+        selected = (
+            place.is_marked
+            if self._marks is not None
+            else self._chooses_later or self._selection.selects(place.name, op_type)
+        )
+        op = OpRecord(
             op_type=op_type,
             op_name=place.name,
             timestamp=self._emitter.timestamp(),
@@ -298,6 +356,11 @@ class OperatorRecording:
             arguments=arguments,
             skip="" if selected else "not selected",
         )
+        return op if self._models is None else self._models.placed(op, inside=self._is_in_model())
+
+    def _look_after(self, op: OpRecord, outputs: Sequence[Tensor]) -> None:
+        if self._watches is not None:
+            self._watches.ran(op, [(slot, "", tensor) for slot, tensor in enumerate(outputs)], collective=False)
 
     def _skip(self, op: OpRecord) -> None:
         if self._emitter.lists(PYNATIVE, op.op_name):
@@ -305,35 +368,39 @@ class OperatorRecording:
         else:
             self._recorder.count_op(op.skip)
 
-    def _inputs(self, inputs: Sequence[tuple[str, Tensor]], sources: Sequence[str], first: int = 0) -> list[LiveTensor]:
+    def _inputs(
+        self, op: OpRecord, inputs: Sequence[tuple[str, Tensor]], origins: Sequence[Origin], first: int = 0
+    ) -> Sequence[LiveTensor]:
         if not self._selection.wants_inputs:
             return []
-        return [
-            live_tensor(slot, argument, host_tensor(tensor), source)
-            for slot, ((argument, tensor), source) in enumerate(zip(inputs, sources, strict=True), start=first)
+        found = [
+            live_tensor(slot, argument, _placed(tensor, origin.memory), origin.source)
+            for slot, ((argument, tensor), origin) in enumerate(zip(inputs, origins, strict=True), start=first)
         ]
+        return found if self._models is None else self._models.without_excluded(op, "input", found)
 
-    def _outputs(self, outputs: Sequence[Tensor]) -> list[LiveTensor]:
+    def _outputs(self, op: OpRecord, outputs: Sequence[Tensor]) -> Sequence[LiveTensor]:
         if not self._selection.wants_outputs:
             return []
-        return [live_tensor(slot, "", host_tensor(tensor)) for slot, tensor in enumerate(outputs)]
+        found = [
+            live_tensor(slot, "", _placed(tensor, self._makers.place(tensor))) for slot, tensor in enumerate(outputs)
+        ]
+        return found if self._models is None else self._models.without_excluded(op, "output", found)
 
     def _enter_graph(
         self,
         op: OpRecord,
         inputs: Sequence[tuple[str, Tensor]],
-        sources: Sequence[str],
+        origins: Sequence[Origin],
         outputs: Sequence[Tensor],
         *,
         is_view: bool = False,
     ) -> None:
-        for _, tensor in inputs:
-            self._makers.read(tensor)
         graph = self._recorder.graph(PYNATIVE)
         if op.op_name in graph:
             return
         read = []
-        for (_, tensor), source in zip(inputs, sources, strict=True):
+        for (_, tensor), (source, _) in zip(inputs, origins, strict=True):
             dtype, shape = str(tensor.dtype).lower(), tuple(tensor.shape)
             read.append(GraphInput(source, dtype, shape))
             if source.startswith("Parameter."):
@@ -351,3 +418,16 @@ class OperatorRecording:
                 runs_kernel=not is_view,
             )
         )
+
+
+def _look(tensor: Tensor) -> Look:
+    """Keeps a tensor, and gives its elements as they are when it is asked."""
+    return lambda: host_tensor(tensor)
+
+
+def _placed(tensor: Tensor, memory: Memory | None) -> HostTensor | str:
+    """The elements of a tensor as they are now, with where they lie."""
+    found = host_tensor(tensor)
+    if isinstance(found, HostTensor):
+        found.memory = memory
+    return found

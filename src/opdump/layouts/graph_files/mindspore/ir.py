@@ -46,13 +46,7 @@ from opdump.layouts.graph_files.mindspore.ir_text import (
     parse_type,
     split,
 )
-from opdump.layouts.graph_files.mindspore.source_lines import (
-    format_frame,
-    format_stack,
-    one_line,
-    parse_frames,
-    utf8_text,
-)
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, one_line, parse_frames, utf8_text
 from opdump.records import Phase, escaped
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
@@ -68,6 +62,8 @@ _FULL_NAME: Final = re.compile(r"\s*(?:: full_name_with_scope|# Fullname with sc
 _REFERENCE: Final = re.compile(r"%(\d+)(?:\[(\d+)\])?$")
 _PARAMETER_REFERENCE: Final = re.compile(r"%para(\d+)_(.*)$", re.DOTALL)
 _PRIMITIVE_PREFIX: Final = "PrimFunc_"
+_OWN_ATTRIBUTE: Final = "cnode_attrs: {phase: "
+"""What every node has in a file of opdump, and none in one of MindSpore."""
 _BATCH: Final = re.compile(r"inputs\d+$")
 _NOT_PLAIN: Final = re.compile(r"[^\w.]")
 
@@ -123,7 +119,7 @@ def _body(graph: Graph, layout: IrLayout) -> Iterator[str]:
     quoted = cache(partial(format_frame, form="parenthesis" if layout == "mindspore-2.3" else "colon"))
     for index, node in enumerate(graph.nodes):
         yield from _node_lines(index, node, references, layout)
-        yield from reversed([*format_stack(node.stack, quoted)])
+        yield from map(quoted, reversed(node.stack))
 
 
 def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layout: IrLayout) -> Iterator[str]:
@@ -131,7 +127,7 @@ def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layo
     head = f"  %{index}(equiv_{index}) = {one_line(node.op_type)}({arguments})"
     if node.attributes:
         head += f" primitive_attrs: {format_attributes(node.attributes, typed=layout == 'mindspore-2.10')}"
-    yield f"{head} cnode_attrs: {{phase: {json.dumps(node.phase)}}}"
+    yield f"{head} {_OWN_ATTRIBUTE}{json.dumps(node.phase)}}}"
     host = ", ".join(format_type(graph_input.dtype, graph_input.shape) for graph_input in node.inputs)
     yield f"      : ({host}) -> ({format_outputs(node.outputs)})"
     if node.runs_kernel:
@@ -163,7 +159,7 @@ def _device_type(dtype: str, shape: tuple[int, ...], layout: IrLayout) -> str:
 def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
     """The graph of an `.ir` file: opdump's, MindSpore's of 2.3 (as its documents show it), or of 2.7 to 2.10 (seen).
 
-    Of a MindSpore file: constants in the argument lists have no name and become inputs of unknown source; `Return` is not
+    Of a MindSpore file: `by_mindspore` is true, constants in the argument lists have no name and become inputs of unknown source; `Return` is not
     a node. CorruptDumpError where the text has no subgraph, ends inside of one, or has a node without a full name.
     """
     header, blocks = _sections(utf8_text(data, where).split("\n"), where)
@@ -183,6 +179,7 @@ def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
             _declared(partial(_value, match[1], match[2]), where, match[0])
             for match in filter(None, map(_CONSTANT.match, header))
         ),
+        by_mindspore=bool(blocks) and not any(_OWN_ATTRIBUTE in line for _, block in blocks for line in block),
     )
 
 

@@ -30,7 +30,7 @@ from opdump.graph import (
 from opdump.layouts.graph_files.mindspore import dtypes
 from opdump.layouts.graph_files.mindspore.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.graph_files.mindspore.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame, format_stack, parse_frames
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, parse_frames
 from opdump.records import Frame, Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
@@ -110,7 +110,7 @@ def _fill_node(
     proto.full_name = to_text(node.op_name)
     proto.scope = proto.full_name.rpartition(b"/")[0]
     # Innermost line first, unlike the .ir: so MindSpore writes it.
-    proto.source_address = to_text("".join(f"{line}\n" for line in format_stack(node.stack, quoted)))
+    proto.source_address = to_text("".join(f"{quoted(frame)}\n" for frame in node.stack))
     record: dict[str, Any] = {"phase": node.phase}
     if not node.runs_kernel:
         record["view"] = True
@@ -158,7 +158,7 @@ def _fill_type(proto: Any, output: GraphOutput) -> None:
 def decode_pb(data: bytes, *, where: str = ".pb file") -> Graph:
     """The graph of a `.pb` file, opdump's or MindSpore's (seen: 2.7 and 2.10).
 
-    Of a MindSpore file: `runs_kernel` is false for the glue of the graph (`Load`, `MakeTuple`, ...), a node named after
+    Of a MindSpore file: `by_mindspore` is true, `runs_kernel` is false for the glue of the graph (`Load`, `MakeTuple`, ...), a node named after
     `Gradients/` is backward, and the elements of a tuple have no shape, as the file has none.
     CorruptDumpError where the bytes are no such file: cut off, other messages, a node without a name.
     """
@@ -206,6 +206,7 @@ def _graph(proto: Any, where: str) -> Graph:
         nodes=tuple(_node(entry, makers, where) for entry in proto.node),
         parameters=parameters,
         constants=constants,
+        by_mindspore=bool(proto.node) and all(_record(entry, where) is None for entry in proto.node),
     )
 
 
@@ -216,9 +217,8 @@ def _constant(entry: Any, index: int) -> GraphValue:
     if entry.value.dtype == _TENSOR:
         tensor = entry.value.tensor_val
         return GraphValue(name, dtypes.from_pb_number(tensor.data_type), tuple(tensor.dims))
-    return GraphValue(
-        name, dtypes.from_pb_number(entry.value.dtype) if entry.value.dtype in _SCALARS_OF_CONSTANTS else ""
-    )
+    dtype = dtypes.from_pb_number(entry.value.dtype) if entry.value.dtype in _SCALARS_OF_CONSTANTS else ""
+    return GraphValue(name, dtype, value=read_value(entry.value))
 
 
 def _record(proto: Any, where: str) -> Mapping[str, Any] | None:

@@ -8,15 +8,12 @@ nobody else gets it in between.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-import torch
-
-from opdump.adapters.torch.operator_names import OperatorNames
-from opdump.adapters.torch.private_names import without_modes
-from opdump.adapters.torch.schemas import Found
+from opdump.adapters.models import SupportsNames
 from opdump.plan import DumpPlan, ModelSelection, WatchedLook
 from opdump.plan.nearest import with_nearest
 from opdump.recorder import LiveTensor, WatchRecorder
@@ -27,18 +24,8 @@ TENSOR = "Tensor"
 """op_type of a watched tensor that the program named itself."""
 
 
-class _WatchedMemory:
-    __slots__ = ("_alias", "_original")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._original = weakref.ref(tensor)
-        with torch.no_grad():
-            self._alias = tensor.detach()
-
-    def now(self) -> torch.Tensor:
-        """The tensor as the program sees it while it has it (`.data` may give it other memory), else its memory."""
-        original = self._original()
-        return self._alias if original is None else original
+Look: TypeAlias = Callable[[], Any]
+"""Gives what a reader takes of a watched tensor, as its memory is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +33,30 @@ class _Watched:
     op_type: str
     node: str
     op_name: str
-    tensors: tuple[tuple[int, str, _WatchedMemory], ...]
+    tensors: tuple[tuple[int, str, Look], ...]
 
     def lives(self) -> list[LiveTensor]:
-        return [(slot, argument, memory.now(), "", "") for slot, argument, memory in self.tensors]
+        return [(slot, argument, look(), "", "") for slot, argument, look in self.tensors]
 
 
 class Watches:
-    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators."""
+    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators.
 
-    def __init__(self, plan: DumpPlan, recorder: WatchRecorder, now: Callable[[], int], names: OperatorNames) -> None:
+    `hold` keeps the memory of a tensor, to look at it later; `apart` is a context in which what is done here is not the program's.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        recorder: WatchRecorder,
+        now: Callable[[], int],
+        names: SupportsNames,
+        hold: Callable[[Any], Look],
+        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self._names = names
+        self._hold = hold
+        self._apart = apart
         self._seen: dict[str, None] = {}
         self._entries: list[ModelSelection] = [entry for entry in plan.models or () if entry.watcher_nodes]
         self._recorder = recorder
@@ -74,11 +74,11 @@ class Watches:
         self.matched: set[str] = set()
         """Names in the plan that some operator had."""
 
-    def add_tensors(self, tensors: Mapping[str, torch.Tensor], op: OpRecord) -> None:
+    def add_tensors(self, tensors: Mapping[str, Any], op: OpRecord) -> None:
         """Watches tensors of the program from now on; `op` is their place."""
-        with self._lock, without_modes():
+        with self._lock, self._apart():
             for name, tensor in tensors.items():
-                watched = _Watched(TENSOR, name, name, ((0, "", _WatchedMemory(tensor)),))
+                watched = _Watched(TENSOR, name, name, ((0, "", self._hold(tensor)),))
                 self._tensors[name] = watched
                 first = replace(op, op_type=TENSOR, op_name=name, timestamp=self._now(), kernel="")
                 self._recorder.watch_begins(first, watched.lives())
@@ -87,14 +87,14 @@ class Watches:
         with self._lock:
             self._entries.append(ModelSelection(watcher_nodes=tuple(nodes)))
 
-    def ran(self, op: OpRecord, outputs: Iterable[Found], *, collective: bool) -> None:
-        """An operator that launches a kernel has run."""
+    def ran(self, op: OpRecord, outputs: Iterable[tuple[int, str, Any]], *, collective: bool) -> None:
+        """An operator that launches a kernel has run; its outputs by slot and name."""
         if op.step not in self._steps:
             return
         names = self._names.of(op.op_name)
         if len(self._seen) < _MOST_SEEN:
             self._seen[op.op_name] = None
-        with self._lock, without_modes():
+        with self._lock, self._apart():
             mine = {node for entry in self._entries for node in entry.watcher_nodes if node in names}
             if mine:
                 self.matched |= mine
@@ -137,8 +137,8 @@ class Watches:
             return "watch"
         return "dump_list.watcher_nodes" if is_watcher else "dump_list.layer"
 
-    def _begin(self, nodes: Iterable[str], op: OpRecord, outputs: Sequence[Found]) -> None:
-        watched_memory = tuple((slot, argument, _WatchedMemory(tensor)) for slot, argument, tensor in outputs)
+    def _begin(self, nodes: Iterable[str], op: OpRecord, outputs: Sequence[tuple[int, str, Any]]) -> None:
+        watched_memory = tuple((slot, argument, self._hold(tensor)) for slot, argument, tensor in outputs)
         for node in nodes:
             watched = self._watched[node] = _Watched(op.op_type, node, op.op_name, watched_memory)
             self._recorder.watch_begins(replace(op, op_name=node, timestamp=self._now()), watched.lives())

@@ -1,7 +1,8 @@
 """Finds the model of `dump_list` that an operator belongs to, its execution, and whether it is dumped.
 
-A root module whose class (or the name that the program gave it) is named in `dump_list` is a model; everything else, optimizers
-among it, is single operators. `models` is numbered from 1 in the order of first calls, executions of each from 0.
+A root module of PyTorch, or a root Cell of MindSpore, whose class (or the name that the program gave it) is named in `dump_list` is a model;
+everything else, optimizers among it, is single operators. Models are numbered from 1 in the order of first calls, executions of each
+from 0.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-from torch import nn
+from typing import Any, Protocol
 
 from opdump.adapters.program_marks import ModelNames
-from opdump.adapters.torch.operator_names import OperatorNames
-from opdump.adapters.torch.training_scopes import class_name, unwrapped
 from opdump.plan import DumpPlan, ModelFilter
 from opdump.plan.list_matches import ChoseNothing, ListMatches
 from opdump.plan.model_selection import ModelSelection, OperatorRange
 from opdump.recorder import LiveTensor
 from opdump.records import IO, OpRecord
+
+
+class SupportsNames(Protocol):
+    """What knows the names that a configuration may use for an operator."""
+
+    def of(self, op_name: str) -> frozenset[str]:
+        """Every name that means the operator with this full name."""
 
 
 class _Ranges:
@@ -72,10 +77,24 @@ class _Model:
 
 
 class Models:
-    """Places operators in models. `given` are names that the program gives to modules, `names` those of operators."""
+    """Places operators in models. `given` are names that the program gives to modules, `names` those of operators.
 
-    def __init__(self, plan: DumpPlan, given: ModelNames, names: OperatorNames, wants: Callable[[int], bool]) -> None:
+    `unwrapped` gives a root module and the modules that it only wraps, outermost first; `class_name` what the class of one is called.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        given: ModelNames,
+        names: SupportsNames,
+        wants: Callable[[int], bool],
+        *,
+        unwrapped: Callable[[Any], Sequence[Any]],
+        class_name: Callable[[Any], str],
+    ) -> None:
         """`wants` says of the number of a step, or of an execution of a model, whether it is recorded."""
+        self._unwrapped = unwrapped
+        self._class_name = class_name
         self._plan = plan
         self._wants = wants
         self._given = given
@@ -83,7 +102,7 @@ class Models:
         self._calls: dict[int, int] = {}
         """How often root modules were called that are no models, by identity."""
         self._notes: list[str] = []
-        self._modules: dict[int, nn.Module] = {}
+        self._modules: dict[int, Any] = {}
         """Keeps the modules alive whose identity stands for a model."""
         self._running: dict[int, _Model] = {}
         self._lock = threading.Lock()
@@ -94,12 +113,12 @@ class Models:
         self.names = names
         self._matches = ListMatches(plan.models, plan.dialect, "operator and no module that ran")
 
-    def begins(self, module: nn.Module, graph_id: int) -> int | None:
+    def begins(self, module: Any, graph_id: int) -> int | None:
         """A root module is called; which execution of a model this is, None where it is no model."""
-        wrapped = unwrapped(module)
+        wrapped = self._unwrapped(module)
         original = wrapped[0]
         names = [given for each in wrapped if (given := self._given.of(each)) is not None]
-        names += [class_name(each) for each in wrapped]
+        names += [self._class_name(each) for each in wrapped]
         wanted = {entry.model_name for entry in self._plan.models or () if entry.model_name is not None}
         name = next((name for name in names if name in wanted), None)
         with self._lock:
@@ -120,10 +139,10 @@ class Models:
             self._running[graph_id] = model
             return model.executions - 1
 
-    def renamed(self, module: nn.Module, name: str) -> None:
+    def renamed(self, module: Any, name: str) -> None:
         """The program has just named a root module: its calls before were no executions of that model."""
         with self._lock:
-            calls = max((self._calls.get(id(each), 0) for each in unwrapped(module)), default=0)
+            calls = max((self._calls.get(id(each), 0) for each in self._unwrapped(module)), default=0)
             if calls and any(entry.model_name == name for entry in self._plan.models or ()):
                 self._notes.append(
                     f"name_model: {name!r} was called {calls} times before it had this name; these are missing. "
