@@ -118,7 +118,7 @@ bool Follower::look_at_site(Site& site, EventKind kind) {
   bool has_stack = false;
   if (site.in_backward && !site.found.is_none()) {
     OPDUMP_NAME(stack);
-    has_stack = PyTuple_GET_SIZE(owned(PyObject_GetAttr(site.found.ptr(), stack)).ptr()) > 0;
+    has_stack = PyObject_IsTrue(owned(PyObject_GetAttr(site.found.ptr(), stack)).ptr()) == 1;
   }
   auto* frame = reinterpret_cast<PyFrameObject*>(Py_NewRef(reinterpret_cast<PyObject*>(caller.frame())));
   if (has_stack) {

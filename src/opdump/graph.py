@@ -11,7 +11,7 @@ grows, and each `build()` is a frozen `Graph` that `.ir`, `.pb` and the executio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -62,7 +62,7 @@ class GraphNode:
     inputs: tuple[GraphInput, ...] = ()
     outputs: tuple[GraphOutput, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=lambda: _NO_ATTRIBUTES)
-    stack: tuple[Frame, ...] = ()
+    stack: Sequence[Frame] = ()
     runs_kernel: bool = True
 
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, overload, runtime_checkable
 
 from opdump.amounts import one_line, repr_of
+from opdump.call_stacks import Frame as Frame  # noqa: PLC0414  # packages have it from here
+from opdump.call_stacks import told_lines
 from opdump.errors import NoElementsError, OpdumpError
 from opdump.html_table import html_facts
 from opdump.tensor_elements import empty_elements, torch_tensor
@@ -59,6 +61,9 @@ WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
 )
 """Reasons of operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
+RunFact = Literal["source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for"]
+"""An argument that adapters add: how an operator ran and where its values are from, and not what the program asked for."""
+RUN_FACTS: Final[frozenset[str]] = frozenset(get_args(RunFact))
 StatisticValue = float | int | str
 
 
@@ -120,6 +125,10 @@ def escaped(name: str) -> str:
 
 
 Record = TypeVar("Record")
+OWN_FACTS: Final = frozenset({"deviation of the twin", "executed_as", "inside", "materialised", "source"})
+"""What adapters say of how an operator ran, among its arguments; the page of each framework has what it means. A run in another mode has others of the
+same operator, so comparisons leave them out. Operators of PyTorch have none, and may have arguments of these names.
+"""
 _LONGEST_SHOWN: Final = 400
 """Characters of arguments in a notebook: a list of a network may have thousands of numbers."""
 
@@ -149,16 +158,6 @@ def _fills_slots_directly(record: type[Record]) -> type[Record]:
     exec(source, scope)  # noqa: S102  # our own field names
     record.__init__ = scope["__init__"]  # type: ignore[method-assign]
     return record
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One line of the user's program on the call stack of an operator, innermost first in `OpRecord.stack`."""
-
-    file: str
-    line: int
-    function: str = ""
-    code: str = ""
 
 
 @_fills_slots_directly
@@ -206,9 +205,12 @@ class OpRecord:
     """The framework's own name of what ran (`aten::convolution`, overload included where there is one)."""
     forward_op: str = ""
     """For a backward operator: `op_name` of the forward operator whose gradient it computes; empty where unknown."""
-    stack: tuple[Frame, ...] = ()
+    stack: Sequence[Frame] = ()
+    """The lines of the program that lead to it, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Non-tensor arguments by their name in the operator's schema; JSON values. Not to be changed afterwards."""
+    """Non-tensor arguments by their name in the operator's schema, and beside them those of `OWN_FACTS` that are known; JSON values. Not to be
+    changed afterwards.
+    """
     skip: SkipReason = ""
     """Why the operator left no data; empty where it was captured."""
 
@@ -236,7 +238,7 @@ class OpRecord:
                 ("kernel", self.kernel or self.op_type),
                 ("ran in", self.place),
                 ("gradient of", self.forward_op),
-                *((f"{frame.file}:{frame.line}", frame.code or " ") for frame in self.stack),
+                *((place, code or " ") for place, code in told_lines(self.stack)),
                 ("arguments", arguments if len(arguments) < _LONGEST_SHOWN else f"{arguments[:_LONGEST_SHOWN]}…"),
             ]
         )

@@ -175,10 +175,7 @@ def _values() -> dict[str, Change]:
             + _numbers(5_000)
             + ")",
         ),
-        "frames by the thousand": run_sql(
-            "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
-            "UPDATE operators SET stack = 1000000",
-        ),
+        "a stack of a hundred thousand lines": run_sql(*_deep_stack(100_000)),
     }
     for table, column in (
         ("batches", "run"),
@@ -197,7 +194,9 @@ def _values() -> dict[str, Change]:
         ("operators", "arguments"),
         ("signatures", "data_size"),
         ("signatures", "slot"),
-        ("frames", "line"),
+        ("stacks", "callers"),
+        ("stacks", "line"),
+        ("lines", "line"),
     ):
         for word, value in (("the largest", huge), ("the smallest", -huge - 1)):
             kinds[f"{word} in {table}.{column}"] = run_sql(f"UPDATE {table} SET {column} = {value}")
@@ -267,13 +266,22 @@ def _multiplying() -> dict[str, Change]:
             " FROM (" + _numbers(5_000) + ")",
         ),
         "many operators with deep stacks": run_sql(
-            "INSERT INTO frames SELECT 1000000, i, 'f.py', i, 'f', 'c' FROM (" + _numbers(5_000) + ")",
-            "UPDATE operators SET stack = 1000000",
+            *_deep_stack(50_000),
             f"INSERT INTO patterns SELECT 1000000, '[' || group_concat({operator}) || ']', '[]' FROM ({_numbers(5_000)})",
             "INSERT INTO batches SELECT NULL, 1, 100, 1000000, '[' || group_concat(1000 + i) || ']', NULL, '{}', '[]', NULL, NULL"
             " FROM (" + _numbers(5_000) + ")",
         ),
     }
+
+
+def _deep_stack(lines: int) -> tuple[str, ...]:
+    """Every operator has a stack of so many lines."""
+    return (
+        "INSERT INTO lines VALUES (1000000, 'f.py', 1, 'f', 'c')",
+        "INSERT INTO stacks VALUES (1000000, 0, 1000000)",
+        f"INSERT INTO stacks SELECT 1000001 + i, 1000000 + i, 1000000 FROM ({_numbers(lines - 1)})",
+        "UPDATE operators SET stack = (SELECT MAX(id) FROM stacks)",
+    )
 
 
 def _numbers(count: int) -> str:

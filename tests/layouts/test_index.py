@@ -208,7 +208,7 @@ def _ask(root: Path, query: str) -> list[tuple[Any, ...]]:
 def test_a_step_that_repeats_another_is_one_row(tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     file_step(writer, sample_step(0))
-    tables = ("patterns", "operators", "signatures", "arguments", "frames")
+    tables = ("patterns", "operators", "signatures", "arguments", "stacks", "lines")
     count = "SELECT " + ", ".join(f"(SELECT COUNT(*) FROM {table})" for table in tables)
     first = _ask(tmp_path, count)
     for step in range(1, 4):

@@ -22,9 +22,9 @@ def test_another_version_is_refused_with_what_to_do(version: int, remedy: str, t
     run_sql(f"PRAGMA user_version = {version}")(index_file(tmp_path))
     (problem,) = open_dump(tmp_path).problems
     assert f"version {version} " in str(problem)
-    assert "reads versions 2 to 7" in str(problem)
+    assert "reads versions 2 to 8" in str(problem)
     assert remedy in str(problem)
-    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 7: dump into"):
+    with pytest.raises(DumpPathError, match=f"version {version}; this opdump writes version 8: dump into"):
         new_writer(DumpPlan(path=tmp_path))
 
 
@@ -87,7 +87,14 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
     "an unknown phase": run_sql("UPDATE operators SET phase = 'sideways'"),
     "an unknown direction": run_sql("UPDATE signatures SET io = 'both'"),
     "operators missing": run_sql("DELETE FROM operators"),
-    "stacks missing": run_sql("DELETE FROM frames"),
+    "stacks missing": run_sql("DELETE FROM stacks"),
+    "lines missing": run_sql("DELETE FROM lines"),
+    "a stack that calls itself": run_sql("UPDATE stacks SET callers = id"),
+    "stacks that call each other": run_sql("UPDATE stacks SET callers = (SELECT MAX(id) FROM stacks)"),
+    "a stack called from none that is there": run_sql("UPDATE stacks SET callers = 999"),
+    "a stack called from before the first": run_sql("UPDATE stacks SET callers = -1"),
+    "words for what called a stack": run_sql("UPDATE stacks SET callers = 'main'"),
+    "a number beyond lines": run_sql("UPDATE stacks SET line = 999"),
     "patterns missing": run_sql("DELETE FROM patterns"),
     "an operator too few": run_sql("UPDATE patterns SET operators = json_remove(operators, '$[0]')"),
     "an operator that is not there": run_sql("UPDATE patterns SET operators = json_set(operators, '$[0]', 999)"),

@@ -28,6 +28,7 @@ def test_another_text_of_the_schema_has_another_version() -> None:
         5: "250918a965153c8e",
         6: "091dfe36dff383d6",
         7: "41f35137ce9c7123",
+        8: "a2a4c264bf3c28d7",
     }
     for version, statements in SCHEMAS.items():
         text = re.sub(r"\s+", " ", ";".join(statements))

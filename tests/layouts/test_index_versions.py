@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opdump.call_stacks import Stack
 from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.layouts.detect import read_ranks
@@ -132,7 +133,21 @@ def test_an_index_of_version_6_has_a_row_for_each_file_and_digest(tmp_path: Path
     assert [record.numpy().max() == record.statistics["max"] for record in packed] == [True] * len([*packed])
 
 
-@pytest.mark.parametrize("version", [4, 5, 6])
+def test_an_index_of_version_7_has_all_lines_of_each_stack(tmp_path: Path) -> None:
+    catalog = open_dump(_unpacked("version_7", tmp_path) / "sync")
+    assert not catalog.problems
+    assert catalog.steps == (0, 1, 2)
+    halves = [op.op.stack for op in catalog.ops(step=1) if op.op.op_type == "div" and op.op.phase == "forward"]
+    assert [[frame.line for frame in stack] for stack in halves[:5]] == [[5] * level + [13] for level in range(1, 6)]
+    assert {(frame.function, frame.code) for frame in halves[4][:5]} == {
+        ("halved", "return halved(x / 2, times - 1) if times else x")
+    }
+    inner, outer = halves[4], halves[3]
+    assert isinstance(inner, Stack)
+    assert inner.callers is outer
+
+
+@pytest.mark.parametrize("version", [4, 5, 6, 7])
 def test_nothing_is_added_to_an_index_of_a_version_before(version: int, tmp_path: Path) -> None:
     dump = _unpacked(f"version_{version}", tmp_path) / "sync"
     with pytest.raises(DumpPathError, match=rf"is an index of version {version}.*dump into a new directory"):

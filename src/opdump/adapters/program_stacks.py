@@ -8,17 +8,17 @@ stacks.of_lines([("train.py", 12, "loss"), ...])     # of a stack of the framewo
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Final
 
 from opdump.adapters.program_code import is_programs, line_of, runs_programs
+from opdump.call_stacks import Frame, Stacks, WalkedStacks
 from opdump.interpreter.frames import Frames
-from opdump.records import Frame
 
 Line = tuple[str, int, str]
 """A file, the number of a line, the name of the function."""
-Stack = tuple[Frame, ...]
+Stack = Sequence[Frame]
 """Innermost first."""
 
 _MOST: Final = 10_000
@@ -33,28 +33,24 @@ class ProgramStacks:
 
     def __init__(self, framework: Iterable[str]) -> None:
         self._programs = _Programs(tuple(framework))
-        self._walked = _Walked(self._programs)
         self._frames: dict[Line, Frame] = {}
-        self._stacks: dict[tuple[int, ...], Stack] = {}
-        """By the identity of the frames, which are kept."""
+        self._stacks = Stacks()
+        self._walked = self._new_walked()
 
     def running(self, frame: FrameType | None) -> Stack:
         """The lines above a frame of a thread, and its own."""
         walked = self._walked
-        places = walked.walk(frame, 0)[0]
-        key = tuple(places)
-        found = walked.stacks.get(key)
-        if found is None:
-            codes = [(walked.codes[code], lasti) for code, lasti in zip(places[::2], places[1::2], strict=True)]
-            found = self._interned((code.co_filename, line_of(code, lasti), code.co_name) for code, lasti in codes)
-            walked.stacks[key] = found
-            if len(walked.stacks) > _MOST or len(walked.codes) > _MOST:
-                self._walked = _Walked(self._programs)
+        found = walked.stacks.of(walked.walk(frame, 0)[0])
+        if len(walked.stacks) > _MOST or len(walked.codes) > _MOST:
+            self._walked = self._new_walked()
         return found
+
+    def _new_walked(self) -> _Walked:
+        return _Walked(self._programs, self._frames, self._stacks)
 
     def of_lines(self, lines: Iterable[Line]) -> Stack:
         """Of a stack, innermost first."""
-        return self._interned(self.program_lines(lines))
+        return self._stacks.of([_frame(self._frames, line) for line in self.program_lines(lines)])
 
     def program_lines(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Those of a stack that are the program's."""
@@ -65,15 +61,13 @@ class ProgramStacks:
             if is_mine:
                 yield file, line, function
 
-    def _interned(self, lines: Iterable[Line]) -> Stack:
-        frames = [*map(self._frame, lines)]
-        return self._stacks.setdefault(tuple(map(id, frames)), tuple(frames))
 
-    def _frame(self, line: Line) -> Frame:
-        found = self._frames.get(line)
-        if found is None:
-            found = self._frames.setdefault(line, Frame(*line, linecache.getline(*line[:2]).strip()))
-        return found
+def _frame(known: dict[Line, Frame], line: Line) -> Frame:
+    """The frame of a line, always the same object."""
+    found = known.get(line)
+    if found is None:
+        found = known.setdefault(line, Frame(*line, linecache.getline(*line[:2]).strip()))
+    return found
 
 
 class _Programs:
@@ -95,14 +89,18 @@ class _Programs:
 class _Walked:
     """Stacks of code objects, which are known by their identity and so are kept alive."""
 
-    def __init__(self, programs: _Programs) -> None:
+    def __init__(self, programs: _Programs, frames: dict[Line, Frame], stacks: Stacks) -> None:
         codes: dict[int, CodeType] = {}
 
-        # It refers to nothing that refers to the walker: that is not looked at by the garbage collector.
+        # Neither refers to what refers to it: the walker is not looked at by the garbage collector.
         def is_mine(code: CodeType) -> bool | None:
             codes[id(code)] = code
             return programs.have(code.co_filename, code.co_name)
 
+        def frame_of(code: int, instruction: int) -> Frame:
+            found = codes[code]
+            return _frame(frames, (found.co_filename, line_of(found, instruction), found.co_name))
+
         self.codes = codes
         self.walk = Frames(lambda _: False, is_mine).walk
-        self.stacks: dict[tuple[int, ...], Stack] = {}
+        self.stacks = WalkedStacks(stacks, frame_of)

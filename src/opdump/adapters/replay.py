@@ -71,6 +71,14 @@ class SupportsScripts(Protocol):
         """
 
 
+@runtime_checkable
+class SupportsDefaults(Protocol):
+    """A replayer that also knows what an operator does where the program left an argument out."""
+
+    def defaults(self, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
+        """The arguments that the operator has, of those that the program may leave out, as JSON values; empty where that is not known."""
+
+
 REPLAYERS: Final[Registry[Replayer]] = Registry(
     "opdump.replayers",
     {
@@ -105,6 +113,12 @@ def replayer_of(op: OpRecord) -> Replayer | None:
         return required_replayer(op)
     except CannotReplayError:
         return None
+
+
+def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
+    """What an operator does where the program left an argument out; empty where its framework is not installed or does not tell."""
+    replayer = replayer_of(op)
+    return replayer.defaults(op, inputs) if isinstance(replayer, SupportsDefaults) else {}
 
 
 def required_replayer(op: OpRecord) -> Replayer:

@@ -27,6 +27,7 @@ from opdump.catalog.asked import Asked, first_of, grouped
 from opdump.catalog.data_frames import pandas_frame, polars_frame
 from opdump.catalog.execution import Execution
 from opdump.catalog.source_place import SourcePlace
+from opdump.doing import note
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
@@ -368,6 +369,7 @@ class Catalog:
     def _content(self, rank: int, step: int) -> StepContent:
         # The one that was read last is often asked for again.
         if self._last is None or self._last[0] != (rank, step):
+            note("reading step", step, "of rank", rank, "in", self.path)
             content = self._trees[rank].step(step)
             self._last = ((rank, step), content)
             self._lengths[rank, step] = sum(not record.skip and not record.op.skip for record in content.tensors)

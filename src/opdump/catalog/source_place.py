@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from opdump.records import Frame
+from opdump.call_stacks import Frame, Stack
 
 
 class SourcePlace:
@@ -15,15 +16,27 @@ class SourcePlace:
         has_line = bool(colon) and line.isascii() and line.isdigit()
         self._file = Path(file if has_line else text).parts
         self._line = int(line) if has_line else None
-        # Very many operators share a few stacks. A referenced object keeps its identity.
-        self._known: dict[int, tuple[tuple[Frame, ...], bool]] = {}
+        # Very many operators share a few stacks, and these the stacks of their callers. A referenced object keeps its identity.
+        self._known: dict[int, tuple[Stack, bool]] = {}
 
-    def is_on(self, stack: tuple[Frame, ...]) -> bool:
+    def is_on(self, stack: Sequence[Frame]) -> bool:
         """Whether any line of the stack is the one that is meant."""
-        known = self._known.get(id(stack))
-        if known is None:
-            known = self._known[id(stack)] = stack, any(map(self._is_meant, stack))
-        return known[1]
+        if not isinstance(stack, Stack):
+            return any(map(self._is_meant, stack))
+        passed: list[Stack] = []
+        here: Stack | None = stack
+        is_on = False
+        while here is not None and not is_on:
+            known = self._known.get(id(here))
+            if known is not None:
+                is_on = known[1]
+                break
+            passed.append(here)
+            is_on = self._is_meant(here.frame)
+            here = here.callers
+        for each in passed:
+            self._known[id(each)] = each, is_on
+        return is_on
 
     def _is_meant(self, frame: Frame) -> bool:
         file = self._file

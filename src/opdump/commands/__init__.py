@@ -38,6 +38,7 @@ _VERBS = MappingProxyType(
         "config": "Write or check a data_dump.json or an acl.json.",
     }
 )
+_RUN_PROGRAMS = frozenset({"run", "infer"})
 
 
 class _Verbs(click.Group):
@@ -56,6 +57,17 @@ class _Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, which gives signs of life from here on, unless the error output is that of a program."""
+        name, command, left = super().resolve_command(ctx, args)
+        if name is not None and name not in _RUN_PROGRAMS:
+            from opdump.commands.progress_bar import signs_of_life
+
+            ctx.with_resource(signs_of_life(name))
+        return name, command, left
 
     def invoke(self, ctx: click.Context) -> Any:
         """Turn the errors that opdump raises on purpose into one message and exit code 1."""

@@ -53,7 +53,7 @@ Examples:
 Ends with 0 where nothing differs beyond rounding, with 1 where results differ
 or an operator introduced a difference, with 2 for a wrong command line or a
 dump that cannot be read, with 3 where nothing of A was found in B, or hardly
-anything.
+anything, and where the ranks of the runs share the work differently.
 docs/compare.md tells how the verdict is reached. Dump with --full to have
 elements: statistics alone prove less.""",
 )

@@ -100,7 +100,7 @@ def convert(
         layout="mindspore" if layout else "dumps",
     )
     with progress_bar("files") as tell:
-        progress = None if tell is None else partial(tell, "converting")
+        progress = partial(tell, "converting")
         done = convert_files(sources, Path(out), plan, recursive=recursive, jobs=jobs, progress=progress)
     _report(done, as_json=as_json)
 

@@ -1,28 +1,38 @@
-"""A bar for work of more than a moment, at a terminal alone."""
+"""Signs of life of work that takes longer: a bar at a terminal, and a line every ten seconds where the error output is none.
+
+opdump: compare has run for 20 s: judging steps, 1 of 3; running Default/mm-op7 of step 1 again
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
+
+import click
+
+from opdump import doing
 
 _SHOWN_AFTER: Final = 0.5
 _BETWEEN: Final = 0.1
+_BETWEEN_LINES: Final = 10.0
 
 
 @contextmanager
-def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None] | None]:
-    """Gives what is to be called with (what is done, how much of it, of how much); None where the error output is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """Gives what is to be called with (what is done, how much of it, of how much). The bar is drawn at a terminal alone."""
     began = shown = time.monotonic()
+    is_drawn = sys.stderr.isatty()
     bar: Any = None
 
     def update(what: str, done: int, total: int) -> None:
         nonlocal bar, shown
+        if not is_drawn:
+            doing.note_progress(f"{what}, {done:,} of {total:,}", unit)
+            return
         now = time.monotonic()
         if now - shown < _BETWEEN or now - began < _SHOWN_AFTER:
             return
@@ -37,6 +47,45 @@ def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None] | N
     finally:
         if bar is not None:
             bar.stop()
+
+
+@contextmanager
+def signs_of_life(command: str) -> Iterator[None]:
+    """While the block runs, a line every ten seconds says how long it has run and what it does, unless the error output is a terminal."""
+    doing.forget()
+    if sys.stderr is None or sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+
+    teller = threading.Thread(
+        target=tell_until, args=(command, ended.wait, time.monotonic, _say), name="opdump-signs-of-life", daemon=True
+    )
+    try:
+        teller.start()
+    except (RuntimeError, MemoryError):  # no thread is to be had: the work is done without a word
+        yield
+        return
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+def tell_until(
+    command: str, has_ended: Callable[[float], bool], now: Callable[[], float], say: Callable[[str], object]
+) -> None:
+    """Says a line each time that `has_ended`, given the seconds to wait, is False; `now` is a clock."""
+    began = now()
+    with suppress(Exception):  # nobody reads it any more: the lines end, and nothing else does
+        while not has_ended(_BETWEEN_LINES):
+            part = doing.noted()
+            say(f"opdump: {command} has run for {now() - began:.0f} s" + (f": {part}" if part else ""))
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _bar(unit: str) -> Any:

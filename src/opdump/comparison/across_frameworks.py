@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
+from opdump.comparison.compiled_graphs import has_graphs
 from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.stretches import between, named
@@ -51,6 +52,8 @@ def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str
     """
     if all(frameworks) and not set(frameworks[0]) & set(frameworks[1]):
         return True
+    if has_graphs(a.nodes) or has_graphs(b.nodes):
+        return False  # a program that was compiled as a whole has no operator of the other
     ours, theirs = ({node.op.kernel or node.op.op_type for node in trace.nodes} for trace in (a, b))
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 

@@ -20,6 +20,7 @@ from opdump.comparison.nodes import Node
 from opdump.comparison.owners import owners
 from opdump.comparison.same_program import run_the_same
 from opdump.comparison.trace import Trace, leaf_name
+from opdump.doing import note
 
 Token = Hashable
 Execution = tuple[str, int]
@@ -100,6 +101,7 @@ def _execution(node: Node) -> Execution:
 
 def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Precedents | None = None) -> Alignment:
     """Matches the nodes of two traces; the pairs of `given` as they are, others as in the steps before."""
+    note("matching the operators of step", a.step)
     in_place = None if given else _in_place(a, b, before)
     if in_place is not None:
         return in_place
@@ -151,7 +153,7 @@ def score(one: Node, other: Node) -> float:
 
 def arguments_key(node: Node) -> str:
     """The arguments that are no tensors, as text."""
-    return json.dumps(dict(node.op.arguments), sort_keys=True, default=str)
+    return json.dumps(dict(node.arguments), sort_keys=True, default=str)
 
 
 def _leaves(node: Node) -> tuple[str, ...]:

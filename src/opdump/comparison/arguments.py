@@ -13,8 +13,10 @@ _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
 )
 """Arguments that say where and how, and not what. A change of the element type shows in the types of the tensors."""
-_DIMENSIONS: Final = frozenset({"axis", "dim", "dim0", "dim1", "dims"})
+_DIMENSIONS: Final = frozenset({"axis", "axes", "dim", "dim0", "dim1", "dims"})
 """Arguments that name dimensions of the first input."""
+_ADDS_DIMENSIONS: Final = frozenset({"unsqueeze", "stack", "expand_dims", "expanddims", "onehot", "one_hot"})
+"""Operators whose arguments name dimensions of the output: it has more of them."""
 _CLOSE: Final = 2.0**-23
 """Relative: numbers that float32 cannot tell apart are the same; one program may have rounded them before the other."""
 
@@ -27,10 +29,11 @@ def differing(
     `scalars_a` and `scalars_b` are the numbers that each program read out of tensors: an argument that is one of these on either
     side was computed, and what it was computed from is compared.
     """
-    one, other = a.op.arguments, b.op.arguments
     if a.op.kernel != b.op.kernel or are_of_two_modes(a, b):
+        one, other = a.written_arguments, b.written_arguments
         names: Collection[str] = one.keys() & other.keys()
     else:
+        one, other = a.arguments, b.arguments
         names = one.keys() | other.keys()
     return {
         name: (one.get(name), other.get(name))
@@ -48,7 +51,8 @@ def told_of(arguments: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _counted_up(node: Node, name: str, value: Any) -> Any:
     """A dimension as it is counted from the first, where it is counted from the last; anything else as it is."""
-    rank = len(node.inputs[0].shape) if 0 in node.inputs else 0
+    records = node.outputs if node.bare_type.lower() in _ADDS_DIMENSIONS else node.inputs
+    rank = len(records[0].shape) if 0 in records else 0
     if name not in _DIMENSIONS or not rank:
         return value
     if isinstance(value, (list, tuple)):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.compiled_graphs import has_graphs
 from opdump.comparison.differences import Difference, epsilon_of, unshaped_difference
 from opdump.comparison.inferred_makers import tells_sources
 from opdump.comparison.nodes import Node
@@ -40,7 +41,7 @@ _ALIKE: Final = 64.0
 
 def is_bounded(a: Trace, b: Trace) -> bool:
     """Whether bounds are all there is: a dump does not say who made what is read, and no operator of either can be run again."""
-    if tells_sources(a) and tells_sources(b):
+    if (tells_sources(a) and tells_sources(b)) or has_graphs(a.nodes) or has_graphs(b.nodes):
         return False
     return not any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes)
 

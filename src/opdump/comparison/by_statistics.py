@@ -22,6 +22,7 @@ from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.comparison.value_index import has_statistics
+from opdump.doing import note
 
 
 def have_same_phases(a: Trace, b: Trace) -> bool:
@@ -67,6 +68,7 @@ class StatisticsComparison:
 
     def judged(self) -> Judged:
         """What speaks against operators, most likely first: of the step before, where it made what now is lost."""
+        note("looking for the statistics of step", self.a.step, "in the other run")
         lost = self._values.lost()
         before, self._before = self._before, None
         others = list(other_arguments(self.a, self.b, self.alignment))

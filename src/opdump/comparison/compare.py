@@ -18,9 +18,12 @@ from opdump.comparison.introduced import introduced
 from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
 from opdump.comparison.match_file import GivenMatches, read_matches
 from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
+from opdump.comparison.rank_layouts import is_collective, unlike_layouts
 from opdump.comparison.repeated_steps import RepeatedStep
 from opdump.comparison.result import Result, Verdict
 from opdump.comparison.strangers import are_strangers
+from opdump.comparison.suspects import Suspect
+from opdump.comparison.window import Neighbour
 from opdump.errors import NotInDumpError
 from opdump.records import OpRecord
 
@@ -58,21 +61,26 @@ def compare(
     cannot be used.
     """
     one, other = _opened(a), _opened(b)
+    names = str(one.path), str(other.path)
     if step is not None:
         _check_step(one, step)
         _check_step(other, step if step_b is None else step_b)
+    unlike = unlike_layouts(one, other, rank)
+    if unlike is not None:
+        return Result(verdict="incomparable", a=names[0], b=names[1], why=unlike.reason, notes=unlike.notes)
     ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
     steps = {each: _steps(one, other, step, step_b, each) for each in ranks}
     ranks = [each for each in ranks if steps[each]]
-    names = str(one.path), str(other.path)
     if not ranks:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
     tell = progress or _untold
     given = None if match is None else _given(Path(match), one, other)
     if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
-        judged = list(_judged(one, other, steps, ranks, given, tell))
+        judged = list(_judged(one, other, steps, ranks, given, tell, may_join=step is None))
     else:
-        found = executor.map(_judge_rank, *zip(*((names, steps[each], each, given) for each in ranks), strict=True))
+        found = executor.map(
+            _judge_rank, *zip(*((names, steps[each], each, given, step is None) for each in ranks), strict=True)
+        )
         judged = list(_counted(found, len(ranks), tell))
     return _result(names, dict(zip(ranks, judged, strict=True)), executor, tell)
 
@@ -92,7 +100,7 @@ def _result(
     judged_steps = sorted({step for found in judged.values() for step in found.steps})
     matched = sum(found.matched for found in judged.values() if found.is_judged)
     unmatched = sum(found.unmatched for found in judged.values())
-    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    suspects = _suspects_of(judged)
     of_frameworks = any(found.of_frameworks for found in judged.values())
     differing = sum(not row.identical for row in rows) + sum(each.differing for each in again)
     by_statistics = sum(row.by_statistics is not None for row in rows) + sum(each.by_statistics for each in again)
@@ -110,7 +118,7 @@ def _result(
         b=names[1],
         matched=matched,
         unmatched=unmatched,
-        introduced=() if strangers else [introduced(suspect) for suspect in suspects],
+        introduced=() if strangers else [introduced(suspect, of_ranks=len(judged) > 1) for suspect in suspects],
         inherited=0 if strangers else len(inherited),
         notes=notes,
         steps=judged_steps,
@@ -119,9 +127,28 @@ def _result(
         differing=differing,
         by_statistics=by_statistics,
         matches=Chain([each for found in judged.values() for each in found.matches]),
-        window=() if strangers else next((found.window for found in judged.values() if found.window), ()),
+        window=() if strangers else _window_of(suspects, judged),
         missing_metrics=missing,
     )
+
+
+def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
+    """Those of all ranks, the earliest step first. What a collective hands on came from another rank, if that has a suspect of its own."""
+    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    if len(judged) == 1:
+        return suspects
+
+    def place(suspect: Suspect) -> tuple[int, bool]:
+        op = introduced(suspect).op
+        return op.step, is_collective(op)
+
+    return sorted(suspects, key=place)
+
+
+def _window_of(suspects: Sequence[Suspect], judged: dict[int, Judgement]) -> Sequence[Neighbour]:
+    """The operators around the first suspect."""
+    of_first = (found.window for found in judged.values() if any(each is suspects[0] for each in found.suspects))
+    return next(of_first, ()) if suspects else ()
 
 
 def _untold(_what: str, _done: int, _total: int) -> None:
@@ -168,6 +195,8 @@ def _judged(
     ranks: Sequence[int],
     given: GivenMatches | None,
     tell: Progress,
+    *,
+    may_join: bool,
 ) -> Iterator[Judgement]:
     done, total = 0, sum(len(steps[rank]) for rank in ranks)
 
@@ -178,12 +207,14 @@ def _judged(
 
     tell("judging steps", 0, total)
     for rank in ranks:
-        yield judge(a, b, steps[rank], rank, given, step_done)
+        yield judge(a, b, steps[rank], rank, given, step_done, may_join=may_join)
 
 
-def _judge_rank(paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None) -> Judgement:
+def _judge_rank(
+    paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None, may_join: bool
+) -> Judgement:
     """The same in another process."""
-    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given)
+    return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given, may_join=may_join)
 
 
 def _counted(found: Iterator[Judgement], total: int, tell: Progress) -> Iterator[Judgement]:

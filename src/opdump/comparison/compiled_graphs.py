@@ -4,23 +4,28 @@ What a graph gives is found in the plain run by who reads it, or as a result tha
 from what either run gave them, so both are held against what is right for their own inputs. A graph rounds at other places than its operators do, and
 neither is more right; how far the plain operators are off tells how much rounding makes of it. Where a result is off by more than rounding can be, rounding
 decides what it is: a step (`floor` of a sum that is 1 but for its last bit) makes a difference of it.
+
+Operators of TensorFlow are not run again. There what XLA compiled is held against what the other run's operators gave, by what was recorded of both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump import amounts
+from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, same_bits, unshaped_difference
 from opdump.comparison.execution import Execution, recorded, replay
 from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import allowed_for, error_of
+from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.records import TensorRecord
@@ -37,6 +42,10 @@ _HALF: Final = 0.5
 """The same for narrow types, of the largest element."""
 _CLOSE: Final = 1e-3
 """Relative: what a step left in a buffer that has no name (running statistics) is that of the other run if it is so close."""
+_ROUNDINGS: Final = 100.0
+_OF_THE_LARGEST: Final = 64.0
+"""What is only compared by what was recorded may be off by so many units of rounding of its own size, or of the largest number that it was made of."""
+_LAUNCH: Final = "XlaLaunch"
 _WRAPPED: Final = "_orig_mod."
 """What `torch.compile` puts before the names of a module's parameters."""
 
@@ -53,22 +62,29 @@ class JudgedGraphs:
     kernels: set[str] = field(default_factory=set)
     """What the dumps call these graphs."""
 
+    pairs: int = 0
+    """How many graphs were held against operators of the other run by what was recorded, and so have a counterpart."""
+
     def judged(self, suspect: Suspect) -> bool:
-        """Whether a suspect is of an operator that is judged here, where each run is held against its own inputs in float64."""
+        """Whether a suspect is of an operator that is judged here, where each run is held against its own inputs in float64, or reads what it gives."""
         return any(
-            node is not None and node.index in judged
+            node is not None
+            and (
+                node.index in judged or (suspect.io == "input" and node.makers.get(suspect.slot, (-1, 0))[0] in judged)
+            )
             for node, judged in ((suspect.a, self.of_a), (suspect.b, self.of_b))
         )
 
     def mirrored(self) -> JudgedGraphs:
         """The same with A and B exchanged."""
         suspects = [replace(each, a=each.b, b=each.a) for each in self.suspects]
-        return JudgedGraphs(suspects, self.notes, self.of_b, self.of_a, self.kernels)
+        return JudgedGraphs(suspects, self.notes, self.of_b, self.of_a, self.kernels, self.pairs)
 
 
 def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
-    """Judges the graphs of the one run that has some; nothing where both have, or neither."""
-    in_a, in_b = any(map(is_graph, a.nodes)), any(map(is_graph, b.nodes))
+    """Judges the graphs of the one run that has some without a counterpart; nothing where both have, or neither."""
+    in_a = has_graphs(node for node in a.nodes if node.index not in alignment.b_of)
+    in_b = has_graphs(node for node in b.nodes if node.index not in alignment.a_of)
     if in_a == in_b:
         return JudgedGraphs()
     if in_b:
@@ -76,9 +92,18 @@ def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
     return _Graphs(b, a, alignment.a_of, "A", "B").judge().mirrored()
 
 
-def is_graph(node: Node) -> bool:
-    """Whether the node is a compiled graph."""
-    return node.op.kernel.startswith("compiled") and "::" not in node.op.kernel
+def has_graphs(nodes: Iterable[Node]) -> bool:
+    """Whether any of the nodes is a compiled graph."""
+    return any(map(_is_graph, nodes))
+
+
+def _is_graph(node: Node) -> bool:
+    return _is_launch(node) or (node.op.kernel.startswith("compiled") and "::" not in node.op.kernel)
+
+
+def _is_launch(node: Node) -> bool:
+    """Whether the node is what XLA compiled of a TensorFlow program."""
+    return node.op.kernel == _LAUNCH
 
 
 @dataclass(slots=True)
@@ -104,6 +129,10 @@ class _Graphs:
         found = JudgedGraphs()
         if not self.places:
             return found
+        by_record = {graph: place for graph, place in self.places.items() if _is_launch(self.other.nodes[graph[0]])}
+        self._compare(found, by_record)
+        if len(by_record) == len(self.places):
+            return found
         own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _Leaves(self.other))
         off: dict[int, list[tuple[float, float]]] = {}
         for graph, place in self.places.items():
@@ -120,6 +149,58 @@ class _Graphs:
         found.notes += [self._note(index, errors) for index, errors in off.items()]
         return found
 
+    def _compare(self, found: JudgedGraphs, places: Mapping[Place, Place]) -> None:
+        """Holds what graphs gave against what the plain run gave there, by what was recorded."""
+        if not places:
+            return
+        # What has no counterpart may be in a graph: it gives nothing else than what is compared here, or what both runs have reads.
+        found.of_a |= {node.index for node in self.plain.nodes if node.index not in self.matched}
+        for graph, place in sorted(places.items()):
+            found.of_b.add(graph[0])
+            suspect = self._unlike(graph, place)
+            if suspect is not None:
+                found.suspects.append(suspect)
+        for index in sorted({index for index, _ in places}):
+            found.pairs += 1
+            op = self.other.nodes[index].op
+            found.kernels.add(op.kernel)
+            found.notes.append(
+                f"{op.op_name} of {self.name} (step {op.step}) is compiled by XLA: what it gave was compared with what the operators of "
+                f"{self.plain_name} gave; what it wrote to variables is seen where they are read next"
+            )
+
+    def _unlike(self, graph: Place, place: Place) -> Suspect | None:
+        """What speaks against a graph whose output is further from that of the plain run than rounding gets."""
+        other, record, expected = (
+            self.other.nodes[graph[0]],
+            self.other.nodes[graph[0]].outputs[graph[1]],
+            self._record(place),
+        )
+        relative, absolute = _recorded_distance(expected, record)
+        between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
+        outputs = [each for step in between for each in step.outputs.values()]
+        epsilon = max((epsilon_of(each.dtype) for each in (*outputs, record)), default=0.0)
+        largest = max(map(_largest, self._summands(place)), default=0.0)
+        if relative <= min(_HALF, _ROUNDINGS * epsilon) or absolute <= _OF_THE_LARGEST * epsilon * largest:
+            return None
+        size = (
+            f"off by {relative:.2g} of its size"
+            if math.isfinite(relative)
+            else f"off by {absolute:.2g} where that is 0"
+        )
+        what = (
+            f"it gives something else than {between[0].op.op_name} to {between[-1].op.op_name} of {self.plain_name} ({amounts.count(len(between), 'operator')}) "
+            f"do, {size}; it is compiled by XLA, and is not run again"
+        )
+        return Suspect("operator", between[-1], other, "output", graph[1], relative / (epsilon or 1.0), what)
+
+    def _summands(self, place: Place) -> Iterable[TensorRecord]:
+        """What the last operator that computes before an output was given: what cancels there is off by the rounding of that."""
+        node = self.plain.nodes[place[0]]
+        while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
+            node = self.plain.nodes[node.makers[0][0]]
+        return node.inputs.values()
+
     def _places(self) -> dict[Place, Place]:
         """Which output of the plain run each output of a graph is."""
         users, users_plain = self.other.users(), self.plain.users()
@@ -131,18 +212,35 @@ class _Graphs:
             if (node.index, slot) not in users_plain
         ]
         found: dict[Place, Place] = {}
+        open_: list[Place] = []
         for node in self.other.nodes:
-            if not is_graph(node):
+            if not _is_graph(node) or node.index in self.plain_of:
                 continue
             for slot, record in node.outputs.items():
                 readers = users.get((node.index, slot), [])
-                if readers:
-                    place = self._read_by(readers, record)
-                else:
-                    place = self._closest([each for each in results if each not in found.values()], record)
+                place = self._read_by(readers, record) if readers else None
                 if place is not None:
                     found[node.index, slot] = place
+                elif not readers or _is_launch(node):
+                    open_.append((node.index, slot))
+        self._add_closest(found, open_, results)
+        if any(_is_launch(self.other.nodes[graph[0]]) for graph in open_ if graph not in found):
+            # What the program goes on with is a result there and none here.
+            alone = (node for node in self.plain.nodes if node.index not in self.matched)
+            self._add_closest(found, open_, [(node.index, slot) for node in alone for slot in node.outputs])
         return found
+
+    def _add_closest(self, found: dict[Place, Place], graphs: Iterable[Place], places: Iterable[Place]) -> None:
+        """The closest two first: of two outputs of one shape each has its own."""
+        near = [(self._apart(place, graph), graph, place) for graph in graphs if graph not in found for place in places]
+        for _, graph, place in sorted(each for each in near if not math.isnan(each[0])):
+            if graph not in found and place not in found.values():
+                found[graph] = place
+
+    def _apart(self, place: Place, graph: Place) -> float:
+        """How far an output of a graph is from one of the plain run; NaN where it cannot be that."""
+        one, other = self._record(place), self.other.nodes[graph[0]].outputs[graph[1]]
+        return _recorded_distance(one, other)[0] if _is_like(one, other) else math.nan
 
     def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
         """What the same readers read in the plain run."""
@@ -152,14 +250,6 @@ class _Graphs:
             if maker is not None and maker[0] not in self.matched and _is_like(self._record(maker), record):
                 return maker
         return None
-
-    def _closest(self, places: list[Place], record: TensorRecord) -> Place | None:
-        given = recorded(record)
-        alike = [place for place in places if _is_like(self._record(place), record)]
-        if given is None or not alike:
-            return None
-        values = {place: value for place in alike if (value := recorded(self._record(place))) is not None}
-        return min(values, key=lambda place: unshaped_difference(values[place], given).relative, default=None)
 
     def _record(self, place: Place) -> TensorRecord:
         return self.plain.nodes[place[0]].outputs[place[1]]
@@ -278,6 +368,36 @@ class _Graphs:
             f"{op.op_name} of {self.name} (step {op.step}) is a compiled graph that rounds at other places than the operators of {self.plain_name}: {closer}, "
             f"{self.plain_name} is off by {plain:.2g} and {self.name} by {graph:.2g} of their size"
         )
+
+
+def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, float]:
+    """How far two tensors are apart, relative to the size of the first and by root mean square: by elements, or by statistics. Infinite where neither
+    tells.
+    """
+    first, second = recorded(one), recorded(other)
+    if first is not None and second is not None:
+        found = unshaped_difference(first, second)
+        return found.relative, found.absolute
+    if same_statistics(one, other):
+        return 0.0, 0.0
+    relative = apart(one, other)
+    return (math.inf, math.inf) if relative is None else (relative, relative * _size_of(one))
+
+
+def _largest(record: TensorRecord) -> float:
+    """The largest absolute element that is finite, by elements or statistics."""
+    values = recorded(record)
+    if values is None:
+        ends = (record.statistics.get(name) for name in ("max", "min"))
+        values = np.asarray([end for end in ends if end is not None], np.float64)
+    numbers = np.abs(values) if values.dtype.kind in "fc" else np.zeros(0)
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
+
+
+def _size_of(record: TensorRecord) -> float:
+    """The root mean square of the elements, by statistics."""
+    count = math.prod(record.shape)
+    return float(record.statistics.get("l2norm", math.inf)) / math.sqrt(count) if count else 0.0
 
 
 def _root_mean_square(values: Array) -> float:

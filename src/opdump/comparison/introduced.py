@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from opdump.call_stacks import shortened
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import shown_scope
@@ -46,6 +47,8 @@ class Introduced:
     evidence: str
     a: OpRecord | None
     b: OpRecord | None
+    of_ranks: bool = False
+    """Whether several ranks were compared, so that the rank is named even if it is 0."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,13 +87,13 @@ class Introduced:
         if self.kind == "precision" and score:
             score = f", its rounding is {self.score:,.0f} times as coarse"
         side = "" if self.b is not None else " of A"
-        rank = f" on rank {op.rank_id}" if op.rank_id else ""
+        rank = f" on rank {op.rank_id}" if op.rank_id or self.of_ranks else ""
         line = f"; {op.line}" if op.line else ""
         name = " ".join(part for part in (f"#{op.order}", f"{op.op_type}{side}", shown_scope(op)) if part)
         return f"{name} {self.io}.{self.slot}{rank}{words}{score}{line}"
 
 
-def introduced(suspect: Suspect) -> Introduced:
+def introduced(suspect: Suspect, *, of_ranks: bool = False) -> Introduced:
     """A suspect as it is reported."""
     return Introduced(
         suspect.kind,
@@ -100,6 +103,7 @@ def introduced(suspect: Suspect) -> Introduced:
         suspect.evidence,
         _record(suspect.a),
         _record(suspect.b),
+        of_ranks,
     )
 
 
@@ -110,7 +114,8 @@ def _record(node: Node | None) -> OpRecord | None:
 def _operator(op: OpRecord | None) -> dict[str, Any] | None:
     if op is None:
         return None
-    stack = [[frame.file, frame.line] for frame in op.stack]
+    told = shortened(op.stack)
+    stack = [[frame.file, frame.line] for frame in told.frames]
     return {
         "name": op.op_name,
         "op_type": op.op_type,
@@ -122,4 +127,5 @@ def _operator(op: OpRecord | None) -> dict[str, Any] | None:
         "module": scope_of(op),
         "source": stack[0] if stack else None,
         "stack": stack,
+        "stack_left_out": told.left_out,
     }

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from opdump import amounts
+from opdump.adapters.replay import replayer_of
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
 from opdump.comparison.alignment import Alignment, Precedents, align
@@ -28,12 +29,14 @@ from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
-from opdump.comparison.unexplained import unexplained
+from opdump.comparison.unexplained import agree, unexplained
 from opdump.comparison.value_table import ValueTable
-from opdump.comparison.whole_steps import read_step
+from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
 
 _SHOWN_PROBLEMS: Final = 3
+_OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})
+"""Kinds of suspects that count whatever the runs come to, since something else was put into them."""
 
 Steps = Sequence[tuple[int, int]]
 """Which step of A is compared with which of B."""
@@ -78,18 +81,26 @@ def judge(
     rank: int,
     given: GivenMatches | None = None,
     done: Callable[[], None] = lambda: None,
+    *,
+    may_join: bool = False,
 ) -> Judgement:
-    """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step."""
+    """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step. With `may_join` all steps of each run are
+    judged as one where the runs are cut into steps at other places.
+    """
     found = Judgement()
     before: Comparison | None = None
     before_alone: StatisticsComparison | None = None
     bounded: Bounded | None = None
     precedents = Precedents()
-    traces = _Traces(a, b, steps, rank)
+    whole = may_join and given is None and are_cut_otherwise(a, b, rank)
+    if whole:
+        steps = steps[:1]
+        found.notes.append("the runs are cut into steps at other places, so all steps of each were compared as one")
+    traces = _Traces(a, b, steps, rank, whole=whole)
     repeats = Repeats(a, b, rank)
     frameworks = _frameworks_of(a), _frameworks_of(b)
     for number, (here, there) in enumerate(steps):
-        again = None if given is not None else repeats.of(here, there)
+        again = None if given is not None or whole else repeats.of(here, there)
         if again is not None:
             before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
             if (
@@ -110,7 +121,7 @@ def judge(
         if of_different_frameworks(trace_a, trace_b, frameworks):
             by_hand = [] if given is None else given.of_values(trace_a, trace_b)
             _add_across(found, trace_a, trace_b, compare_across(trace_a, trace_b, by_hand))
-        elif len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
+        elif not whole and len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
             found.notes.append(
                 f"step {here}: the runs are cut into steps at other places, and neither it nor those after it were judged; "
                 "--step N:M compares step N of A with step M of B"
@@ -124,9 +135,15 @@ def judge(
                 found.alone.add(here)
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
                 judged = before_alone.judged()
-                found.suspects = judged.suspects or not_finite(trace_a, trace_b, alignment)
+                graphs = judge_graphs(trace_a, trace_b, alignment)
+                _add_graphs(found, graphs)
+                found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
+                _weigh_by_results(found, trace_a, trace_b, alignment, graphs)
+                found.suspects = found.suspects or not_finite(trace_a, trace_b, alignment)
                 _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
-                once = None if found.suspects or given is not None else repeats.add(trace_a, trace_b, alignment)
+                once = (
+                    None if found.suspects or given is not None or whole else repeats.add(trace_a, trace_b, alignment)
+                )
                 if once is None:
                     _add_matches(found, trace_a, trace_b, alignment)
                 else:
@@ -162,8 +179,8 @@ def judge(
 class _Traces:
     """The steps of both dumps, each read once."""
 
-    def __init__(self, a: Catalog, b: Catalog, steps: Steps, rank: int) -> None:
-        self._a, self._b, self._steps, self._rank = a, b, steps, rank
+    def __init__(self, a: Catalog, b: Catalog, steps: Steps, rank: int, *, whole: bool = False) -> None:
+        self._a, self._b, self._steps, self._rank, self._whole = a, b, steps, rank, whole
         self._read: dict[int, tuple[Trace, Trace]] = {}
 
     def of(self, number: int) -> tuple[Trace, Trace] | None:
@@ -172,7 +189,10 @@ class _Traces:
             return None
         if number not in self._read:
             here, there = self._steps[number]
-            one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
+            if self._whole:
+                one, other = read_whole(self._a, self._rank), read_whole(self._b, self._rank)
+            else:
+                one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
             self._read[number] = with_makers(one), with_makers(other)
             self._read.pop(number - 2, None)
         return self._read[number]
@@ -205,11 +225,14 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
     found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])
+    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs)
     if not found.suspects:
         found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
     if not found.suspects:
-        found.suspects = unexplained(comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread)
-    found.notes += graphs.notes
+        found.suspects = unexplained(
+            comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread, graphs
+        )
+    _add_graphs(found, graphs)
     _note_arguments(found, comparison.found.without_effect)
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
@@ -220,6 +243,23 @@ def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
     """Notes operators whose arguments differ without effect."""
     new = [each for each in dict.fromkeys(told) if each not in found.without_effect]
     found.without_effect += new
+
+
+def _weigh_by_results(found: Judgement, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs) -> None:
+    """Of runs of which no operator can be run again, what they come to tells whether the programs differ: another way to the same is no difference."""
+    if any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes):
+        return
+    if agree(a, b, alignment, graphs):
+        of_graphs = {id(each) for each in graphs.suspects}
+        found.suspects = [each for each in found.suspects if each.kind in _OF_WHAT_IS_GIVEN or id(each) in of_graphs]
+    elif not found.suspects:
+        found.suspects = unexplained(a, b, alignment, judged=graphs)
+
+
+def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:
+    found.notes += graphs.notes
+    found.matched += graphs.pairs
+    found.unmatched -= 2 * graphs.pairs
 
 
 def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:

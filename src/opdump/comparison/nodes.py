@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
+from opdump.adapters.replay import defaults_of
 from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
-from opdump.records import OpRecord, TensorRecord
+from opdump.records import RUN_FACTS, OpRecord, TensorRecord
 
 _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
@@ -29,6 +30,10 @@ class Node:
     inputs: Mapping[int, TensorRecord]
     outputs: Mapping[int, TensorRecord]
     makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    is_rewritten: bool = False
+    """Whether the framework ran another operator in its place, with inputs of its own: what it gave does not follow from what it was given."""
+    is_added: bool = False
+    """Whether the framework put it there, and the program does not know what it gives."""
 
     @cached_property
     def bare_type(self) -> str:
@@ -39,6 +44,18 @@ class Node:
     def concepts(self) -> frozenset[str]:
         """The rows of the table of operator types that it stands in, by whichever framework it is of."""
         return frozenset(row.concept for row in rows_of(self.op.kernel or self.op.op_type))
+
+    @cached_property
+    def written_arguments(self) -> Mapping[str, Any]:
+        """The arguments that are no tensors and that the program wrote, without what an adapter adds about the run."""
+        arguments = self.op.arguments
+        return arguments if RUN_FACTS.isdisjoint(arguments) else _without_facts(arguments)
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Any]:
+        """The same, with those that the program left out, as far as its framework tells what they are then."""
+        defaults = defaults_of(self.op, self.inputs)
+        return {**defaults, **self.written_arguments} if defaults else self.written_arguments
 
     @property
     def moves(self) -> bool:
@@ -78,6 +95,10 @@ class Node:
             tuple((slot, record.shape) for slot, record in self.inputs.items()),
             tuple((slot, record.shape) for slot, record in self.outputs.items()),
         )
+
+
+def _without_facts(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in RUN_FACTS}
 
 
 def are_of_two_modes(a: Node, b: Node) -> bool:

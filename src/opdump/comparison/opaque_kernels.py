@@ -54,6 +54,7 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
         given.keys() == given_b.keys()
         and all(same_bits(value, given_b[slot]) for slot, value in given.items())
         and not differing(one, other)
+        and not (one.is_rewritten or other.is_rewritten)
         and _OF_SEVERAL_PROCESSES not in other.op.kernel
     )
     outputs = {

@@ -138,7 +138,7 @@ class _Nodes(Sequence[Node]):
             slot: _recorded(record, op, int(model.rows[of_output[like.index, slot]]), numbers)
             for slot, record in like.outputs.items()
         }
-        return Node(like.index, op, inputs, outputs, like.makers)
+        return replace(like, op=op, inputs=inputs, outputs=outputs)
 
 
 class _Finals(Mapping[str, TensorRecord]):

@@ -57,6 +57,8 @@ class Result:
     matches: Sequence[StepMatches] = field(default=(), repr=False)
     """Which operator of A is which of B, step by step, with what it was matched by."""
     missing_metrics: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    """Why the runs cannot be compared, where that was known before."""
 
     @property
     def sources(self) -> int:
@@ -81,6 +83,8 @@ class Result:
 
     @property
     def _without_source(self) -> str:
+        if self.why:
+            return f"INCOMPARABLE: {self.why}"
         if self.verdict == "incomparable" and self.matched:
             return "INCOMPARABLE: hardly anything of A was found in B"
         if self.verdict == "identical" and self.by_statistics:

@@ -158,7 +158,7 @@ def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str
     """What might have been done otherwise, the likeliest first."""
     for node in ours:
         for name, values in _choices(node):
-            old = node.op.arguments.get(name, values[0])
+            old = node.arguments.get(name, values[0])
             for value in values:
                 if value != old:
                     changed = replace(node, op=replace(node.op, arguments={**node.op.arguments, name: value}))
@@ -253,7 +253,7 @@ def _leaves(nodes: Sequence[Node]) -> Iterator[tuple[Node, int, TensorRecord]]:
 
 def _choices(node: Node) -> Iterator[tuple[str, Sequence[Any]]]:
     """Arguments of which other values are tried."""
-    yield from ((name, values) for name, values in _OTHER_ARGUMENTS.items() if name in node.op.arguments)
+    yield from ((name, values) for name, values in _OTHER_ARGUMENTS.items() if name in node.arguments)
     if node.bare_type.lower() in _ARGUMENTS_OF:
         yield _ARGUMENTS_OF[node.bare_type.lower()]
 

@@ -16,7 +16,7 @@ from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
 from opdump.graph import PYNATIVE
-from opdump.records import Memory, OpRecord, TensorRecord
+from opdump.records import OWN_FACTS, Memory, OpRecord, TensorRecord
 
 _INPUT: Final = re.compile(r"inputs\d+")
 
@@ -97,7 +97,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         if execution.op.skip or not execution.tensors:
             continue
         slots, outputs = execution.by_slot()
-        op, inputs = execution.op, slots
+        op, inputs = _without_own_facts(execution.op), slots
         if has_compiled and op.graph_id != PYNATIVE:
             op, inputs = as_read(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
@@ -110,12 +110,21 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
             name, _, output = record.source.rpartition(":")
             if name in last and output.isdigit():
                 makers[slot] = (last[name], int(output))
+        facts = execution.op.arguments
+        is_added = "executed_as" in facts and facts.get("source") == "rewriting"
         if inputs is not slots and (name := updated_parameter(op, slots, outputs)):
             updates[len(nodes)] = name
-        node = Node(len(nodes), op, inputs, outputs, makers)
+        node = Node(len(nodes), op, inputs, outputs, makers, is_rewritten="executed_as" in facts, is_added=is_added)
         last[execution.op.op_name] = node.index
         nodes.append(node)
     return _with_places(nodes, updates) if has_compiled else nodes, finals
+
+
+def _without_own_facts(op: OpRecord) -> OpRecord:
+    """The operator with what it was given, and without what was found out about how it ran: that is the same operator in another mode."""
+    if OWN_FACTS.isdisjoint(op.arguments) or op.kernel.startswith("aten::"):
+        return op
+    return replace(op, arguments={name: value for name, value in op.arguments.items() if name not in OWN_FACTS})
 
 
 _FEW: Final = 3

@@ -18,6 +18,7 @@ import numpy as np
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
+from opdump.comparison.compiled_graphs import JudgedGraphs
 from opdump.comparison.differences import epsilon_of, same_bits, unshaped_difference
 from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
@@ -48,9 +49,17 @@ def no_spread(*_: object) -> tuple[Mapping[Place, float], Mapping[Place, float]]
     return {}, {}
 
 
-def unexplained(a: Trace, b: Trace, alignment: Alignment, spread: Spread = no_spread) -> list[Suspect]:
-    """Where the runs part on the way to the results that differ, if any do; at most one suspect."""
-    return _Unexplained(a, b, alignment, spread).found()
+def unexplained(
+    a: Trace, b: Trace, alignment: Alignment, spread: Spread = no_spread, judged: JudgedGraphs | None = None
+) -> list[Suspect]:
+    """Where the runs part on the way to the results that differ, if any do; at most one suspect. Results that are `judged` already are left out."""
+    return _Unexplained(a, b, alignment, spread, judged or JudgedGraphs()).found()
+
+
+def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> bool:
+    """Whether the runs have results in common, or graphs whose results are `judged`, and no results that differ."""
+    found = _Unexplained(a, b, alignment, no_spread, judged)
+    return not found.found() and (found.has_common or bool(judged.pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +72,17 @@ class _Apart:
 
 
 class _Unexplained:
-    def __init__(self, a: Trace, b: Trace, alignment: Alignment, spread: Spread) -> None:
-        self.a, self.b, self.alignment, self._spread = a, b, alignment, spread
+    def __init__(self, a: Trace, b: Trace, alignment: Alignment, spread: Spread, judged: JudgedGraphs) -> None:
+        self.a, self.b, self.alignment, self._spread, self._judged = a, b, alignment, spread, judged
         self._ways = _Ways(a, b, alignment)
+        self.has_common = False
+        """Whether any results belong together, once `found` was called."""
+        self._found_again = False
         self._trains = any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes))
 
     def found(self) -> list[Suspect]:
         pairs, alone_a, alone_b = self._pairs()
+        self.has_common = bool(pairs) or self._found_again
         far = [each for each in pairs if self._far(*each)]
         if self._trains:
             # A batch in another order: what is trained tells whether that matters.
@@ -92,7 +105,8 @@ class _Unexplained:
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
         """The results that belong together, and those of either run that the other has nowhere among its own."""
-        results_a, results_b = results(self.a), results(self.b)
+        results_a = results(self.a).without(self._judged.of_a)
+        results_b = results(self.b).without(self._judged.of_b)
         if self._trains and len(results_a.given) != len(results_b.given):
             # Losses of parts of a batch; what is trained tells.
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
@@ -112,6 +126,7 @@ class _Unexplained:
         for place in list(alone_a):
             near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
             if near is not None and not self._far(place, near):
+                self._found_again = True
                 alone_a.remove(place)
                 alone_b.remove(near)
         for place in list(alone_a):
@@ -210,12 +225,19 @@ def record_at(trace: Trace, place: Place) -> TensorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What leaves a step or lasts. Inputs that the program reads as numbers, and no operator made, have the complement of their slot."""
+    """What leaves a step or lasts. Inputs have the complement of their slot: those that the program reads as numbers, and no operator made, and those
+    of operators that give nothing, as what assigns to a variable does.
+    """
 
     given: Sequence[Place]
     """What no operator reads any more, and what the program reads as a number."""
     written: Sequence[Place]
     """The last writes to what was there before the step."""
+
+    def without(self, nodes: AbstractSet[int]) -> Results:
+        """The same without what these nodes give."""
+        given, written = ([each for each in places if each[0] not in nodes] for places in (self.given, self.written))
+        return Results(given, written)
 
     def all(self) -> list[Place]:
         """Each once, in the order of execution."""
@@ -236,6 +258,8 @@ def results(trace: Trace) -> Results:
                 for slot, record in node.inputs.items()
                 if not record.skip and math.prod(record.shape) == 1
             }
+        elif not node.outputs and _is_of_graph(node):
+            told |= {(node.index, ~slot) for slot, record in node.inputs.items() if not record.skip}
         unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
         for slot, record in node.outputs.items():
             is_left = (node.index, slot) not in read and (node.op.phase == "forward" or not trains)
@@ -245,6 +269,7 @@ def results(trace: Trace) -> Results:
                 and not record.skip
                 and 0 not in record.shape
                 and not read_as_number(node)
+                and not node.is_added
             ):
                 found.add((node.index, slot))
     written = [place for place in _last_writes(trace) if place[0] not in fixed]
@@ -273,9 +298,19 @@ def _fixed(trace: Trace) -> set[int]:
     found: set[int] = set()
     for node in trace.nodes:
         slots = [slot for slot, record in node.inputs.items() if not record.skip]
-        if not draws(node) and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots):
+        is_told = bool(slots) or not _is_of_graph(node)
+        if (
+            is_told
+            and not draws(node)
+            and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots)
+        ):
             found.add(node.index)
     return found
+
+
+def _is_of_graph(node: Node) -> bool:
+    """Whether the node is of a framework that has handles: what reads a variable or the next batch has no input, and what writes a variable no output."""
+    return bool(node.op.kernel) and "::" not in node.op.kernel
 
 
 def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:

@@ -21,6 +21,7 @@ from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import apart
 from opdump.comparison.tensor_layouts import TensorLayout, find_layout
 from opdump.comparison.trace import Trace, has_elements
+from opdump.doing import note
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -100,6 +101,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
     A value of one program may be what the other was given: TensorFlow reads a weight by an operator, PyTorch does not. So that it is not
     taken for the weight after its update, which is near it, it is matched with that, and makes no pair.
     """
+    note("matching the values of step", a.step)
     pairs = _by_hand(a, b, given)
     ours, theirs = _values(a, {one for one, _ in given}), _values(b, {other for _, other in given})
     by_size: dict[int, list[int]] = defaultdict(list)

@@ -1,7 +1,12 @@
-"""Reads a step whose parts number their storages anew as one: a storage of a later part that holds what an earlier one left is the same."""
+"""Reads a step whose parts number their storages anew as one: a storage of a later part that holds what an earlier one left is the same.
+
+So it does of several steps, where two runs of a program are cut into steps at other places: each call of a TensorFlow function is a step, the same
+operators one by one are a step of the eager program.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from opdump.catalog.catalog import Catalog
@@ -14,7 +19,22 @@ from opdump.records import TensorRecord
 
 def read_step(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
     """A step as one trace; the lowest rank unless one is named."""
-    first, *others = read_traces(catalog, step, rank)
+    return _joined(read_traces(catalog, step, rank))
+
+
+def read_whole(catalog: Catalog, rank: int) -> Trace:
+    """All steps of a rank as one trace."""
+    return _joined([part for step in catalog.steps_of(rank) for part in read_traces(catalog, step, rank)])
+
+
+def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
+    """Whether two runs of TensorFlow have other numbers of steps, so that a step of the one is no step of the other."""
+    frameworks = {run.framework for dump in (a, b) for run in dump.runs}
+    return frameworks == {"tensorflow"} and len(a.steps_of(rank)) != len(b.steps_of(rank))
+
+
+def _joined(parts: Sequence[Trace]) -> Trace:
+    first, *others = parts
     if not others:
         return first
     joining = _Joining()
@@ -47,7 +67,7 @@ class _Joining:
                 maker = None if slot in makers else self._maker(record)
                 if maker is not None:
                     makers[slot] = maker
-            moved = Node(len(self.nodes), node.op, inputs, outputs, makers)
+            moved = replace(node, index=len(self.nodes), inputs=inputs, outputs=outputs, makers=makers)
             self._follow(moved)
             self.nodes.append(moved)
         self.finals |= {name: self._placed(record, known, before) for name, record in part.finals.items()}

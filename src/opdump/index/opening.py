@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.errors import CorruptDumpError
-from opdump.index.schema import APPLICATION_ID, EXTRAS, SCHEMA_VERSION, SCHEMAS, TABLES
+from opdump.index.schema import APPLICATION_ID, EXTRAS, FRAMES, SCHEMA_VERSION, SCHEMAS, TABLES
 
 _PATIENCE_SECONDS = 30.0
 _MAGIC: Final = b"SQLite format 3\0"
@@ -223,7 +223,7 @@ def _schema(version: int) -> frozenset[tuple[str, str, str]]:
 @cache
 def _columns() -> frozenset[tuple[str, str]]:
     with closing(sqlite3.connect(":memory:")) as database:
-        for statement in (*TABLES, EXTRAS):
+        for statement in (*TABLES, EXTRAS, FRAMES):
             database.execute(statement)
         rows = database.execute(
             "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c WHERE m.type = 'table'"

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
@@ -17,7 +18,14 @@ from opdump.index.columns import BatchColumns, Pattern, Program
 from opdump.index.opening import IndexFile, check_index
 from opdump.index.payload import FilePayload
 from opdump.index.runs import Run
-from opdump.index.schema import ARGUMENTS_SINCE, BOUNDS_SINCE, OPERATOR_FIELDS, PLACES_SINCE, may_lack_summaries
+from opdump.index.schema import (
+    ARGUMENTS_SINCE,
+    BOUNDS_SINCE,
+    OPERATOR_FIELDS,
+    PLACES_SINCE,
+    may_lack_summaries,
+)
+from opdump.index.stacks import ReadStacks
 from opdump.index.values import (
     Budget,
     by_places,
@@ -39,7 +47,7 @@ from opdump.index.values import (
     whole_numbers,
 )
 from opdump.kernels import Summary
-from opdump.records import Frame, OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
+from opdump.records import OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
@@ -121,8 +129,7 @@ class IndexReader:
         self._signatures: dict[int, dict[str, Any]] = {}
         """Of each row the fields of its records."""
         self._arguments: dict[int, dict[str, Any]] = {}
-        self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
-        self._last_row = {"operators": 0, "signatures": 0, "arguments": 0, "frames": 0}
+        self._last_row = dict.fromkeys(("operators", "signatures", "arguments", "stacks", "lines", "frames"), 0)
         self._patterns: dict[int, Pattern] = {}
         self._tensors: dict[tuple[Any, int], _Tensors] = {}
         """Those of patterns that were read, by their text and the number of operators."""
@@ -133,6 +140,7 @@ class IndexReader:
             with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
                 self._version = int(database.execute("PRAGMA user_version").fetchone()[0])
+                self._stacks = ReadStacks(self._version)
                 self._query = next(query for since, query in _BATCH_SINCE if self._version >= since)
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
@@ -265,7 +273,7 @@ class IndexReader:
         return OpRecord(
             timestamp=time,
             step=step,
-            stack=known(self._stacks, stack, "stack"),
+            stack=self._stacks.of(stack),
             arguments=arguments,
             **fields,
         )
@@ -378,13 +386,7 @@ class IndexReader:
             self._signatures[number] = _signature(row)
         for number, value in self._new(database, "arguments", "SELECT * FROM arguments WHERE id > ? ORDER BY id"):
             self._arguments[number] = json_object(value)
-        frames: dict[int, list[Frame]] = {}
-        query = (
-            "SELECT stack, position, file, line, function, code FROM frames WHERE stack > ? ORDER BY stack, position"
-        )
-        for stack, _, file, line, function, code in self._new(database, "frames", query, keys=2):
-            frames.setdefault(stack, []).append(Frame(name(file), whole(line), name(function), name(code)))
-        self._stacks.update((stack, tuple(lines)) for stack, lines in frames.items())
+        self._stacks.load(partial(self._new, database))
 
     def _new(self, database: sqlite3.Connection, table: str, query: str, keys: int = 1) -> Iterator[tuple[Any, ...]]:
         """The rows past the last one that was read; they count as read only when all of them were."""

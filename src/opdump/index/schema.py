@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 INDEX_NAME: Final = "index.sqlite"
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 APPLICATION_ID: Final = 0x6F706475  # "opdu"
 
 SUMMARY: Final = struct.Struct("<11d")
@@ -58,16 +58,18 @@ TABLES: Final = (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, data_id INTEGER NOT NULL,
         operator INTEGER NOT NULL, timestamp INTEGER NOT NULL, signature INTEGER NOT NULL, summary BLOB, statistics TEXT,
         file TEXT NOT NULL)""",
-    # One row for each distinct way in which an operator ran: the same in every step of a regular training.
+    # One row for each distinct way in which an operator ran: the same in every step of a regular training. `stack`, `arguments`: rows of
+    # `stacks` and `arguments`, 0 for none.
     """CREATE TABLE operators(
         id INTEGER PRIMARY KEY, op_type TEXT NOT NULL, op_name TEXT NOT NULL, net_name TEXT NOT NULL,
         graph_id INTEGER NOT NULL, rank_id INTEGER NOT NULL, device_id INTEGER NOT NULL, task_id INTEGER NOT NULL,
         stream_id INTEGER NOT NULL, phase TEXT NOT NULL, kernel TEXT NOT NULL, forward_op TEXT NOT NULL,
         position INTEGER NOT NULL, occurrence INTEGER NOT NULL, skip TEXT NOT NULL, stack INTEGER NOT NULL,
         arguments INTEGER NOT NULL)""",
-    """CREATE TABLE frames(
-        stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
-        function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID""",
+    # `line`: a row of `lines`, the innermost one; `callers`: the row of the stack that called it, a smaller one, or 0.
+    "CREATE TABLE stacks(id INTEGER PRIMARY KEY, callers INTEGER NOT NULL, line INTEGER NOT NULL)",
+    """CREATE TABLE lines(
+        id INTEGER PRIMARY KEY, file TEXT NOT NULL, line INTEGER NOT NULL, function TEXT NOT NULL, code TEXT NOT NULL)""",
     "CREATE TABLE arguments(id INTEGER PRIMARY KEY, json TEXT NOT NULL)",
     # `sample`: how many elements, the first ones, the file of the tensor holds; 0 where it holds them all. `memory`: JSON array of
     # storage, offset, strides (an array) and version; empty where that is not known.
@@ -100,6 +102,9 @@ VIEWS: Final = (
 
 _BY_SIGNATURE: Final = "JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')"
 
+FRAMES: Final = """CREATE TABLE frames(
+        stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
+        function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID"""
 EXTRAS: Final = """CREATE TABLE extras(
     batch INTEGER NOT NULL, tensor INTEGER NOT NULL, statistics TEXT, file TEXT, PRIMARY KEY(batch, tensor))
     WITHOUT ROWID"""
@@ -129,8 +134,10 @@ def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tup
 
 
 _ALL: Final = (*TABLES, *VIEWS)
+_UNTIL_STACKS: Final = tuple(FRAMES if "TABLE stacks" in each else each for each in _ALL if "TABLE lines" not in each)
 _UNTIL_PLACES: Final = _without(
-    _WITHOUT_PLACES, (part for each in _ALL for part in ((each, EXTRAS) if "TABLE patterns" in each else (each,)))
+    _WITHOUT_PLACES,
+    (part for each in _UNTIL_STACKS for part in ((each, EXTRAS) if "TABLE patterns" in each else (each,))),
 )
 _WITHOUT_BOUNDS: Final = tuple(each for each in _UNTIL_PLACES if "TABLE degradations" not in each)
 BOUNDS_SINCE: Final = 5
@@ -139,6 +146,8 @@ ARGUMENTS_SINCE: Final = 6
 """The first version where a batch says which arguments are others than its pattern's: before, a pattern was stored for each."""
 PLACES_SINCE: Final = 7
 """The first version where a batch says which tensors have files and other statistics: before, a row of `extras` did for each."""
+STACKS_SINCE: Final = 8
+"""The first version where stacks share their callers: before, each had all its lines in `frames`."""
 
 SCHEMAS: Final = {
     2: _without(_WITHOUT_SAMPLE, _WITHOUT_BOUNDS),
@@ -146,6 +155,7 @@ SCHEMAS: Final = {
     4: _without(_WITHOUT_ARGUMENTS, _WITHOUT_BOUNDS),
     5: _without(_WITHOUT_ARGUMENTS, _UNTIL_PLACES),
     6: _UNTIL_PLACES,
+    7: _UNTIL_STACKS,
     SCHEMA_VERSION: _ALL,
 }
 """What an index of each version that can be read holds. Version 2: a sampled tensor was filed as if the sample were all of it.

@@ -46,22 +46,19 @@ from opdump.index.schema import (
     VIEWS,
     may_lack_summaries,
 )
+from opdump.index.stacks import StoredStacks
 from opdump.index.values import memory_text
-from opdump.records import FiledTensor, Frame, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
+from opdump.records import FiledTensor, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
 from opdump.sink.failures import reason_of, remedy_for
 from opdump.sink.open_directories import link_error
 from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
 
-_MOST_CACHED_STACKS = 20_000
 _MOST_HELD_OPERATORS = 50_000
 _MOST_KNOWN_ROWS = 200_000
 """More distinct operators, arguments, tensors or patterns are forgotten and stored again: a learning rate that changes in
 every step makes new arguments in every step."""
-_NUMBERED = ("operators", "frames", "arguments", "signatures", "patterns")
-_HIGHEST = (
-    "SELECT (SELECT MAX(id) FROM operators), (SELECT MAX(stack) FROM frames), (SELECT MAX(id) FROM arguments),"
-    " (SELECT MAX(id) FROM signatures), (SELECT MAX(id) FROM patterns)"
-)
+_NUMBERED = ("operators", "stacks", "lines", "arguments", "signatures", "patterns")
+_HIGHEST = "SELECT " + ", ".join(f"(SELECT MAX(id) FROM {table})" for table in _NUMBERED)  # noqa: S608  # our own names
 # `json.dumps` makes another encoder in each call.
 _ENCODE: Final = json.JSONEncoder(default=str, separators=(",", ":")).encode
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
@@ -120,8 +117,7 @@ class IndexWriter:
         # the same object for the same place. A referenced object keeps its identity.
         self._operators_by_identity: dict[tuple[object, ...], int] = {}
         self._held: list[OpRecord] = []
-        self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self._stacks_by_identity: dict[int, tuple[tuple[Frame, ...], int]] = {}
+        self._stacks = StoredStacks()
         self._arguments: dict[bytes, int] = {}
         self._signatures: dict[tuple[object, ...], int] = {}
         self._patterns: dict[bytes, int] = {}
@@ -205,8 +201,7 @@ class IndexWriter:
         for known in (self._operators, self._operators_by_identity, self._arguments, self._signatures, self._patterns):
             known.clear()
         self._held.clear()
-        self._stacks_by_identity.clear()
-        self._stacks = {(): 0}
+        self._stacks.forget()
         self._batches.forget()
         self._rows_of_patterns.clear()
 
@@ -431,27 +426,12 @@ class _NewRows:
 
     def _operator(self, op: OpRecord, fields: tuple[object, ...]) -> int:
         known = self._index._operators
-        stack = self._stack(op.stack) if op.stack else 0
+        stack = self._index._stacks.row(op.stack, self._number, self.add)
         key = (*fields, stack, self._argument(op.arguments) if op.arguments else 0)
         number = known.get(key)
         if number is None:
             number = known[key] = self._number("operators")
             self.add("operators", number, *key)
-        return number
-
-    def _stack(self, stack: tuple[Frame, ...]) -> int:
-        index = self._index
-        known = index._stacks_by_identity.get(id(stack))
-        if known is not None:
-            return known[1]
-        number = index._stacks.get(stack)
-        if number is None:
-            number = index._stacks[stack] = self._number("frames")
-            for position, frame in enumerate(stack):
-                self.add("frames", number, position, frame.file, frame.line, frame.function, frame.code)
-        if len(index._stacks_by_identity) >= _MOST_CACHED_STACKS:
-            index._stacks_by_identity.clear()
-        index._stacks_by_identity[id(stack)] = (stack, number)
         return number
 
     def _argument(self, arguments: Mapping[str, Any]) -> int:

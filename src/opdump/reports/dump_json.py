@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from opdump.call_stacks import shortened
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.index.runs import RunChoice
 from opdump.records import OpRecord, StatisticValue, TensorRecord
@@ -85,6 +86,7 @@ def _execution(execution: Execution, damaged: list[str]) -> dict[str, Any]:
 
 
 def _operator(op: OpRecord) -> dict[str, Any]:
+    stack = shortened(op.stack)
     return {
         "op_type": op.op_type,
         "op_name": op.op_name,
@@ -104,8 +106,9 @@ def _operator(op: OpRecord) -> dict[str, Any]:
         "arguments": finite_json(dict(op.arguments)),
         "stack": [
             {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}
-            for frame in op.stack
+            for frame in stack.frames
         ],
+        "stack_left_out": stack.left_out,
         "skip": op.skip,
     }
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from opdump import amounts
+from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.degradation import told
 from opdump.graph import graph_word
@@ -206,8 +207,8 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
     printer.text(f"  {op.kernel or op.op_type}: {place}")
     if op.forward_op:
         printer.text(f"  gradient of {op.forward_op}")
-    for frame in op.stack:
-        printer.text(f"  {frame.file}:{frame.line}  {frame.code}")
+    for line, code in told_lines(op.stack):
+        printer.text(f"  {line}  {code}")
     if op.arguments:
         printer.text("  " + ", ".join(f"{name}={value!r}" for name, value in op.arguments.items()))
     if op.skip:

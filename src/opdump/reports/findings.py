@@ -20,6 +20,7 @@ from opdump.checks.histories import Histories
 from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
+from opdump.doing import note
 from opdump.errors import OpdumpError
 from opdump.kernels import DTYPE_CODES, summarise
 from opdump.layouts.ascend.overflow_files import OverflowRecord
@@ -64,6 +65,7 @@ def check_dump(
                     )
                     watch.hits.clear()
                 continue
+            note("checking step", one, "of rank", number)
             checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
             columns = None if chosen is None else catalog.columns(one, number, inspected=True)
             if chosen is not None and columns is not None and columns.with_summary[[*columns.files]].all():

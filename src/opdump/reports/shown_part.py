@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from opdump.call_stacks import shortened
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.errors import NotInDumpError
 from opdump.records import SupportsFile, TensorRecord
@@ -72,7 +73,7 @@ def _known_files(catalog: Catalog, selection: ShownPart) -> str:
     files = {
         frame.file
         for op in catalog.ops(step=selection.step, rank=selection.rank, include_skipped=True)
-        for frame in op.stack
+        for frame in shortened(op.stack).frames
     }
     if not files:
         return "; the dump holds no source lines"

@@ -50,6 +50,8 @@ class Block:
         self.skipped: Counter[SkipReason] = Counter(each.operator.skip for each in operators if each.operator.skip)
         self.is_known = not self.skipped
         """Whether those that leave no data are listed already."""
+        self.is_entered = False
+        """Whether the graph of the model has them."""
         self._names = [each.op_name for each in self.ran]
         seen: Counter[str] = Counter()
         self._before: list[int] = []
@@ -63,7 +65,7 @@ class Block:
         self,
         numbers: Sequence[int] | None,
         executions: dict[str, int],
-        called_at: tuple[Frame, ...],
+        called_at: Sequence[Frame],
         *,
         net_name: str,
         graph_id: int,
@@ -135,6 +137,6 @@ class _Known(NamedTuple):
     sequence: OperatorSequence
     numbers: Sequence[int] | None
     occurrences: Sequence[int]
-    called_at: tuple[Frame, ...]
+    called_at: Sequence[Frame]
     executed: Mapping[str, int]
     """How often each has run afterwards."""

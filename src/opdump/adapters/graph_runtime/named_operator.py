@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ class NamedOperator:
     op_name: str
     task_id: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    stack: tuple[Frame, ...] = ()
+    stack: Sequence[Frame] = ()
     kernel: str = ""
     skip: SkipReason = ""
     phase: Phase = "forward"

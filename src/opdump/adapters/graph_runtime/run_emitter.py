@@ -16,11 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from opdump.adapters.graph_runtime.block import Block, BlockSlot
 from opdump.adapters.graph_runtime.named_operator import NamedOperator
-from opdump.adapters.host import ChosenTensors, HostTensor
+from opdump.adapters.host import ChosenTensors, HostTensor, facts_of
+from opdump.graph import GraphBuilder, GraphInput, GraphNode, GraphOutput
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import Frame, OpRecord, SkipReason
 
@@ -63,7 +66,8 @@ class GraphRun:
 
     `order` numbers the operators of the step as they are emitted; None where an operator's place in its graph (`task_id`) is its order.
     `executions` counts the executions of each operator in the step, by name; runs that are parts of one step share both.
-    `called_at` stands for the stack of operators that have none; `device_id` is that of the emitter unless it is given.
+    `called_at` stands for the stack of operators that have none; `device_id` is that of the emitter unless it is given. `graph` gets each operator as
+    it runs first, where the adapter does not describe the graph itself.
     """
 
     def __init__(
@@ -75,10 +79,12 @@ class GraphRun:
         *,
         order: Iterator[int] | None = None,
         executions: Counter[str] | None = None,
-        called_at: tuple[Frame, ...] = (),
+        called_at: Sequence[Frame] = (),
         device_id: int | None = None,
+        graph: GraphBuilder | None = None,
     ) -> None:
         self.recorder = emitter.recorder
+        self._graph = graph
         self.step = step
         self._emitter = emitter
         self._net_name = net_name
@@ -101,6 +107,9 @@ class GraphRun:
     def emit(self, operator: NamedOperator, inputs: Iterable[LiveTensor], outputs: Iterable[LiveTensor]) -> None:
         occurrence = self._executions[operator.op_name]
         self._executions[operator.op_name] = occurrence + 1
+        if self._graph is not None and operator.op_name not in self._graph:
+            inputs, outputs = list(inputs), list(outputs)
+            self._enter(operator, [(each[3], each[2]) for each in inputs], [each[2] for each in outputs])
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
         self.recorder.after_op(opened, outputs)
 
@@ -126,6 +135,14 @@ class GraphRun:
 
         `whole` gives all of them for a block that is taken as a whole. Where that fails the operators are emitted one by one.
         """
+        if self._graph is not None and not block.is_entered:
+            for each in block.operators:
+                self._enter(
+                    each.operator,
+                    [(slot.source, tensors(slot.tensor)) for slot in each.inputs],
+                    [tensors(slot.tensor) for slot in each.outputs],
+                )
+            block.is_entered = True
         if self.takes(block) and self._take_block(block, whole):
             return
         for each in block.operators:
@@ -137,6 +154,22 @@ class GraphRun:
             with self.losing(each.operator):
                 self.emit(each.operator, _lives(each.inputs, tensors), _lives(each.outputs, tensors))
         block.is_known = True
+
+    def _enter(self, operator: NamedOperator, inputs: Iterable[tuple[str, Any]], outputs: Iterable[Any]) -> None:
+        """Adds an operator to the graph, with what its inputs come from."""
+        assert self._graph is not None
+        self._graph.add_with_values(
+            GraphNode(
+                op_name=operator.op_name,
+                op_type=operator.op_type,
+                phase=operator.phase,
+                inputs=tuple(GraphInput(source, *facts_of(tensor)[:2]) for source, tensor in inputs),
+                outputs=tuple(GraphOutput(*facts_of(tensor)[:2]) for tensor in outputs),
+                attributes=operator.arguments,
+                stack=operator.stack or self._called_at,
+                runs_kernel=not operator.skip,
+            )
+        )
 
     def _take_block(self, block: Block, whole: Callable[[], Sequence[HostTensor | str] | ChosenTensors]) -> bool:
         """Whether the recorder has taken a block as a whole."""
@@ -164,6 +197,8 @@ class GraphRun:
     def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
         """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""
         reason = reason or operator.skip
+        if self._graph is not None and operator.op_name not in self._graph:
+            self._enter(replace(operator, skip=reason), (), ())
         if self._emitter.lists(self._graph_id, operator.op_name):
             self.recorder.skip_op(self.record(operator, skip=reason))
         else:

@@ -7,8 +7,8 @@ NumpyReader   takes summaries and elements of them
 
 from __future__ import annotations
 
-from opdump.adapters.host.host_columns import Choice, ChosenTensors, HostColumns
+from opdump.adapters.host.host_columns import Choice, ChosenTensors, HostColumns, facts_of
 from opdump.adapters.host.host_tensor import HostTensor, host_tensor
 from opdump.adapters.host.reader import NumpyReader
 
-__all__ = ["Choice", "ChosenTensors", "HostColumns", "HostTensor", "NumpyReader", "host_tensor"]
+__all__ = ["Choice", "ChosenTensors", "HostColumns", "HostTensor", "NumpyReader", "facts_of", "host_tensor"]

@@ -344,7 +344,7 @@ class Capture:
                     operators.append(BlockOperator(value, (), [slot(0, "", "", Tap(result))]))
         return Prepared(Block(operators), tuple(places))
 
-    def _call_operator(self, function: Function, facts: Mapping[str, Any], stack: tuple[Frame, ...]) -> NamedOperator:
+    def _call_operator(self, function: Function, facts: Mapping[str, Any], stack: Sequence[Frame]) -> NamedOperator:
         name = f"Default/{function.name}-jit"
         return NamedOperator(
             "jit",

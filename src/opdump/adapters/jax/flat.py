@@ -46,9 +46,9 @@ class Place:
 
     path: tuple[object, ...] = ()
     stack: str = ""
-    called_at: tuple[Frame, ...] = ()
+    called_at: Sequence[Frame] = ()
 
-    def within(self, step: object, stack: str, scope: str, called_at: tuple[Frame, ...] | None = None) -> Place:
+    def within(self, step: object, stack: str, scope: str, called_at: Sequence[Frame] | None = None) -> Place:
         return Place((*self.path, step), joined(stack, scope), self.called_at if called_at is None else called_at)
 
 

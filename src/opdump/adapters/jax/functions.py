@@ -61,7 +61,7 @@ class Function:
     result_facts: KnownFacts = field(default_factory=KnownFacts)
     reads: tuple[Sequence[Facts], Level, Reads] | None = None
     """What its operators read of its arguments, with the facts and the level that this holds for."""
-    calls: dict[tuple[Frame, ...], Prepared] = field(default_factory=dict)
+    calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)
     """Its calls as operators, by the lines of the program that make them."""
     shown: dict[int, Level] = field(default_factory=dict)
     """Levels whose operators are in the graph of the dump, by identity."""

@@ -17,16 +17,17 @@ _MOST_ELEMENTS: Final = 64
 
 
 def arguments_of(node: onnx.NodeProto) -> Mapping[str, Any]:
-    """The attributes that the node writes, by name; defaults that it leaves out are not among them.
+    """The attributes that the node writes, by name; defaults that it leaves out are not among them (`defaults.py` has these).
 
     Floats are the shortest decimals that give the same float32; NaN and infinities, which JSON lacks, become
     `{"float": "nan"}`. A tensor is `{"dtype": ..., "shape": [...], "elements": [...]}`, without elements beyond 64; a graph is
     `{"graph": name}`; bytes that are no UTF-8 text are `{"bytes": hexadecimal digits}`.
     """
-    return {attribute.name: _json_value(attribute) for attribute in node.attribute}
+    return {attribute.name: json_value(attribute) for attribute in node.attribute}
 
 
-def _json_value(attribute: AttributeProto) -> Any:
+def json_value(attribute: AttributeProto) -> Any:
+    """The value of an attribute, as `arguments_of` has it."""
     if attribute.ref_attr_name:
         return {"attribute": attribute.ref_attr_name}
     return _plain(onnx.helper.get_attribute_value(attribute))

@@ -16,6 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from opdump.adapters.graph_runtime import NamedOperator, UniqueNames
 from opdump.adapters.onnxruntime.attributes import arguments_of
+from opdump.adapters.onnxruntime.defaults import older_defaults
 from opdump.records import SkipReason
 
 _MADE_UNIQUE: Final = re.compile(r"_token_\d+$")
@@ -118,7 +119,7 @@ class _Reader:
             NamedOperator(
                 node.op_type,
                 name,
-                arguments=arguments_of(node),
+                arguments={**older_defaults(node, self._version_of(node)), **arguments_of(node)},
                 kernel=f"{node.domain or 'ai.onnx'}::{node.op_type}",
                 skip=skip,
             ),
@@ -164,14 +165,19 @@ class _Reader:
             return "constant"
         return ""
 
+    def _version_of(self, node: NodeProto) -> int:
+        other = "" if node.domain == "ai.onnx" else "ai.onnx"
+        return self._versions.get(node.domain, self._versions.get(other)) or 1
+
     def _argument_names(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the operator's schema calls the values, by slot; empty texts where there is no schema."""
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
             return _by_slot(function.input, len(node.input)), _by_slot(function.output, len(node.output))
-        version = self._versions.get(node.domain, self._versions.get("" if node.domain == "ai.onnx" else "ai.onnx"))
         try:
-            schema = onnx.defs.get_schema(node.op_type, version or 1, "" if node.domain == "ai.onnx" else node.domain)
+            schema = onnx.defs.get_schema(
+                node.op_type, self._version_of(node), "" if node.domain == "ai.onnx" else node.domain
+            )
         except onnx.defs.SchemaError:
             return ("",) * len(node.input), ("",) * len(node.output)
         inputs, outputs = [each.name for each in schema.inputs], [each.name for each in schema.outputs]

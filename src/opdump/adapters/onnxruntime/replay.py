@@ -17,6 +17,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.onnxruntime.defaults import defaults_of
 from opdump.adapters.onnxruntime.hazards import RANDOM_OPERATORS
 from opdump.adapters.onnxruntime.replay_model import (
     ONNX_DOMAINS,
@@ -47,6 +48,9 @@ class OnnxReplayer:
 
     def draws(self, op: OpRecord) -> bool:
         return op.op_type in RANDOM_OPERATORS and op.op_type != "Dropout"
+
+    def defaults(self, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
+        return defaults_of(op, inputs)
 
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 _LONGEST = 64
 """Elements of a list that are kept."""
@@ -19,19 +21,41 @@ def arguments_of(node: Any) -> dict[str, Any]:
 
 
 def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
-    """The attributes of an operator that ran at once: names and values alternate, dtypes are numbers."""
+    """The attributes of an operator that ran at once: names and values alternate, dtypes are numbers. They are those that a NodeDef would have: what
+    the call leaves out has its default.
+    """
     kinds = {attribute.name: attribute.type for attribute in op_def.attr}
-    found: dict[str, Any] = {}
+    found = dict(_defaults(op_def.name))
     for name, value in zip(attrs[::2], attrs[1::2], strict=True):
-        if name.startswith("_"):
-            continue
-        if isinstance(value, bytes):
-            found[name] = _text(value)
-        elif isinstance(value, tf.dtypes.DType):
-            found[name] = value.name
-        elif isinstance(value, bool | int | float | str):
-            found[name] = tf.dtypes.as_dtype(value).name if kinds.get(name) == "type" else value
+        given = None if name.startswith("_") else _given(value, kinds.get(name, ""))
+        if given is not None:
+            found[name] = given
     return found
+
+
+@cache
+def _defaults(op_type: str) -> Mapping[str, Any]:
+    """The attributes of a type that have a default, with that."""
+    op_def = op_def_registry.get(op_type)
+    attributes = [] if op_def is None else [each for each in op_def.attr if each.HasField("default_value")]
+    values = {each.name: _value(each.default_value) for each in attributes}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _given(value: Any, kind: str) -> Any:
+    """A value that a call was given, as JSON; None of a function, a tensor."""
+    if isinstance(value, list | tuple):
+        items = [_given(item, kind.removeprefix("list(").removesuffix(")")) for item in value[:_LONGEST]]
+        return None if any(item is None for item in items) else items
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, tf.dtypes.DType):
+        return value.name
+    if isinstance(value, tf.TensorShape):
+        return None if value.rank is None else [-1 if size is None else size for size in value]
+    if isinstance(value, bool | int | float | str):
+        return tf.dtypes.as_dtype(value).name if kind == "type" else value
+    return None
 
 
 def device_of(name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdump.adapters.base import DumpComplete
-from opdump.adapters.graph_runtime import GraphRun, RunEmitter
+from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
@@ -113,6 +113,8 @@ class Capture:
         """What files what was seen and is not filed yet."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
+        self._names: dict[int, UniqueNames] = {}
+        """By the number of a model."""
         self._ended: dict[tuple[str, ...], int] = {}
         """The names of a model -> the number behind that of its last step that ended, dumped or not."""
 
@@ -134,6 +136,17 @@ class Capture:
             return model, self.filter_of(model)
         wanted = self.plan.single_operators
         return Model("", next(_NUMBERS)), ModelFilter.of_single_operators(models) if wanted else ModelFilter(())
+
+    def shown(self, model: Model, op_name: str) -> str:
+        """What records call an operator of a model: in layouts whose files have no more of a name than its last component, that is unique."""
+        if self.plan.layout_facts.by_model:
+            return op_name
+        return self._names.setdefault(model.number, UniqueNames()).of(op_name)
+
+    def shown_source(self, model: Model, source: str) -> str:
+        """The same of the tensor that an operator makes."""
+        maker, colon, slot = source.rpartition(":")
+        return f"{self.shown(model, maker)}:{slot}" if colon and not self.plan.layout_facts.by_model else source
 
     def selection(self, model_filter: ModelFilter, order: Sequence[str] = ()) -> ModelSlots:
         """What is taken of a model whose operators run in this order."""
@@ -171,9 +184,16 @@ class Capture:
         called_at: Stack = (),
     ) -> GraphRun:
         """A run of a model, which emits its operators: see `GraphRun`. `called_at` are the lines that called it."""
-        net_name = model.name if self.plan.layout_facts.by_model else self.plan.net_name
+        by_model = self.plan.layout_facts.by_model
         return GraphRun(
-            self._emitter, net_name, model.number, step, order=order, executions=executions, called_at=called_at
+            self._emitter,
+            model.name if by_model else self.plan.net_name,
+            model.number,
+            step,
+            order=order,
+            executions=executions,
+            called_at=called_at,
+            graph=None if by_model else self.recorder.graph(model.number, model.name),
         )
 
     def end_step(self, step: int) -> None:

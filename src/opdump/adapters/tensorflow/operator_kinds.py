@@ -98,15 +98,19 @@ class ModelSlots(OperatorSelection):
         self._matches = matches
         self._names_layers = any(entry.layers is not None for entry in model_filter.entries)
 
-    def skip_of(self, op_type: str, op_name: str, readers: Collection[str] = ()) -> SkipReason:
+    def skip_of(
+        self, op_type: str, op_name: str, readers: Collection[str] = (), *, shown: str | None = None
+    ) -> SkipReason:
         """Why an operator leaves no data; empty where it does.
 
-        `readers` are the operators that read it: what brings data in is dumped together with an operator that is chosen by name.
+        `readers` are the operators that read it: what brings data in is dumped together with an operator that is chosen by name. It is found by
+        what records call it, too, which is `shown`.
         """
         self._matches.operator(self._entries, op_name, (op_name,), op_type)
         if self._names_layers and op_type in DATA_TYPES and any(self.names(reader) for reader in readers):
             return ""
-        return SKIPS.get(op_type, "") or ("" if self.selects(op_name, op_type) else "not selected")
+        others = () if shown in (None, op_name) else (str(shown),)
+        return SKIPS.get(op_type, "") or ("" if self.selects(op_name, op_type, others) else "not selected")
 
     def taken(self, op: ProgramOperator, io: IO, name: str = "") -> tuple[Slot, ...]:
         """The inputs, or outputs, that the plan takes of an operator, which records call `name`: without handles."""

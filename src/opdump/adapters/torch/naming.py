@@ -7,7 +7,7 @@ through autograd's sequence numbers. It makes the records that a recorder gets.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import time_ns
 from typing import Any
@@ -30,7 +30,7 @@ from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
 
-_NO_STACK: tuple[Frame, ...] = ()
+_NO_STACK: Sequence[Frame] = ()
 
 
 class Link:
@@ -38,7 +38,7 @@ class Link:
 
     __slots__ = ("gradient_scope", "graph_id", "op_name", "spot", "stack", "views")
 
-    def __init__(self, op_name: str, scope: str, graph_id: int, stack: tuple[Frame, ...], spot: Spot | None) -> None:
+    def __init__(self, op_name: str, scope: str, graph_id: int, stack: Sequence[Frame], spot: Spot | None) -> None:
         self.op_name = op_name
         self.gradient_scope = GRADIENTS + scope
         self.graph_id = graph_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import linecache
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -13,8 +14,8 @@ from opdump.adapters.program_code import OPDUMP, is_programs, line_of, runs_prog
 from opdump.adapters.torch.places import NAME as STANDS_IN
 from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.training_position import Running
+from opdump.call_stacks import Frame, Stack, Stacks, WalkedStacks
 from opdump.interpreter.frames import Frames
-from opdump.records import Frame
 
 _TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")
@@ -44,10 +45,10 @@ class StackReader:
         self._codes = codes
         """By their identity, which is part of keys; alive as long as the reader."""
         self._frames: dict[tuple[int, int], Frame] = {}
-        self._stacks: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+        self._walked = WalkedStacks(Stacks(), self._frame)
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def read(self, frame: FrameType | None, call: Running | None = None) -> tuple[tuple[Frame, ...], object]:
+    def read(self, frame: FrameType | None, call: Running | None = None) -> tuple[Sequence[Frame], object]:
         """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
 
         The place separates operators of one line of the user that torch runs from several lines of its own, such as
@@ -61,9 +62,9 @@ class StackReader:
         if _PRECALL is not None:
             place = self._canonical.get(place) or self._canonised(*place)
         stack = self._walk(frame, call)
-        return stack, (*place, id(stack[0]) if stack else 0)
+        return stack, (*place, id(stack.frame) if isinstance(stack, Stack) else 0)
 
-    def inside_engine(self, frame: FrameType | None, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    def inside_engine(self, frame: FrameType | None, stack: Sequence[Frame]) -> Sequence[Frame]:
         """`stack`, below the lines of the program that the engine of autograd runs: a backward written in Python, a hook.
 
         These lines end at the innermost engine. Where the engine itself runs the operator there are none.
@@ -72,29 +73,20 @@ class StackReader:
         if frame is None or not _HAS_ENGINE_FRAME:
             return stack
         found = self._walk_of.below(frame, RUN_BACKWARD)
-        return self._interned(found, stack) if found else stack
+        return self._walked.of(found, stack) if found else stack
 
-    def _walk(self, frame: FrameType | None, call: Running | None) -> tuple[Frame, ...]:
-        callers: tuple[Frame, ...] = ()
+    def _walk(self, frame: FrameType | None, call: Running | None) -> Sequence[Frame]:
+        callers: Sequence[Frame] = ()
         found, end = self._walk_of.walk(frame, 0 if call is None else call.frame)
         if end is not None and call is not None:
             callers = self.callers_of(call, end)
-        return self._interned(found, callers)
+        return self._walked.of(found, callers)
 
-    def callers_of(self, call: Running, frame: FrameType) -> tuple[Frame, ...]:
+    def callers_of(self, call: Running, frame: FrameType) -> Sequence[Frame]:
         """The lines of the program that lead to a running call, whose frame is given."""
         if call.callers is None:
             call.callers = self._walk(frame.f_back, call.outer)
         return call.callers
-
-    def _interned(self, frames: list[int], callers: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        # Every stack stays interned, so its identity stands for it.
-        key = (*frames, id(callers))
-        stack = self._stacks.get(key)
-        if stack is None:
-            inner = (self._frame(code, lasti) for code, lasti in zip(frames[::2], frames[1::2], strict=True))
-            stack = self._stacks[key] = (*inner, *callers)
-        return stack
 
     def _canonised(self, code_id: int, lasti: int) -> tuple[int, int]:
         place = self._canonical[(code_id, lasti)] = (code_id, _call_of(self._codes[code_id], lasti))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
@@ -23,7 +24,7 @@ class Running:
         self.outer = outer
         self.level: int = 1 if outer is None else outer.level + 1
         """How many calls of modules and optimizers run, this one included."""
-        self.callers: tuple[Frame, ...] | None = None
+        self.callers: Sequence[Frame] | None = None
         """The lines of the program that lead to it, once somebody has read them."""
 
 

@@ -20,7 +20,7 @@ _OPTIMIZER: Final = re.compile(r"/mindspore/(?:nn|mint|experimental)/optim/")
 _DEFINITION: Final = re.compile(r"(?:async )?def ([^\W\d]\w*)\s*\(")
 
 
-def program_stack(noted: Sequence[Frame]) -> tuple[Frame, ...]:
+def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
     """The frames of the program, innermost first; those of MindSpore where there are no others (an optimizer's operators).
 
     `noted` is innermost first too. A function without a line of its own is a frame by itself.

@@ -29,7 +29,7 @@ class Forward:
     op_type: str
     op_name: str
     path: str
-    stack: tuple[Frame, ...]
+    stack: Sequence[Frame]
     is_marked: bool = False
     is_linked: bool = False
     """Whether its node is known."""

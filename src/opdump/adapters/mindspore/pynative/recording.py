@@ -45,7 +45,7 @@ class Place(NamedTuple):
     name: str
     phase: Phase
     path: str
-    stack: tuple[Frame, ...]
+    stack: Sequence[Frame]
     forward_op: str
     is_marked: bool
 

@@ -198,16 +198,17 @@ class EagerCapture:
         scoped = f"{getattr(self._here, 'place', '')}{eager_context.context().scope_name}{op_type}"
         op_name = f"{scoped}_{self._names[scoped]}"
         self._names[scoped] += 1
-        skip = self._skip_of(op_type, op_name, inputs, outputs)
+        shown = capture.shown(self._model, op_name)
+        skip = self._skip_of(op_type, op_name, shown, inputs, outputs)
         task_id = self._names.total() - 1
         arguments = arguments_of_call(attrs, op_def) | device_of(next((each.backing_device for each in outputs), ""))
         if len(self._arguments) > _MOST_ARGUMENTS:
             self._arguments.clear()
         arguments = self._arguments.setdefault(repr(arguments), arguments)
-        operator = NamedOperator(op_type, op_name, task_id, arguments, capture.stacks.of_call(), skip=skip)
+        operator = NamedOperator(op_type, shown, task_id, arguments, capture.stacks.of_call(), skip=skip)
         run = capture.run(self._model, steps.step, order=steps.order(steps.step))
         for slot, tensor in enumerate(outputs):
-            self._made[tensor._id] = f"{op_name}:{slot}"
+            self._made[tensor._id] = f"{shown}:{slot}"
         if skip:
             run.skip(operator)
             return
@@ -219,8 +220,10 @@ class EagerCapture:
             live_tensors(self._selection, operator, "output", outputs, op_def.output_arg),
         )
 
-    def _skip_of(self, op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> SkipReason:
-        reason = self._selection.skip_of(op_type, op_name)
+    def _skip_of(
+        self, op_type: str, op_name: str, shown: str, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> SkipReason:
+        reason = self._selection.skip_of(op_type, op_name, shown=shown)
         if reason or not outputs or has_data(outputs) or (self._selection.wants_inputs and has_data(inputs)):
             return reason
         return "handle"

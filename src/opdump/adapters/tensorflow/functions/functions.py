@@ -46,7 +46,7 @@ def emit_compiled(
     has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
     if not skip and not has_any:
         skip = "not observed"  # what it does, it does to variables
-    operator = NamedOperator(xla.LAUNCH, op_name, arguments={"function": signature.name}, skip=skip)
+    operator = NamedOperator(xla.LAUNCH, op_name, arguments={"function": shown_name(signature.name)}, skip=skip)
     with capture.lock:
         if skip:
             run.skip(operator)

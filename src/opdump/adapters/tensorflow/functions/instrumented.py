@@ -58,6 +58,7 @@ class InstrumentedFunction:
         self._context = context
         self._library: Library = context.get_function_def
         self._capture = capture
+        self._model = model
         self._task_ids = itertools.count()
         program = function_program(name, self._library, capture.stacks)
         names = shown_names(program)
@@ -103,7 +104,14 @@ class InstrumentedFunction:
                 self._add(function)
         self.bodies += [_NO_OPERATORS] * len(program.bodies)
         observed = Observed(
-            self._capture, self._selection, program, ExecutedGraph([base]), self._library, self.current, self._task_ids
+            self._capture,
+            self._selection,
+            self._model,
+            program,
+            ExecutedGraph([base]),
+            self._library,
+            self.current,
+            self._task_ids,
         )
         copies = {call.node: self._copy_of_call(call, naming) for call in observed.kept_calls()}
         calls = {node: copy for node, copy in copies.items() if copy is not None}

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from opdump.adapters.graph_runtime import BlockOperator, BlockSlot, NamedOperator
 from opdump.adapters.tensorflow.attributes import device_of
-from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.effects import Library
 from opdump.adapters.tensorflow.functions.edits import MINE, Edits, order_regions, readers_of
 from opdump.adapters.tensorflow.functions.optimised import constant_value
@@ -29,6 +29,7 @@ from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.graphs.regions import Region, Tensor
 from opdump.adapters.tensorflow.graphs.rewritten import rewritten_operators
 from opdump.adapters.tensorflow.graphs.summands import left_alone
+from opdump.adapters.tensorflow.graphs.walks import in_order
 from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
 from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
 from opdump.records import IO, SkipReason
@@ -147,6 +148,7 @@ class Observed:
         self,
         capture: Capture,
         selection: ModelSlots,
+        model: Model,
         program: Program,
         executed: ExecutedGraph,
         library: Library,
@@ -157,6 +159,7 @@ class Observed:
         self.graph = PlacedGraph(executed, library)
         self._capture = capture
         self._selection = selection
+        self._model = model
         self._program = program
         self._executed = executed
         self._library = library
@@ -221,6 +224,7 @@ class Observed:
         order = graph.place(preferred, fallible)
         place = {name: number for number, name in enumerate(order)}
         self._seen.sort(key=lambda each: max(place[each.node], *(place[name] for name, _ in each.tensors()), 0))
+        self._seen = _behind_makers(self._seen)
         groups = self._grouped()
         self._count_bodies(groups, place)
         self._add_probes(groups, self._copies_of_what_is_left_alone(groups), fallible)
@@ -235,8 +239,8 @@ class Observed:
         name, skip = self._naming.names[op.name], self._skip_of(op)
         facts = {} if skip else self._outcomes.facts(op)
         if "inside" in facts:
-            facts["inside"] = self._naming.names[facts["inside"]]
-        operator = op.named(next(self._task_ids), name=name, facts=facts)
+            facts["inside"] = self._shown(self._naming.names[facts["inside"]])
+        operator = op.named(next(self._task_ids), name=self._shown(name), facts=facts)
         home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
         if not skip and not self._see(operator, op, home):
             # What only passes an argument on, which nothing else reads, is not there; and no list is kept of what a loop does not change.
@@ -248,14 +252,20 @@ class Observed:
 
     def _add_rewritten(self, op: ProgramOperator) -> None:
         """An operator that the runtime has put there."""
-        if not self._selection.skip_of(op.op_type, op.name) and not all(slot.is_handle for slot in op.outputs):
+        if not self._selection.skip_of(op.op_type, op.name, shown=self._shown(op.name)) and not all(
+            slot.is_handle for slot in op.outputs
+        ):
             facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
-            self._see(op.named(next(self._task_ids), facts=facts), op, op.node.name)
+            self._see(op.named(next(self._task_ids), name=self._shown(op.name), facts=facts), op, op.node.name)
+
+    def _shown(self, name: str) -> str:
+        return self._capture.shown(self._model, name)
 
     def _skip_of(self, op: ProgramOperator) -> SkipReason:
         if not op.is_needed:
             return "not executed"
-        reason = self._selection.skip_of(op.op_type, self._naming.names[op.name], self._readers.get(op.name, ()))
+        name = self._naming.names[op.name]
+        reason = self._selection.skip_of(op.op_type, name, self._readers.get(op.name, ()), shown=self._shown(name))
         reason = reason or self._outcomes.reason(op, may_not_run=False)
         if reason:
             return reason
@@ -300,7 +310,7 @@ class Observed:
                 )
             else:
                 is_text = self.graph.dtype(seen) == _STRING
-                source = self._naming.source(slot)
+                source = self._capture.shown_source(self._model, self._naming.source(slot))
                 found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if is_text else seen))
         return found
 
@@ -361,10 +371,13 @@ class Observed:
         graph = self.graph
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
+        stage_of: dict[tuple[Region, str], int] = {}
+        """Of the operators of a region, so that none is told before what makes what it reads."""
         for each in self._seen:
             region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
             stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
-            stage = max(graph.stages[each.node], *stages, 0)
+            makers = (stage_of.get((region, slot.source.rpartition(":")[0]), 0) for slot in each.inputs)
+            stage = stage_of[region, each.operator.op_name] = max(graph.stages[each.node], *stages, *makers, 0)
             device = graph.nodes[each.node].device
             group = current.get((region, stage, device))
             if group is None or len(group.tensors) >= _TENSORS:
@@ -429,6 +442,16 @@ class Observed:
             name = self._edits.probe(probe, [copies.get(each, each) for each in group.tensors], after, group.device)
             before.append((group.stage, name))
         order_regions(self._edits, graph, last, fallible)
+
+
+def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
+    """The operators, each behind those that make what it reads: one that stands for another's node is told where that stands."""
+    places = {each.operator.op_name: place for place, each in enumerate(seen)}
+
+    def makers(place: int) -> list[int]:
+        return [places[name] for slot in seen[place].inputs if (name := slot.source.rpartition(":")[0]) in places]
+
+    return [seen[place] for place in in_order(range(len(seen)), makers)]
 
 
 def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts: list[str]) -> tuple[BlockSlot, ...]:

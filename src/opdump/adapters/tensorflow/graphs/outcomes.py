@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.attributes import device_of
@@ -32,6 +33,8 @@ Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
 """`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
 
 _CONTROL: Final = "control flow"
+_DEPTH: Final = 16
+"""So many operators before one are looked at, to find out whether two are equal."""
 
 
 class Outcomes:
@@ -129,8 +132,36 @@ class Outcomes:
         node = self.node_of(op.name) if outcome == "ran" else None
         if node is None:
             return {}
-        is_changed = base_type(node) != op.op_type or fused_types(node)
+        is_changed = base_type(node) != op.op_type or fused_types(node) or self._reads_otherwise(op, node)
         return {**({"executed_as": str(node.op)} if is_changed else {}), **device_of(node.device)}
+
+    def _reads_otherwise(self, op: ProgramOperator, node: Any, depth: int = _DEPTH) -> bool:
+        """Whether a node of an operator's own type does not read what the operator reads: the rewriting has moved a factor or a summand."""
+        left = [*self._executed.inputs(node)]
+        if len(left) != len(op.inputs):
+            return True
+        for slot in op.inputs:
+            keys = left if op.op_type in COMMUTATIVE else left[:1]
+            found = next((key for key in keys if self._is_read(slot, key, depth)), None)
+            if found is None:
+                return True
+            left.remove(found)
+        return False
+
+    def _is_read(self, slot: Slot, key: Key, depth: int) -> bool:
+        """Whether a tensor of the executed graph is what the program has in a slot: also a constant of the same value, and what an equal operator gives."""
+        wanted = self.resolved(slot.key)
+        if key in (wanted, self.executed_key(wanted)) or key in self._names_of(slot.key):
+            return True
+        constant, node = self.constant_node(wanted), self._executed.nodes.get(_node(key))
+        if node is None or wanted in self._fed:
+            return node is not None and is_plumbing(node)
+        if constant is not None:
+            values = (tf.make_ndarray(each.attr["value"].tensor) for each in (constant, node) if each.op == "Const")
+            return node.op == "Const" and bool(np.array_equal(*values))
+        maker = self._operators.get(_node(wanted))
+        is_alike = maker is not None and base_type(node) == maker.op_type and not fused_types(node)
+        return maker is not None and is_alike and depth > 0 and not self._reads_otherwise(maker, node, depth - 1)
 
     def constant(self, key: Key) -> Any | None:
         """The value of a tensor that a constant of the program gives, or one that an operator was folded into; None of others."""

@@ -58,7 +58,7 @@ class Looking:
 
         Where the capture streams, everything is watched, and comes through files; in a run `in_parts` nothing can be watched.
         """
-        self._capture, self._session, self._subgraph = capture, session, subgraph
+        self._capture, self._session, self._subgraph, self._model = capture, session, subgraph, model
         self._new_place = new_place
         self._asked_only = asked_only
         self._in_parts = in_parts
@@ -148,7 +148,8 @@ class Looking:
 
     def _skip_of(self, op: ProgramOperator) -> SkipReason:
         """Why the plan takes nothing of an operator, or it has nothing."""
-        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()))
+        shown = self._capture.shown(self._model, op.name)
+        skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()), shown=shown)
         if skip in ("", "not selected") and op.op_type == LAUNCH:
             self._capture.note(note_of_call(op.name, op.node))
         is_data = op.op_type in ("Placeholder", "PlaceholderV2")

@@ -74,11 +74,23 @@ class SignatureEmitter:
         self._at_rest = at_rest
         self._capture = capture
         self._model = model
+        operators = [self._shown(each) for each in operators]
         self._operators = operators
         self._keys = {
             slot.key: resolved(slot.key) for chosen in operators for slot in (*chosen.inputs, *chosen.outputs)
         }
         self._parts = list(self._divided())
+
+    def _shown(self, chosen: ChosenOperator) -> ChosenOperator:
+        """The operator as records call it, and those that make what it reads."""
+        capture, model = self._capture, self._model
+        operator = chosen.operator
+        arguments = {
+            key: capture.shown(model, value) if key == "inside" else value for key, value in operator.arguments.items()
+        }
+        operator = replace(operator, op_name=capture.shown(model, operator.op_name), arguments=arguments)
+        inputs = tuple(replace(slot, source=capture.shown_source(model, slot.source)) for slot in chosen.inputs)
+        return replace(chosen, operator=operator, inputs=inputs)
 
     def emit(self, values: Values, step: int, run_at: Stack) -> None:
         """Hands the operators of a run to the recorder. `values` has each tensor that could be had.

@@ -46,7 +46,13 @@ from opdump.layouts.graph_files.mindspore.ir_text import (
     parse_type,
     split,
 )
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame, one_line, parse_frames, utf8_text
+from opdump.layouts.graph_files.mindspore.source_lines import (
+    format_frame,
+    format_stack,
+    one_line,
+    parse_frames,
+    utf8_text,
+)
 from opdump.records import Phase, escaped
 
 IrLayout = Literal["mindspore-2.3", "mindspore-2.10"]
@@ -119,7 +125,7 @@ def _body(graph: Graph, layout: IrLayout) -> Iterator[str]:
     quoted = cache(partial(format_frame, form="parenthesis" if layout == "mindspore-2.3" else "colon"))
     for index, node in enumerate(graph.nodes):
         yield from _node_lines(index, node, references, layout)
-        yield from map(quoted, reversed(node.stack))
+        yield from reversed([*format_stack(node.stack, quoted)])
 
 
 def _node_lines(index: int, node: GraphNode, references: Mapping[str, str], layout: IrLayout) -> Iterator[str]:

@@ -30,7 +30,7 @@ from opdump.graph import (
 from opdump.layouts.graph_files.mindspore import dtypes
 from opdump.layouts.graph_files.mindspore.pb_schema import from_text, model_proto, to_text
 from opdump.layouts.graph_files.mindspore.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame, parse_frames
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame, format_stack, parse_frames
 from opdump.records import Frame, Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
@@ -110,7 +110,7 @@ def _fill_node(
     proto.full_name = to_text(node.op_name)
     proto.scope = proto.full_name.rpartition(b"/")[0]
     # Innermost line first, unlike the .ir: so MindSpore writes it.
-    proto.source_address = to_text("".join(f"{quoted(frame)}\n" for frame in node.stack))
+    proto.source_address = to_text("".join(f"{line}\n" for line in format_stack(node.stack, quoted)))
     record: dict[str, Any] = {"phase": node.phase}
     if not node.runs_kernel:
         record["view"] = True

@@ -8,16 +8,20 @@
 
 The `.pb` is written in the one form of these that the DumpParser of MindSpore Insight splits into file, line and code; it
 needs at least one character of code.
+
+Of a stack of more than 36 lines the file of a graph has the innermost 8 and the outermost 4, and between them a line as
+"# ... 888 lines of the stack are left out": with all of them a graph of a recursion would be as large as the square of its depth.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
+from opdump.call_stacks import Frame, left_out, shortened
 from opdump.errors import CorruptDumpError
-from opdump.records import Frame, escaped
+from opdump.records import escaped
 
 SourceForm = Literal["parenthesis", "colon"]
 
@@ -49,6 +53,15 @@ def format_frame(frame: Frame, form: SourceForm) -> str:
     """One line for one frame, indented as upstream does it; the function's name has no place in it."""
     place = f"({frame.line})" if form == "parenthesis" else f":{frame.line}"
     return f"{_INDENT}# In file {one_line(frame.file)}{place}/        {one_line(frame.code).strip()}/"
+
+
+def format_stack(stack: Sequence[Frame], format_one: Callable[[Frame], str]) -> Iterator[str]:
+    """One line for each frame that is told, innermost first; and where frames are left out a line which says so, which readers pass over."""
+    told = shortened(stack)
+    yield from map(format_one, told.inner)
+    if told.left_out:
+        yield f"{_INDENT}# {left_out(told.left_out)}"
+    yield from map(format_one, told.outer)
 
 
 def parse_frame(line: str) -> Frame | None:

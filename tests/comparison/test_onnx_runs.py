@@ -1,0 +1,140 @@
+"""Runs of ONNX Runtime against each other: nothing ends in an error, and nothing that is written otherwise counts as a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from opdump.comparison.arguments import differing
+from opdump.comparison.nodes import Node
+from opdump.records import RUN_FACTS, OpRecord, TensorRecord
+from tests.comparison.onnx_runs import compared
+from tests.onnx.recording import FLOAT, model_of, numbers
+
+X = {"x": numbers(2, 2, 6, 6)}
+
+
+def around(node: onnx.NodeProto, scale: float, initializers: dict[str, Any] | None = None) -> onnx.ModelProto:
+    """`y = tanh(f(x * scale)) * 2`; the node reads `s` and gives `t`."""
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["s"], name="scale"),
+        node,
+        helper.make_node("Tanh", ["t"], ["u"], name="tanh"),
+        helper.make_node("Mul", ["u", "two"], ["y"], name="twice"),
+    ]
+    weights = {"scale": np.array(scale, np.float32), "two": np.array(2, np.float32), **(initializers or {})}
+    return model_of(nodes, {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+OMITTING = {
+    "LayerNormalization": (
+        helper.make_node("LayerNormalization", ["s", "g", "b"], ["t"], name="norm", axis=-1, epsilon=0.5),
+        {"g": numbers(6), "b": numbers(6, seed=1)},
+    ),
+    "MaxPool": (helper.make_node("MaxPool", ["s"], ["t"], name="pool", kernel_shape=[2, 2]), {}),
+    "Dropout": (helper.make_node("Dropout", ["s"], ["t"], name="drop"), {}),
+    "LSTM": (
+        helper.make_node("LSTM", ["r", "w", "v"], ["t"], name="lstm", hidden_size=3),
+        {"w": numbers(1, 12, 6), "v": numbers(1, 12, 3, seed=1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OMITTING)
+def test_a_node_that_leaves_outputs_out_is_run_again_with_those_that_it_has(tmp_path: Path, kind: str) -> None:
+    node, weights = OMITTING[kind]
+    before, after = around(node, 1.0, weights), around(node, 1.5, weights)
+    if kind == "LSTM":
+        for model in (before, after):
+            model.graph.node.insert(1, helper.make_node("Reshape", ["s", "shape"], ["r"], name="rows"))
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4, 6, 6]), "shape"))
+    found = compared(tmp_path, before, after, X)
+    assert found.verdict == "divergent"
+    assert found.introduced[0].op.op_name == "scale"
+
+
+def node_of(op_type: str, shapes: list[tuple[int, ...]], **arguments: Any) -> Node:
+    op = OpRecord(op_type, op_type, 0, kernel=f"ai.onnx::{op_type}", arguments=arguments)
+    inputs = {slot: TensorRecord(op, "input", slot, "float32", shape) for slot, shape in enumerate(shapes)}
+    return Node(0, op, inputs, {0: TensorRecord(op, "output", 0, "float32", shapes[0])})
+
+
+WRITTEN_OUT: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], dict[str, Any]]] = {
+    "DequantizeLinear": ([(2, 3), (), ()], {"axis": 1}, {"axis": 0}),
+    "Conv": ([(1, 3, 8, 8), (4, 3, 5, 5)], {"pads": [0] * 4, "strides": [1, 1], "kernel_shape": [5, 5]}, {"group": 3}),
+    "MaxPool": ([(1, 3, 8, 8)], {"ceil_mode": 0, "storage_order": 0}, {"pads": [1, 1, 1, 1]}),
+    "LayerNormalization": ([(2, 6), (6,)], {"axis": 1, "epsilon": 1e-05}, {"epsilon": 1e-3}),
+    "Gemm": ([(2, 3), (3, 4)], {"alpha": 1.0, "beta": 1.0, "transA": 0}, {"transB": 1}),
+    "Transpose": ([(2, 3, 4)], {"perm": [2, 1, 0]}, {"perm": [0, 2, 1]}),
+    "Softmax": ([(2, 3, 4)], {"axis": -1}, {"axis": 1}),
+    "Gelu": ([(2, 3)], {"approximate": "none"}, {"approximate": "tanh"}),
+    "GRU": ([(4, 1, 6), (1, 9, 6), (1, 9, 3)], {"direction": "forward", "hidden_size": 3}, {"linear_before_reset": 1}),
+}
+
+
+@pytest.mark.parametrize("op_type", WRITTEN_OUT)
+def test_a_default_that_one_program_writes_out_is_no_difference(op_type: str) -> None:
+    shapes, same, other = WRITTEN_OUT[op_type]
+    needed = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
+    plain = node_of(op_type, shapes, **needed)
+    assert differing(plain, node_of(op_type, shapes, **needed, **same)) == {}
+    assert differing(plain, node_of(op_type, shapes, **needed, **other)).keys() == other.keys()
+
+
+def test_a_default_of_an_older_version_is_told_from_that_of_the_newest(tmp_path: Path) -> None:
+    def model(opset: int, **attributes: Any) -> onnx.ModelProto:
+        node = helper.make_node("Softmax", ["x"], ["y"], name="softmax", **attributes)
+        return model_of([node], {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, opset=opset)
+
+    assert compared(tmp_path / "old", model(11), model(11, axis=1), X).verdict == "identical"
+    assert compared(tmp_path / "new", model(13), model(13, axis=3), X).verdict == "identical"
+    found = compared(tmp_path / "both", model(11), model(13), X)
+    assert (found.verdict, found.introduced[0].op.op_name) == ("divergent", "softmax")
+    assert "axis: 1 in A" in found.introduced[0].evidence
+
+
+def test_a_default_of_the_runtime_s_own_operators_is_none_either() -> None:
+    def node(**arguments: Any) -> Node:
+        op = OpRecord("QGemm", "QGemm", 0, kernel="com.microsoft::QGemm", arguments=arguments)
+        return Node(0, op, {0: TensorRecord(op, "input", 0, "uint8", (2, 3))}, {})
+
+    assert differing(node(), node(alpha=1.0, transA=0)) == {}
+    assert differing(node(), node(transB=1)) == {"transB": (0, 1)}
+
+
+def test_what_an_adapter_adds_about_a_run_is_no_argument() -> None:
+    def node(kernel: str, **arguments: Any) -> Node:
+        return Node(0, OpRecord("Mul", "Mul", 0, kernel=kernel, arguments=arguments), {}, {})
+
+    told = dict.fromkeys(RUN_FACTS, "computed apart")
+    for kernel in ("Mul", "lax::mul", "ai.onnx::Mul"):
+        assert differing(node(kernel), node(kernel, **told)) == {}
+        assert differing(node(kernel, other=2, **told), node(kernel, other=3)) == {"other": (2, 3)}
+        assert node(kernel, **told).written_arguments == {}
+
+
+def test_nan_is_the_same_argument_as_nan() -> None:
+    def node(value: Any) -> Node:
+        return Node(0, OpRecord("fill", "fill", 0, kernel="aten::fill", arguments={"fill_value": value}), {}, {})
+
+    assert differing(node(float("nan")), node(float("nan"))) == {}
+    assert differing(node([1.0, float("nan")]), node([1.0, float("nan")])) == {}
+    assert differing(node(float("nan")), node(0.0)).keys() == {"fill_value"}
+
+
+def test_a_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
+    def node(dim: int) -> Node:
+        op = OpRecord("unsqueeze", "unsqueeze", 0, kernel="aten::unsqueeze", arguments={"dim": dim})
+        read, made = (
+            TensorRecord(op, "input", 0, "float32", (3, 3)),
+            TensorRecord(op, "output", 0, "float32", (3, 3, 1)),
+        )
+        return Node(0, op, {0: read}, {0: made})
+
+    assert differing(node(-1), node(2)) == {}
+    assert differing(node(-1), node(1)) == {"dim": (-1, 1)}

@@ -1,0 +1,175 @@
+"""Runs whose ranks share the work differently cannot be compared; runs of the same layout are, rank by rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import opdump
+from opdump.commands import main
+from opdump.comparison.result import Result
+
+PROGRAM = """
+import multiprocessing, os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+def train(way, rank, ranks):
+    torch.manual_seed(0)
+    net = Net()
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    if way != "single":
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="localhost")
+        dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/{way}{ranks}.store", rank=rank, world_size=ranks)
+    if way in ("ddp", "fsdp", "fault"):
+        each = 4 // ranks
+        x, y = x[rank * each : (rank + 1) * each], y[rank * each : (rank + 1) * each]
+    if way in ("ddp", "fault"):
+        net = nn.parallel.DistributedDataParallel(net)
+    elif way == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(net.up)
+        fully_shard(net.down)
+        fully_shard(net)
+    elif way in ("tp", "sp"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        shared = {"input_layouts": Shard(0)} if way == "sp" else {}
+        given = {"output_layouts": Shard(0)} if way == "sp" else {}
+        plan = {"up": ColwiseParallel(**shared), "down": RowwiseParallel(**given)}
+        parallelize_module(net, init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",)), plan)
+        if way == "sp":
+            x, y = x.chunk(ranks)[rank], y.chunk(ranks)[rank]
+    if way == "pipeline":
+        part, other = (net.up, net.down)[rank], 1 - rank
+        optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            if rank == 0:
+                hidden, gradient = part(x), torch.empty(4, 16)
+                dist.send(hidden.detach(), 1)
+                dist.recv(gradient, 1)
+                hidden.backward(gradient)
+            else:
+                received = torch.zeros(4, 16, requires_grad=True)
+                dist.recv(received.data, 0)
+                (part(torch.relu(received)) - y).pow(2).mean().backward()
+                dist.send(received.grad, 0)
+            optimizer.step()
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            out = net(x)
+            if way == "fault" and rank == 1:
+                out = out * 1.5
+            (out - y).pow(2).mean().backward()
+            optimizer.step()
+    if way != "single":
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    way, ranks = sys.argv[1], int(sys.argv[2])
+    if way == "single":
+        train(way, 0, 1)
+    else:
+        processes = [multiprocessing.get_context("fork").Process(target=train, args=(way, rank, ranks)) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+"""
+
+Recorded = Callable[[str, int], Path]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The dump of one way to share the work among so many ranks; each is recorded once."""
+    folder = tmp_path_factory.mktemp("layouts")
+    (folder / "train.py").write_text(PROGRAM, encoding="utf-8")
+    known: dict[tuple[str, int], Path] = {}
+
+    def record(way: str, ranks: int) -> Path:
+        path = known.get((way, ranks))
+        if path is None:
+            path = known[way, ranks] = folder / f"{way}{ranks}"
+            command = [sys.executable, "-m", "opdump", "run", "--path", str(path), "train.py", way, str(ranks)]
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+            assert run.returncode == 0, run.stderr
+        return path
+
+    return record
+
+
+def _incomparable(a: Path, b: Path) -> Result:
+    result = opdump.compare(a, b)
+    assert result.verdict == "incomparable", result.headline
+    assert not result.introduced
+    run = CliRunner().invoke(main, ["compare", str(a), str(b)])
+    assert run.exit_code == 3
+    assert result.headline in run.output
+    return result
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp", "pipeline"])
+def test_a_run_on_several_ranks_is_not_compared_with_one_on_a_single_rank(recorded: Recorded, way: str) -> None:
+    single, several = recorded("single", 1), recorded(way, 2)
+    assert _incomparable(single, several).headline == "INCOMPARABLE: A ran on 1 rank, B on 2"
+    assert _incomparable(several, single).headline == "INCOMPARABLE: A ran on 2 ranks, B on 1"
+
+
+def test_both_layouts_are_named_as_far_as_they_were_seen(recorded: Recorded) -> None:
+    notes = _incomparable(recorded("single", 1), recorded("fsdp", 2)).notes
+    assert notes[0].startswith("A: 1 rank; no collectives; a rank has up.bias (16,), up.weight (8, 16), ")
+    assert notes[1].startswith(
+        "B: 2 ranks; collectives of a step: 8 all-gather, 4 reduce-scatter; a rank has up.weight (64,)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"),
+    [
+        ("ddp", "tp", "of up.bias A has 16 elements on each rank, B has 8 + 8"),
+        ("ddp", "fsdp", "of up.bias A has 16 elements on each rank, B has 8 + 8"),
+        ("fsdp", "tp", "of down.bias A has 4 + 4, B 8 elements on each rank"),
+        ("ddp", "pipeline", "A uses all-reduce, broadcast, B receive, send"),
+        ("tp", "sp", "A uses all-reduce, B all-gather, reduce-scatter"),
+    ],
+)
+def test_as_many_ranks_with_other_shards_are_not_compared(recorded: Recorded, a: str, b: str, why: str) -> None:
+    headline = _incomparable(recorded(a, 2), recorded(b, 2)).headline
+    assert headline.removeprefix("INCOMPARABLE: A and B share the work of 2 ranks differently: ") == why
+
+
+def test_two_numbers_of_ranks_are_not_compared(recorded: Recorded) -> None:
+    assert _incomparable(recorded("ddp", 2), recorded("ddp", 4)).headline == "INCOMPARABLE: A ran on 2 ranks, B on 4"
+
+
+def test_ranks_of_one_layout_are_all_compared_and_the_verdict_names_the_rank(recorded: Recorded) -> None:
+    clean, fault = recorded("ddp", 2), recorded("fault", 2)
+    assert opdump.compare(clean, clean).verdict == "identical"
+    result = opdump.compare(clean, fault)
+    assert (result.verdict, list(result.ranks)) == ("divergent", [0, 1])
+    assert result.introduced[0].op.rank_id == 1
+    assert " on rank 1: " in result.headline
+    # What rank 0 gets from the other one is no source of its own.
+    assert all(each.op.op_type == "allreduce_" for each in result.introduced if each.op.rank_id == 0)
+    assert all(" on rank " in each.headline for each in result.introduced)

@@ -1,0 +1,228 @@
+"""Two runs of a TensorFlow program, compared: what is the same in another mode is not accused, and what gives something else is never benign."""
+
+# The programs are written as users write them, without types.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import opdump
+from opdump.comparison.result import Result
+
+SavedData = Literal["full", "statistic"]
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(6, 8)).astype(np.float32)
+W = RANDOM.normal(size=(8, 8)).astype(np.float32) / 3
+
+
+def plain(function):
+    return function
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True)
+
+
+MODES = {"eager": plain, "function": tf.function, "compiled": compiled}
+PAIRS = [
+    ("eager", "function"),
+    ("function", "eager"),
+    ("eager", "compiled"),
+    ("function", "compiled"),
+    ("compiled", "eager"),
+]
+
+
+def compared(
+    tmp_path: Path, first: Callable[[], Any], second: Callable[[], Any], saved_data: SavedData = "full"
+) -> Result:
+    for name, program in (("a", first), ("b", second)):
+        with opdump.capture(path=str(tmp_path / name), saved_data=saved_data):
+            program()
+    return opdump.compare(tmp_path / "a", tmp_path / "b")
+
+
+def normalised(x, epsilon=1e-5):
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    return centred * tf.math.rsqrt(tf.math.reduce_variance(x, -1, keepdims=True) + epsilon)
+
+
+def attention(mode, *, trains=False, epsilon=1e-5, scale=8.0**-0.5, divisor=12.0, residual=True, rate=0.1):
+    """A block of a transformer, twice: its losses, or two steps of its training."""
+
+    def program():
+        first, second = tf.Variable(W), tf.Variable(W.T)
+
+        def loss_of(x):
+            hidden = normalised(x, epsilon)
+            scores = tf.matmul(hidden @ first, hidden, transpose_b=True) * scale
+            mixed = tf.nn.softmax(scores + np.triu(np.full((6, 6), -1e9, np.float32), 1)) @ hidden
+            mixed = mixed + x if residual else mixed
+            return tf.reduce_sum(tf.square(tf.nn.gelu(mixed @ second))) / divisor
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = loss_of(x)
+            for variable, gradient in zip((first, second), tape.gradient(loss, [first, second]), strict=True):
+                variable.assign_sub(rate * gradient)
+            return loss
+
+        run = MODES[mode](step if trains else loss_of)
+        return [float(run(tf.constant(X + 0.1 * number))) for number in range(2)]
+
+    return program
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+def test_moments_that_xla_gets_wrong_are_named(tmp_path: Path, saved_data: SavedData) -> None:
+    def moments(mode):
+        return lambda: MODES[mode](lambda x: tf.nn.moments(x, axes=[0]))(tf.constant([7.5e10] * 3))
+
+    plainly, together = moments("function")()[1].numpy(), moments("compiled")()[1].numpy()
+    result = compared(tmp_path, moments("function"), moments("compiled"), saved_data)
+    if plainly == together:  # a release that rounds them alike
+        assert result.verdict == "benign"
+        return
+    assert result.verdict == "divergent"
+    (found,) = result.introduced
+    assert found.b is not None
+    assert (found.b.op_type, found.kind, found.io, found.slot) == ("XlaLaunch", "operator", "output", 1)
+    assert "is compiled by XLA, and is not run again" in found.evidence
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+def test_a_compiled_call_within_a_program_is_named_by_what_it_gives(tmp_path: Path, saved_data: SavedData) -> None:
+    def program(mode, power):
+        def run():
+            weight = tf.Variable(W)
+            hidden = tf.constant(X) @ weight
+            inner = MODES[mode](lambda x: tf.reduce_sum(tf.abs(x) ** power, axis=1))(hidden)
+            return float(tf.reduce_max(inner * 2.0))
+
+        return run
+
+    same = compared(tmp_path / "same", program("eager", 2.0), program("compiled", 2.0), saved_data)
+    assert same.verdict == "benign", same.headline
+    other = compared(tmp_path / "other", program("eager", 2.0), program("compiled", 2.1), saved_data)
+    assert other.verdict == "divergent"
+    assert other.introduced[0].b is not None
+    assert other.introduced[0].b.op_type == "XlaLaunch"
+
+
+@pytest.mark.parametrize(
+    ("fault", "saved_data", "trains"),
+    [
+        ({"epsilon": 1e-2}, "full", True),
+        ({"scale": 1.0}, "full", False),
+        ({"divisor": 11.0}, "statistic", True),
+        ({"residual": False}, "statistic", False),
+    ],
+    ids=str,
+)
+def test_a_compiled_program_with_a_fault_is_named(
+    tmp_path: Path, fault: Any, saved_data: SavedData, trains: bool
+) -> None:
+    result = compared(
+        tmp_path, attention("function", trains=trains), attention("compiled", trains=trains, **fault), saved_data
+    )
+    assert result.verdict == "divergent", result.headline
+    assert result.introduced[0].b is not None
+    assert result.introduced[0].b.op_type == "XlaLaunch"
+
+
+@pytest.mark.parametrize(
+    ("modes", "trains", "saved_data"),
+    [
+        (modes, trains, saved_data)
+        for modes in PAIRS[:2]
+        for trains in (False, True)
+        for saved_data in ("full", "statistic")
+    ]
+    + [(PAIRS[2], True, "full"), (PAIRS[3], False, "statistic"), (PAIRS[4], True, "statistic")],
+)
+def test_a_program_in_another_mode_is_not_accused(
+    tmp_path: Path, modes: tuple[str, str], trains: bool, saved_data: SavedData
+) -> None:
+    first, second = (attention(mode, trains=trains) for mode in modes)
+    result = compared(tmp_path, first, second, saved_data)
+    assert result.verdict == "benign", result.headline
+
+
+def test_calls_of_a_function_are_compared_with_the_one_step_of_the_eager_program(tmp_path: Path) -> None:
+    result = compared(tmp_path, attention("eager"), attention("function"))
+    assert "the runs are cut into steps at other places, so all steps of each were compared as one" in result.notes
+    assert result.matched > 50, "both calls"
+
+
+def test_a_compiled_function_has_the_name_of_the_program_among_its_arguments(tmp_path: Path) -> None:
+    with opdump.capture(path=str(tmp_path), saved_data="full"):
+        attention("compiled")()
+    launches = list(opdump.open(tmp_path).ops(op_type="XlaLaunch"))
+    assert [each.op.arguments for each in launches] == [{"function": "loss_of"}] * 2
+
+
+def test_an_operator_has_the_same_arguments_at_once_and_in_a_function(tmp_path: Path) -> None:
+    layers = keras.Sequential([keras.layers.Conv2D(4, 3, padding="same"), keras.layers.MaxPooling2D(2)])
+    images = RANDOM.normal(size=(2, 8, 8, 3)).astype(np.float32)
+    layers(images)
+
+    def run(images, tokens):
+        pooled = layers(images)
+        return (
+            tf.squeeze(pooled[:1], 0),
+            tf.one_hot(tokens, 5),
+            tf.reduce_mean(pooled, [1, 2]),
+            tf.concat([pooled] * 2, 3),
+        )
+
+    found: list[dict[str, dict[str, Any]]] = []
+    for mode in ("eager", "function"):
+        with opdump.capture(path=str(tmp_path / mode), saved_data="full"):
+            MODES[mode](run)(tf.constant(images), tf.constant([1, 2]))
+        executions = opdump.open(tmp_path / mode).ops()
+        found.append({each.op.op_type: {**each.op.arguments} for each in executions})
+    for op_type in ("Conv2D", "MaxPool", "Squeeze", "OneHot", "Mean", "ConcatV2", "StridedSlice"):
+        eager, function = (
+            {
+                name: value
+                for name, value in arguments[op_type].items()
+                if name not in ("source", "inside", "executed_as")
+            }
+            for arguments in found
+        )
+        assert eager == function, op_type
+    assert found[0]["Conv2D"]["strides"] == [1, 1, 1, 1]
+    assert found[0]["OneHot"]["axis"] == -1
+
+
+def test_operators_are_filed_behind_those_that_make_what_they_read(tmp_path: Path) -> None:
+    with opdump.capture(path=str(tmp_path), saved_data="full"):
+        tf.function(lambda x: tf.nn.moments(x, axes=[0]))(tf.constant(X))
+    seen: set[str] = set()
+    names = {each.op.op_name for each in opdump.open(tmp_path).ops()}
+    for execution in opdump.open(tmp_path).ops():
+        makers = {record.source.rpartition(":")[0] for record in execution.inputs.values()} & names
+        assert makers <= seen, execution.op.op_name
+        seen.add(execution.op.op_name)
+    assert "moments/StopGradient" in seen
+
+
+def test_a_product_that_was_rewritten_is_marked_and_all_others_give_what_their_inputs_give(tmp_path: Path) -> None:
+    with opdump.capture(path=str(tmp_path), saved_data="full"):
+        attention("function", trains=True)()
+    products = list(opdump.open(tmp_path).ops(op_type="Mul"))
+    rewritten = [each for each in products if "executed_as" in each.op.arguments]
+    kept = [each for each in products if "executed_as" not in each.op.arguments]
+    assert rewritten
+    assert len(kept) > 10
+    for each in kept:
+        one, other = (each.inputs[slot].numpy() for slot in (0, 1))
+        assert (one * other).tobytes() == each.outputs[0].numpy().tobytes(), each.op.op_name
