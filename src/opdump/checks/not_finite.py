@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
-from opdump.records import StatisticValue
+from opdump.op_types.unspecified import only_overwrites, unspecified_outputs
+from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 MEASURES: Final = ("max", "min", "avg", "l2norm")
+_WRITES_ALL: Final = ("aten::", "c10d::")
+"""Kernels that write all of what they only overwrite."""
 _NOT_FINITE: Final = ("nan count", "negative inf count", "positive inf count")
 
 
@@ -24,6 +27,48 @@ def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return max(1, sum(counts))
     return sum(counts) or None
+
+
+class _Tensor(Protocol):
+    @property
+    def io(self) -> IO: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def argument(self) -> str: ...
+    @property
+    def skip(self) -> SkipReason: ...
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]: ...
+
+
+_T = TypeVar("_T", bound=_Tensor)
+
+
+def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
+    """The tensors of an operator without memory that has not been written: outputs that nothing specifies, inputs that the operator only
+    overwrites (`out=`, the buffer of a receive), and of those what it left as it was.
+
+    An operator of PyTorch writes all of its `out`. One of a library may write a part: what nobody wrote before it stays unjudged.
+    """
+    nothing = unspecified_outputs(op.kernel or op.op_type)
+    before: dict[str, int] = {}
+    found: list[_T] = []
+    for tensor in tensors:
+        if tensor.io == "input" and only_overwrites(op.kernel, tensor.argument):
+            if not tensor.skip:
+                before[tensor.argument] = not_finite(tensor.statistics) or 0
+        elif tensor.io == "input" or tensor.slot not in nothing:
+            found.append(tensor)
+    if op.kernel.startswith(_WRITES_ALL):
+        return found
+    return [each for each in found if each.io == "input" or not _was_left(op, each, before)]
+
+
+def _was_left(op: OpRecord, output: _Tensor, before: Mapping[str, int]) -> bool:
+    """Whether an output has as many NaN and infinities as the memory had before; any of them where that is not known."""
+    count = not_finite(output.statistics) or 0
+    return count > 0 and only_overwrites(op.kernel, output.argument) and before.get(output.argument, count) == count
 
 
 def has_nan(statistics: Mapping[str, StatisticValue]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import has_nan, has_only_finite_arguments, not_finite
+from opdump.checks.not_finite import has_nan, has_only_finite_arguments, not_finite, written
 from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
@@ -27,6 +27,10 @@ class ObservedTensor(Protocol):
 
     @property
     def io(self) -> IO: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def argument(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -56,6 +60,8 @@ class Origins:
 
     def _begin(self) -> None:
         self._recorded: set[str] = set()
+        self._unjudged: set[str] = set()
+        """Outputs of which it is not known whether they were written: what reads one tells it."""
         self._made = ""
         self._meant = ""
         self._other = ""
@@ -66,7 +72,14 @@ class Origins:
 
     def observe(self, op: OpRecord, all_tensors: Iterable[ObservedTensor]) -> None:
         """Takes the next operator of the step, in execution order."""
-        tensors = [record for record in all_tensors if not record.skip]
+        everything = list(all_tensors)
+        judged = written(op, everything)
+        tensors = [record for record in judged if not record.skip]
+        if len(judged) < len(everything):
+            left = (
+                record for record in everything if record.io == "output" and not any(record is one for one in judged)
+            )
+            self._unjudged.update(f"{op.op_name}:{record.slot}" for record in left)
         bad = [record for record in tensors if not_finite(record.statistics)]
         gives = any(record.io == "output" for record in bad)
         if op.op_type == PARAMETER:
@@ -156,6 +169,6 @@ class Origins:
                 origin = f"{record.source} (read by {op_name})" if record.source else op_name
                 self._read = self._read or origin
                 self._poisoned |= record.source.startswith("Parameter.")
-            elif maker not in self._recorded:
+            elif maker not in self._recorded or record.source in self._unjudged:
                 self._other = maker
                 return

@@ -14,12 +14,11 @@ from typing import Final
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known, is_lowest, is_root_input
 from opdump.checks.finding import CheckName, Finding, Thresholds
 from opdump.checks.histories import Histories
-from opdump.checks.not_finite import has_only_finite_arguments
+from opdump.checks.not_finite import has_only_finite_arguments, written
 from opdump.checks.operator_classes import class_of
 from opdump.checks.tensor_stats import TensorStats
 from opdump.checks.zero_parameters import Parameters
 from opdump.extensions import Registry
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
 Check = Callable[[TensorStats, str, Thresholds], str]
@@ -77,10 +76,11 @@ class Checks:
 
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
         """What is wrong with an operator's tensors, inputs first."""
-        known = list(tensors)
+        given = list(tensors)
+        meant = {id(record) for record in written(op, (record for record, _ in given))}
+        known = [each for each in given if id(each[0]) in meant]
         inputs = [each for each in known if each[0].io == "input"]
-        nothing = unspecified_outputs(op.kernel or op.op_type)
-        outputs = [each for each in known if each[0].io == "output" and each[0].slot not in nothing]
+        outputs = [each for each in known if each[0].io == "output"]
         is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
         bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
         has_read = is_value or bool(bad) or (self._was_poisoned and not inputs)

@@ -1,4 +1,5 @@
-"""Knows which outputs of a kernel hold what nothing specifies: memory that it kept for itself, or parts that nobody writes.
+"""Knows which outputs of a kernel hold what nothing specifies: memory that it kept for itself, or parts that nobody writes. And which inputs are
+memory that it only writes.
 
     >>> sorted(unspecified_outputs("aten::_scaled_dot_product_efficient_attention"))
     [2, 3]
@@ -6,6 +7,8 @@
     frozenset()
     >>> sorted(unspecified_outputs("AdamWeightDecay"))
     [0, 1, 2]
+    >>> only_overwrites("c10d::recv_", "tensors[0]"), only_overwrites("c10d::send", "tensors[0]")
+    (True, False)
 
 Two runs that agree may differ in these, so nothing is learnt from a comparison of them. Slots are those of records, which count tensors: an
 output that is a number has none. Those of the CPU were found by experiment: the kernel ran twice with other bytes in the memory that it
@@ -48,6 +51,27 @@ UNSPECIFIED: Final = MappingProxyType(
 )
 """By the name of PyTorch's kernel, without namespace and overload."""
 
+UNSPECIFIED_ELSEWHERE: Final = MappingProxyType(
+    {"fsdp::all_gather_copy_in": frozenset({1})}  # the buffer of a gather, of which it writes the part of its own rank
+)
+"""By the name of a kernel that is not of PyTorch's own namespace."""
+
+OVERWRITTEN: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("c10d::recv_", "c10d::recv_any_source_"), "tensors"),
+        **dict.fromkeys(("c10d::allgather_", "c10d::reduce_scatter_", "c10d::gather_"), "output_tensors"),
+        **dict.fromkeys(("c10d::scatter_", "c10d::alltoall_"), "output_tensors"),
+        **dict.fromkeys(("c10d::_allgather_base_", "c10d::_reduce_scatter_base_"), "output_tensor"),
+        **dict.fromkeys(
+            ("c10d::allgather_into_tensor_coalesced_", "c10d::reduce_scatter_tensor_coalesced_"), "outputs"
+        ),
+        "c10d::allgather_coalesced_": "output_lists",
+        "c10d::alltoall_base_": "output",
+        "fsdp::all_gather_copy_in": "all_gather_output",
+    }
+)
+"""The argument that a kernel writes and never reads, beside `out`, which is one in every namespace."""
+
 UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
     {
         "Adam": frozenset({0, 1, 2}),
@@ -66,4 +90,12 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
     if "::" not in kernel:
         return UNSPECIFIED_OF_MINDSPORE.get(kernel, _NONE)
     namespace, _, name = kernel.partition("::")
-    return UNSPECIFIED.get(name.partition(".")[0], _NONE) if namespace == "aten" else _NONE
+    if namespace != "aten":
+        return UNSPECIFIED_ELSEWHERE.get(kernel.partition(".")[0], _NONE)
+    return UNSPECIFIED.get(name.partition(".")[0], _NONE)
+
+
+def only_overwrites(kernel: str, argument: str) -> bool:
+    """Whether a kernel writes what it is given as this argument (`out[1]`) and does not read it: before it runs that may hold anything."""
+    name = argument.partition("[")[0]
+    return "::" in kernel and (name == "out" or OVERWRITTEN.get(kernel.partition(".")[0]) == name != "")

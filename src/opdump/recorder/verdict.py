@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from opdump.checks.not_finite import has_nan, not_finite
+from opdump.checks.not_finite import has_nan, not_finite, written
 from opdump.checks.operator_classes import writes_variable
 from opdump.checks.origins import PARAMETER, ObservedTensor, Origins, Update, is_update
 from opdump.plan import Mode
@@ -190,7 +190,7 @@ def _found(
     step: int, name: str, ops: Sequence[OpRecord], of_op: Mapping[int, Sequence[OwnedTensor]], *, is_made: bool
 ) -> Verdict:
     """The verdict on the operator of that name, or, where none of the step has it, on the first that read what `name` says in words."""
-    bad = [(op, tensor) for op in ops for tensor in of_op.get(id(op), ()) if not_finite(tensor.statistics)]
+    bad = [(op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
     op, tensor = (given or bad)[0]
     kind: VerdictKind = "nan" if has_nan(tensor.statistics) else "infinity"

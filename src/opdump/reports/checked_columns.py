@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from opdump.checks import CHECKS, Checks, Thresholds
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known
 from opdump.checks.inspected_tensor import INTEGERS
+from opdump.checks.not_finite import written
 from opdump.checks.tensor_checks import LARGEST
 from opdump.checks.tensor_stats import stats_of
 from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.kernels import SUMMARY_FIELDS
-from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
 _OWN_CHECKS: Final = frozenset({"nan", "inf", "all zero", "extreme"})
@@ -145,8 +145,8 @@ def _changing(
     consequences = Consequences(thresholds)
     found = np.zeros(len(ops), np.bool_)
     for place, (op, records) in enumerate(zip(ops, tensors_of, strict=True)):
-        nothing = unspecified_outputs(op.kernel or op.op_type)
-        inputs = [each for each in records if each.io == "input"]
-        outputs = [each for each in records if each.io == "output" and each.slot not in nothing]
+        known = written(op, records)
+        inputs = [each for each in known if each.io == "input"]
+        outputs = [each for each in known if each.io == "output"]
         found[place] = consequences.observe_origin(op, inputs, outputs) or names[op.op_name] > 1
     return found

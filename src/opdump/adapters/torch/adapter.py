@@ -392,7 +392,9 @@ class _Capture(TrainingListener):
             raise DumpComplete
         if not self._mode.recording:
             return
-        if threading.get_ident() != self._thread and not recording_here():
+        if not recording_here():
+            if threading.get_ident() == self._thread:
+                return  # recording is suspended: the program asks for shapes, or exports
             self._elsewhere += 1
         scopes = self.observer.current().root
         if scopes is not None and (models is not None or self._mode.watches is not None):

@@ -322,6 +322,7 @@ def _late(module: str, *names: str, by: str = "") -> list[LateName]:
     return [LateName(module, row(f"{module}.{name}", of=TRACING, by=by)) for name in names]
 
 
+_STAGE = "PipelineStage"
 TRACERS = (
     *_late(
         "torch.jit._trace", "_trace_impl", "trace_module", "_get_trace_graph"
@@ -333,6 +334,10 @@ TRACERS = (
     *_late("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
     *_late("torch.fx._symbolic_trace", "Tracer.trace"),
     *_late("torch.onnx", "export"),
+    # A pass over the stage of a pipeline that asks for shapes, over buffers that hold nothing; one or two functions, by release.
+    *_late("torch.distributed.pipelining.stage", f"{_STAGE}._forward_metadata_inference", by="_shape_inference"),
+    *_late("torch.distributed.pipelining.stage", f"{_STAGE}._backward_metadata_inference", by="_shape_inference"),
+    *_late("torch.distributed.pipelining.stage", f"{_STAGE}._shape_inference", by="_forward_metadata_inference"),
 )
 """The functions that trace or export, which the public ones look up each time that they are called."""
 EXPORTERS = tuple(_late("torch._dynamo", "export", "eval_frame.export"))
