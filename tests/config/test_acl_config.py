@@ -318,3 +318,27 @@ def _plan_or_error(text: str | bytes, **keywords: Any) -> DumpPlan | OpdumpError
         return plan_from_acl_text(text, environ={}, **keywords)
     except OpdumpError as error:
         return error
+
+
+@pytest.mark.parametrize(
+    ("dump", "unused"),
+    [
+        ({"dump_debug": "on", "dump_level": "op"}, "dump_level"),
+        ({"dump_debug": "on", "dump_level": "kernel", "dump_step": "1"}, "dump_level, dump.dump_step"),
+        ({"dump_scene": "watcher", "dump_level": "kernel", "dump_list": [{"watcher_nodes": ["C"]}]}, "dump_level"),
+        (
+            {
+                "dump_scene": "watcher",
+                "dump_level": "op",
+                "dump_list": [
+                    {"watcher_nodes": ["C"], "optype_blacklist": [{"name": "Conv", "pos": ["output0"]}]},
+                ],
+            },
+            "dump_level, dump.dump_list[].optype_blacklist",
+        ),
+        ({"dump_scene": "lite_exception", "dump_level": "op"}, "dump_level"),
+    ],
+)
+def test_a_key_without_effect_in_its_mode_is_named(dump: dict[str, Any], unused: str, work: Path) -> None:
+    plan = _plan({"dump_path": "dump", **dump})
+    assert any(f"these have no effect: dump.{unused}" in warning for warning in plan.warnings), plan.warnings

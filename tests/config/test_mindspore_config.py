@@ -276,6 +276,15 @@ def test_enable_false_dumps_all_the_same_and_says_so(root: Path) -> None:
     assert "enable is false" in warning
 
 
+def test_a_section_without_enable_says_so_too(root: Path) -> None:
+    file = _write(root)
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["e2e_dump_settings"] = {"trans_flag": True}
+    file.write_text(json.dumps(config), encoding="utf-8")
+    (warning,) = load_plan(file, environ={}).warnings
+    assert "e2e_dump_settings.enable is missing, and the dump is made all the same" in warning
+
+
 def test_the_asynchronous_dumps_key_is_passed_over(root: Path) -> None:
     (warning,) = _plan(root, {"file_format": "txt"}, {"enable": True}).warnings
     assert "file_format belongs to the asynchronous dump" in warning

@@ -83,3 +83,39 @@ def test_modules_that_call_each_other_deeply_are_no_more(tmp_path: Path) -> None
         sizes.append((tmp_path / str(levels) / "rank_0/.dump_metadata/index.sqlite").stat().st_size)
     # Names of scopes grow with the depth, and are in the files of MindSpore's tools in full.
     assert sizes[1] < 3.5 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "most"), [("mindspore-2.3", 300_000), ("mindspore-2.3", 500_000), ("packed", 500_000), ("acl", 300_000)]
+)
+def test_a_disk_bound_holds_for_the_first_step_too(layout: str, most: int, tmp_path: Path) -> None:
+    """Its graph files, tables and rows take more than the bound."""
+    plan = DumpPlan(path=tmp_path, layout=layout, saved_data="statistic", max_disk=most)
+    with opdump.capture(plan) as dump:
+        result = descend(torch.zeros(4), 600)
+        dump.step()
+        loop(result, 10)
+    assert result.tolist() == [600] * 4
+    assert size_of(tmp_path) <= most
+    report = dump.report
+    assert report is not None
+    assert report.degraded[-1].now == "off"
+    assert report.degraded[-1].bound == "max_disk"
+    if not report.captured:
+        assert report.degraded[-1].step == 0
+        assert report.nothing is not None
+        assert "step 0 takes more" in report.nothing.reason
+        return
+    catalog = opdump.open(tmp_path)
+    assert not catalog.problems
+    assert catalog.runs[0].degraded == report.degraded
+    assert sum(1 for _ in catalog.ops(op_type="add", step=0)) == 600
+
+
+def test_files_that_fit_are_written_beside_those_that_do_not(tmp_path: Path) -> None:
+    with opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3", saved_data="statistic", max_disk=700_000)):
+        descend(torch.zeros(4), 600)
+    assert opdump.open(tmp_path).op("add-op600").outputs[0].statistics["max"] == 600
+    assert (tmp_path / "rank_0/Net/0/0/statistic.csv").read_bytes().count(b"\n") > 600
+    assert not (tmp_path / "rank_0/graphs/ms_output_trace_code_graph_0.ir").exists()
+    assert size_of(tmp_path) <= 700_000

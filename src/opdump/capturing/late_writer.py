@@ -44,6 +44,7 @@ class LateWriter:
         """The writer, opened now where it was not."""
         if self._opened is None:
             self._opened = self._open_it()
+            self._opened.sink.room = self._none_yet.room
             early, self._degraded = self._degraded, []
             for degradation in early:
                 self.write_degradation(degradation)

@@ -52,7 +52,8 @@ class Recording:
         self.bytes_of_others: Callable[[], int] = int
         """What other processes of the run have written."""
         reserve = SPLIT_PAGES if isinstance(self.writer, SupportsIndexSize) else 0
-        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, reserve)
+        self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, reserve, lambda: self.sink)
+        self.sink.room = self.recorder.bounds.room
         self.recorder.stop_at_bound()
 
     def own_bytes(self) -> int:

@@ -14,6 +14,10 @@ from opdump.index.opening import TURNS, Idle, address_of, key_of
 
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
+_MOST_PAGES: Final = 2**30
+"""As SQLite has it where nothing is said."""
+_KEPT_PAGES: Final = 2
+"""For what is still to be said of a run: which bound was met, and its end."""
 
 _IDLE: Final = Idle()
 os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
@@ -24,8 +28,10 @@ close_idle: Final = _IDLE.close
 
 
 @contextmanager
-def transaction(path: Path) -> Iterator[sqlite3.Connection]:
+def transaction(path: Path, room: int | None = None) -> Iterator[sqlite3.Connection]:
     """One transaction, which is undone where the block raises. Raises sqlite3.Error as SQLite does.
+
+    `room`: by how many bytes the file may grow; SQLite calls the database full where that is too little.
 
     The connection is that of the last transaction, unless another file has the name by now: opening one takes longer than filing a step.
     """
@@ -37,12 +43,21 @@ def transaction(path: Path) -> Iterator[sqlite3.Connection]:
         database = kept or connect(path)
         try:
             database.execute("BEGIN IMMEDIATE")
+            if room is not None:
+                _limit(database, room)
             yield database
             database.execute("COMMIT")
+            if room is not None:
+                database.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
             _IDLE.put(key_of(path), database)
         except BaseException:
             database.close()
             raise
+
+
+def _limit(database: sqlite3.Connection, room: int) -> None:
+    pages, size = (database.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
+    database.execute(f"PRAGMA max_page_count = {pages + max(room // size - _KEPT_PAGES, 0)}")
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:

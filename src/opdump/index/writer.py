@@ -90,6 +90,10 @@ def own_version() -> str:
     return found or "unknown"
 
 
+class _NoRoomError(Exception):
+    """A transaction takes more than a bound leaves for the file."""
+
+
 class Constant(NamedTuple):
     """A constant that was filed: its number, its record, and its file relative to the rank's directory."""
 
@@ -141,10 +145,12 @@ class IndexWriter:
         files: Sequence[str | None],
         constants: Sequence[Constant] = (),
         counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
-    ) -> None:
+        room: int | None = None,
+    ) -> bool:
         """File the records of (a part of) a step; `files` runs parallel to the tensors.
 
-        `counted`: how many operators without data an earlier call filed the record of, by reason.
+        `counted`: how many operators without data an earlier call filed the record of, by reason. `room`: by how many bytes the file may
+        grow. False, and nothing is filed, where that is too little.
 
         Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
         """
@@ -165,27 +171,31 @@ class IndexWriter:
             summaries = None
         else:
             summaries = SUMMARY.pack(*NO_SUMMARY) * len(files)
-        with self._transaction() as database:
-            rows = _NewRows(self, database)
-            if batch.ops or counted or not constants:
-                number = self._rows_of_patterns.get(pattern)
-                if number is None:
-                    operators = rows.operators(pattern.first_operators, pattern.operators)
-                    number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
-                    for each in self._rows_of_patterns.keys() - self._batches.recent:  # nobody asks for these again
-                        del self._rows_of_patterns[each]
-                    self._rows_of_patterns[pattern] = number
-                database.execute(
-                    "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(self.run_id, step, number, timestamps, summaries, json.dumps(counted)),
-                        json.dumps(rows.arguments(batch.arguments)),
-                        *(_ENCODE(each) if each else None for each in (filed, statistics)),
-                    ),
-                )
-            for constant in constants:
-                rows.add_constant(self.run_id, step, constant)
-            rows.insert()
+        try:
+            with self._transaction(room) as database:
+                rows = _NewRows(self, database)
+                if batch.ops or counted or not constants:
+                    number = self._rows_of_patterns.get(pattern)
+                    if number is None:
+                        operators = rows.operators(pattern.first_operators, pattern.operators)
+                        number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
+                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # nobody asks for these again
+                            del self._rows_of_patterns[each]
+                        self._rows_of_patterns[pattern] = number
+                    database.execute(
+                        "INSERT INTO batches VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            *(self.run_id, step, number, timestamps, summaries, json.dumps(counted)),
+                            json.dumps(rows.arguments(batch.arguments)),
+                            *(_ENCODE(each) if each else None for each in (filed, statistics)),
+                        ),
+                    )
+                for constant in constants:
+                    rows.add_constant(self.run_id, step, constant)
+                rows.insert()
+        except _NoRoomError:
+            return False
+        return True
 
     def _forget_if_many(self) -> None:
         # Numbers go on from the highest in the file, so rows that are stored twice do no harm.
@@ -296,14 +306,16 @@ class IndexWriter:
             database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, room: int | None = None) -> Iterator[sqlite3.Connection]:
         try:
             self._refuse_another_place()
-            with transaction(self._path) as database:
+            with transaction(self._path, room) as database:
                 yield database
             self.bytes_added = self._path.stat().st_size - self._size_before
         except BaseException as error:
             self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
+            if room is not None and isinstance(error, sqlite3.OperationalError) and "is full" in str(error):
+                raise _NoRoomError from error
             self.failed = True
             if isinstance(error, DumpPathError) or not isinstance(error, Exception):
                 raise

@@ -18,7 +18,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from opdump import amounts
 from opdump.degradation import Bound, Degradation
@@ -35,6 +35,13 @@ _FOR_ELEMENTS: Final = 0.8
 _FOR_ALL_STEPS: Final = 0.9
 MOST_EVERY: Final = 1024
 """Where one wanted step of so many is still too much, nothing is recorded."""
+
+
+class Refusals(Protocol):
+    """What was not written, since no room was left."""
+
+    has_refused: bool
+    refused_steps: set[int]
 
 
 class Bounds:
@@ -55,6 +62,7 @@ class Bounds:
         self._may_leave_elements = plan.mode.files_selected and plan.mode.reads_operators
         """Whether statistics are of use without elements: not of an operator that failed."""
         self._disk: DiskRoom | None = None
+        self._sink: Callable[[], Refusals] | None = None
         self._overhead = None if plan.max_overhead is None else Overhead(plan.max_overhead, self._base)
         self._disk_every = self._time_every = 1
         self._changes: list[tuple[int, int]] = [(0, 1)]
@@ -71,15 +79,26 @@ class Bounds:
         self._elements = 0
         """Bytes of elements among what was written since the last step."""
 
+    def room(self) -> int | None:
+        """How many bytes more may be written, whatever they are; None without a bound."""
+        return None if self._disk is None else self._disk.left()
+
+    def refused(self, step: int) -> bool:
+        """Whether a step that was handed over had no room, and nothing tells of it."""
+        return self._sink is not None and step in self._sink().refused_steps
+
     @property
     def every(self) -> int:
         """Each so manyth wanted step is recorded now."""
         return self._changes[-1][1]
 
-    def begin(self, written: Callable[[], int], first_step: int, reserve: int = 0) -> None:
-        """`written` gives the bytes of the run; a step may add so many as `reserve` to what one like it added. Where there is no room at all,
-        nothing is recorded.
+    def begin(
+        self, written: Callable[[], int], first_step: int, reserve: int = 0, sink: Callable[[], Refusals] | None = None
+    ) -> None:
+        """`written` gives the bytes of the run, `sink` gives what knows what it did not write for want of `room`; a step may add so many as `reserve` to
+        what one like it added. Where there is no room at all, nothing is recorded.
         """
+        self._sink = sink
         if self._plan.max_disk is None and self._plan.min_free_disk is None:
             return
         self._disk = DiskRoom(self._plan, written)
@@ -146,6 +165,17 @@ class Bounds:
 
     def _judge_disk(self, step: int, following: int, disk: DiskRoom) -> None:
         disk.look()
+        if self._sink is not None and (self._sink().has_refused or self._sink().refused_steps):
+            used = disk.used()
+            if self.refused(step):
+                self._off(step, used.bound, f"{used.why}, and step {step} takes more")
+            else:
+                self._off(
+                    following,
+                    used.bound,
+                    f"{used.why}, and graphs and tables of step {step} take more and are left out",
+                )
+            return
         used, written = disk.used(), disk.written()
         if self._has_first:  # the graphs and what an index says once come with the first step
             self._steps.append(max(written - self._written - self._elements, 0))

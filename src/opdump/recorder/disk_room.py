@@ -12,6 +12,8 @@ from opdump import amounts
 from opdump.degradation import Bound
 from opdump.plan import DumpPlan
 
+LEAST_BYTES: Final = 256_000
+"""A smaller `max_disk` ends a dump after the first step, and does not cut that: an index without any row has 50 kB."""
 _LOOK_EACH_BYTES: Final = 64_000_000
 """So much may be filed before the disk is asked again how much is free."""
 
@@ -43,6 +45,16 @@ class DiskRoom:
         if self._least_free is not None:
             self._free = free_bytes(self._path)
         self._looked = self.written()
+
+    def left(self) -> int:
+        """How many bytes may still be written, below which a bound lies; what the first step of a small program needs is always granted."""
+        written = self.written()
+        left = []
+        if self._most is not None:
+            left.append(max(self._most, LEAST_BYTES) - written)
+        if self._least_free is not None:
+            left.append(self._free - (written - self._looked) - self._least_free)
+        return max(min(left), 0)
 
     def used(self, more: int = 0) -> Used:
         """What is used once `more` bytes are filed, too."""

@@ -130,7 +130,7 @@ class StepFiling:
 
     def _count_filed(self, ended: EndedStep) -> None:
         self._tally.left_out(ended.counted)
-        if self._is_over():
+        if self._is_over() or self._bounds.refused(ended.step):
             self._tally.lost(all_ops(ended.parts), count_tensors(ended.parts))
             return
         singles = merged(ended.parts)

@@ -52,6 +52,12 @@ class DirectorySink:
         self._state = _State(str(self.root), max(1, writers), max(1, capacity), file_mode)
         if not lazy:
             self._state.directories.at("")
+        self.room: Callable[[], int | None] = lambda: None
+        """How many bytes a bound leaves for tables, graphs and the index; None without one. What has no room is not written."""
+        self.has_refused = False
+        """Whether something was not written for want of room."""
+        self.refused_steps: set[int] = set()
+        """Steps of which no part of the index could be written for that."""
         # Runs at the end of the interpreter too, where nobody closed the sink: what was queued is still written.
         self._finalizer = weakref.finalize(self, _finish, self._state)
 
@@ -111,16 +117,25 @@ class DirectorySink:
         Neighbours whose directory is not there yet appear at once, with it. To hand them over one by one costs more than to write
         them: threads that make files in one directory wait for each other.
         """
-        if self._state.is_ready() and files:
+        if self._state.is_ready() and files and self._has_room(sum(len(data) for _, data in files)):
             self._state.put([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         """Write a file at once, in place of what had the name before."""
-        self._at_once(self._state.write_again, relative, data)
+        if self._has_room(len(data) - self._state.counted(relative)):
+            self._at_once(self._state.write_again, relative, data)
 
     def append(self, relative: str, data: bytes) -> None:
         """Add to a file at once, or begin it."""
-        self._at_once(self._state.append, relative, data)
+        if self._has_room(len(data)):
+            self._at_once(self._state.append, relative, data)
+
+    def _has_room(self, size: int) -> bool:
+        room = self.room()
+        if room is None or size <= room:
+            return True
+        self.has_refused = True
+        return False
 
     def _at_once(self, write: Callable[[str, bytes], None], relative: str, data: bytes) -> None:
         if self._state.is_ready():

@@ -46,9 +46,10 @@ _PLAN_FIELDS: Final = frozenset(
 )
 _WITHOUT_EFFECT: Final = {
     "exception": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
-    "overflow": ("dump_list", "dump_mode", "dump_step", "dump_data", "dump_stats"),
-    "watch": ("dump_data", "dump_stats"),
+    "overflow": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
+    "watch": ("dump_level", "dump_data", "dump_stats"),
 }
+_BLACKLISTS: Final = ("optype_blacklist", "opname_blacklist")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +240,12 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
     else:
         plan = _data_plan(dump, settled, reading, warnings)
         _warn_of_variables(reading, warnings)
-    if unused := [key for key in _WITHOUT_EFFECT.get(plan.captures, ()) if key in dump and _has_no_effect(dump, key)]:
+    unused = [key for key in _WITHOUT_EFFECT.get(plan.captures, ()) if key in dump and _has_no_effect(dump, key)]
+    if plan.mode.watches:
+        unused += [
+            f"dump_list[].{key}" for key in _BLACKLISTS if any(entry.get(key) for entry in dump.get("dump_list", ()))
+        ]
+    if unused:
         mode = f'dump_scene "{scene}"' if scene else 'dump_debug "on"'
         warnings.append(f"{where}: under {mode} these have no effect: {', '.join(f'dump.{key}' for key in unused)}")
     return plan

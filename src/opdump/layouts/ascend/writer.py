@@ -147,9 +147,14 @@ class AscendWriter:
         if ops and not self.plan.step_level:  # all of them have one home
             index = self._index(self._home(ops[0]))
             batch = index.batch_of(ops, tensors)
+            room = self.sink.room()
+            if room is not None and not index.write_batch(step, batch, files, (), counted, room):
+                self.sink.refused_steps.add(step)
+                return
             if self.plan.saves_statistics:
                 self._write_batch_statistics(batch)
-            index.write_batch(step, batch, files, (), counted)
+            if room is None:
+                index.write_batch(step, batch, files, (), counted)
             return
         for home in {self._home(op): None for op in ops}:
             self._index(home)
@@ -161,7 +166,9 @@ class AscendWriter:
             held = [place for place, tensor in enumerate(tensors) if self._home(tensor.op) == home]
             index = self._index(home)
             batch = index.batch_of(kept, [tensors[place] for place in held])
-            index.write_batch(step, batch, [files[place] for place in held], (), counted if number == 0 else {})
+            of_held, of_first = [files[place] for place in held], counted if number == 0 else {}
+            if not index.write_batch(step, batch, of_held, (), of_first, self.sink.room()):
+                self.sink.refused_steps.add(step)
 
     def write_graph(self, graph: Graph) -> None:
         """Nothing: a device's dump holds no graph. That of an offline model is written by whoever loads the model."""

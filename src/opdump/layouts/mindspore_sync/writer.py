@@ -145,13 +145,31 @@ class SyncWriter:
         if self._is_elsewhere():
             return
         batch = self._index.batch_of(ops, tensors)
+        room = self.sink.room()
+        if room is not None and not self._write_index(step, batch, files, counted, room):
+            return  # a bound leaves no room for it: no table tells of it either
         self._write_statistics(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
         self._write_history(step, batch.pattern.graph_ids - self._described)
+        if room is None:
+            self._write_index(step, batch, files, counted, None)
+
+    def _write_index(
+        self,
+        step: int,
+        batch: Batch,
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+        room: int | None,
+    ) -> bool:
         # Taken only when they are filed: another thread may add a constant meanwhile.
         constants = self._constants[:]
-        self._index.write_batch(step, batch, files, constants, counted)
-        del self._constants[: len(constants)]
+        is_filed = self._index.write_batch(step, batch, files, constants, counted, room)
+        if is_filed:
+            del self._constants[: len(constants)]
+        else:
+            self.sink.refused_steps.add(step)
+        return is_filed
 
     def write_graph(self, graph: Graph) -> None:
         """File a graph: .ir, .pb and the execution order; in place of an earlier state of the same graph."""
