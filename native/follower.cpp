@@ -245,6 +245,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
       found_.size() != known.inputs.size()) {
     return differs("arguments");
   }
+  const bool is_self_ignored = ignores_self(*known.function, args, kwargs);
   bool are_others = false;
   for (size_t i = 0; i < arguments_.size(); ++i) {
     if (is_same_argument(arguments_[i], known.arguments[i].ptr())) continue;
@@ -255,7 +256,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   now_.inputs.resize(found_.size());
   for (size_t i = 0; i < found_.size(); ++i) {
     Slot& slot = now_.inputs[i];
-    if (!observe(found_[i], false, true, &known.inputs[i], slot, views_[i])) return differs("inputs");
+    if (!observe(found_[i], false, known.function, is_self_ignored, &known.inputs[i], slot, views_[i])) return differs("inputs");
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
@@ -291,7 +292,7 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
   for (size_t i = 0; i < found_.size(); ++i) {
     Slot& slot = now_.outputs[i];
     const bool is_counted = is_among(found_[i].tensor, counted);
-    if (!observe(found_[i], is_counted, false, nullptr, slot, views_[i])) return false;
+    if (!observe(found_[i], is_counted, nullptr, false, nullptr, slot, views_[i])) return false;
     if (!slot.is_same(known.outputs[i])) return false;
   }
   read(found_, views_, now_.outputs, files_outputs_);
@@ -423,7 +424,7 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     now_.outputs.resize(1);
     Slot& slot = now_.outputs[0];
     found_.assign(1, {0, 0, tensor.ptr()});
-    if (!observe(found_[0], false, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
+    if (!observe(found_[0], false, nullptr, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
     read(found_, views_, now_.outputs, true);
     note_step();
     if (generation != generation_) return false;

@@ -95,6 +95,7 @@ class Follower {
     int64_t index;
     nb::object name;
     bool is_written = false;
+    bool is_unread = false;
   };
   // What is known of an operator by its schema.
   struct Function {
@@ -102,6 +103,7 @@ class Follower {
     nb::object kind;
     std::vector<Argument> tensors, others, written, counted;
     int64_t non_blocking = -1;
+    int64_t factor = -1;  // of `self`, which is not read where it is 0
     bool asynchronous = false;
     bool declares_writes = false;
     bool writes = false;
@@ -171,7 +173,10 @@ class Follower {
   bool look_at_arguments(const Function& function, PyObject* args, PyObject* kwargs);
   bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
                   std::vector<Found>& found) const;
-  bool observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view);
+  static bool ignores_self(const Function& function, PyObject* args, PyObject* kwargs);
+  // `given`: what an input is given to; null of an output. `ignores_self`: its first tensor is not read.
+  bool observe(const Found& found, bool is_counted, const Function* given, bool ignores_self, const Slot* known,
+               Slot& slot, View& view);
   void locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot);
   nb::object source_of(const nb::object& key, PyObject* tensor);
   void note(PyObject* tensor, const nb::object& source);

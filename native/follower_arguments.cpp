@@ -27,11 +27,15 @@ const Follower::Function* Follower::function_of(nb::handle func, nb::handle sche
     known->counted = arguments_of(nb::object(nb::getattr(schema, "counted")));
     const nb::object non_blocking = nb::getattr(schema, "non_blocking");
     if (!non_blocking.is_none()) known->non_blocking = number(non_blocking);
+    const nb::object factor = nb::getattr(schema, "factor");
+    if (!factor.is_none()) known->factor = number(factor);
     known->asynchronous = nb::cast<bool>(nb::getattr(schema, "asynchronous"));
     known->declares_writes = nb::cast<bool>(nb::getattr(schema, "declares_writes"));
     const nb::object changes = nb::getattr(schema, "changes");
+    const nb::object unread = nb::getattr(schema, "unread");
     for (Argument& argument : known->tensors) {
       argument.is_written = PySequence_Contains(changes.ptr(), argument.name.ptr()) == 1;
+      argument.is_unread = PySequence_Contains(unread.ptr(), argument.name.ptr()) == 1;
       known->writes |= argument.is_written;
     }
   }
@@ -82,6 +86,22 @@ bool Follower::gather(const std::vector<Argument>& places, PyObject* args, PyObj
     if (is_foreign) return false;
   }
   return true;
+}
+
+// As OperatorSchema.unread_among.
+bool Follower::ignores_self(const Function& function, PyObject* args, PyObject* kwargs) {
+  if (function.factor < 0) return false;
+  OPDUMP_NAME(beta);
+  PyObject* value = function.factor < PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, function.factor)
+                    : kwargs == nullptr                      ? nullptr
+                                                             : PyDict_GetItemWithError(kwargs, beta);
+  if (value == nullptr) {
+    if (PyErr_Occurred() != nullptr) nb::raise_python_error();
+    return false;
+  }
+  const int is_true = PyObject_IsTrue(value);
+  if (is_true < 0) nb::raise_python_error();
+  return is_true == 0;
 }
 
 bool Follower::look_at_arguments(const Function& function, PyObject* args, PyObject* kwargs) {

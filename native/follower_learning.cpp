@@ -21,10 +21,11 @@ bool Follower::look(int kind, nb::handle func, nb::handle schema, nb::handle arg
     if (!is_comparable(each)) return false;
     now_.arguments.push_back(nb::borrow(each));
   }
+  const bool is_self_ignored = ignores_self(*now_.function, args.ptr(), by_name);
   for (const Found& each : found_) {
     Slot slot;
     View view;
-    if (!observe(each, false, true, nullptr, slot, view)) return false;
+    if (!observe(each, false, now_.function, is_self_ignored, nullptr, slot, view)) return false;
     slot.is_constant = constants.contains(nb::int_(each.slot));
     now_.inputs.push_back(std::move(slot));
   }
@@ -50,7 +51,7 @@ nb::object Follower::learn(nb::handle args, nb::handle kwargs, nb::handle result
       Slot slot;
       View view;
       const bool is_counted = is_among(each.tensor, counted);
-      if (!observe(each, is_counted, false, nullptr, slot, view)) return nb::none();
+      if (!observe(each, is_counted, nullptr, false, nullptr, slot, view)) return nb::none();
       if (files_outputs_) facts.append(facts_of(slot));
       now_.outputs.push_back(std::move(slot));
     }
@@ -69,7 +70,7 @@ nb::object Follower::learn_value(nb::handle name, nb::handle graph_id, nb::handl
   now_.graph_id = nb::borrow(graph_id);
   Slot slot;
   View view;
-  if (!observe({0, 0, tensor.ptr()}, false, false, nullptr, slot, view)) return nb::none();
+  if (!observe({0, 0, tensor.ptr()}, false, nullptr, false, nullptr, slot, view)) return nb::none();
   nb::list facts;
   facts.append(facts_of(slot));
   now_.outputs.push_back(std::move(slot));

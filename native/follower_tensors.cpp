@@ -78,9 +78,11 @@ void Follower::locate(PyObject* tensor, const nb::object& key, const nb::object&
   }
 }
 
-// As Provenance.lives. `known`: what a constant is named that nobody was seen to write.
-bool Follower::observe(const Found& found, bool is_counted, bool is_input, const Slot* known, Slot& slot, View& view) {
+// As Provenance.lives. `known`: what a constant is named that no operator was seen to write.
+bool Follower::observe(const Found& found, bool is_counted, const Function* given, bool ignores_self, const Slot* known,
+                       Slot& slot, View& view) {
   PyObject* const tensor = found.tensor;
+  const bool is_input = given != nullptr;
   slot.slot = found.slot;
   slot.argument = found.argument;
   OPDUMP_NAME(untyped_storage);
@@ -94,8 +96,14 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
   }
   const nb::object key = owned(PyObject_GetAttr(storage.ptr(), _cdata));
   nb::object source;
+  slot.is_unwritten = false;
   if (is_input) {
     source = source_of(key, tensor);
+    const int is_in = source ? PySet_Contains(unwritten_.ptr(), source.ptr()) : 0;
+    if (is_in < 0) nb::raise_python_error();
+    slot.is_unwritten =
+        is_in == 1 && (given->tensors[found.argument].is_unread || (ignores_self && found.argument == 0));
+    if (is_in == 1 && !slot.is_unwritten) source = nb::object();  // something else wrote what is read
     const bool is_named = source && PyUnicode_GET_LENGTH(source.ptr()) > 0;
     slot.is_constant = !is_named && known != nullptr && known->is_constant;
     if (slot.is_constant) source = known->source;
@@ -105,12 +113,7 @@ bool Follower::observe(const Found& found, bool is_counted, bool is_input, const
   slot.dimensions.assign(view.shape, view.shape + view.rank);
   slot.dimensions.insert(slot.dimensions.end(), view.strides, view.strides + view.rank);
   slot.is_empty = view.count == 0;
-  slot.is_unwritten = false;
-  if (source) {
-    const int is_in = PySet_Contains(unwritten_.ptr(), source.ptr());
-    if (is_in < 0) nb::raise_python_error();
-    slot.is_unwritten = is_in == 1;
-  } else {
+  if (!source) {
     static PyObject* const none = interned("");
     source = nb::borrow(none);
   }

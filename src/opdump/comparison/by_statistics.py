@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
+from opdump.comparison.changed_data import changed_since, shown_data
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
 from opdump.comparison.nodes import Node
 from opdump.comparison.origin_meaning import Meanings
@@ -20,7 +21,7 @@ from opdump.comparison.other_arguments import OtherArguments, other_arguments
 from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Trace, leaf_name
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.value_index import has_statistics
 from opdump.doing import note
 
@@ -62,6 +63,7 @@ class StatisticsComparison:
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StatisticsComparison | None = None) -> None:
         self.a, self.b, self.alignment, self._before = a, b, alignment, before
         self._values: StepValues = StepValues(a, b, alignment, None if before is None else before._values)
+        self._is_first = before is None
         self._cleared_before: Cleared = (
             (frozenset(), frozenset()) if before is None else before._cleared((Lost(), Lost()))
         )
@@ -85,11 +87,12 @@ class StatisticsComparison:
             earlier = before._named(before._values.lost_later(lost))
             if earlier:
                 return Judged(earlier, before.a, before.b, before.alignment)
-        return Judged(_with_arguments(self._named(lost), told), self.a, self.b, self.alignment, same)
+        named = _with_arguments(self._data_first(self._named(lost)), told)
+        return Judged(named, self.a, self.b, self.alignment, same)
 
     def loses_nothing(self) -> bool:
         """Whether both runs leave the same, so that nothing speaks against an operator. Asked of steps whose operators have no casts alone."""
-        if any(each.nodes for each in self._values.lost()):
+        if any(each.nodes for each in self._values.lost()) or next(self._other_data(), None) is not None:
             return False
         self._before = None
         return True
@@ -122,6 +125,41 @@ class StatisticsComparison:
             if all(suspect.place != each.place or suspect.kind != each.kind for each in found):
                 found.append(suspect)
         return found
+
+    def _data_first(self, named: list[Suspect]) -> list[Suspect]:
+        """The suspects, or, where none is more than an operator that reads something else, the data that it follows from."""
+        if named and named[0].kind not in ("input", "data"):
+            return named
+        data = list(self._other_data())
+        told = {suspect.place for suspect in data}
+        rest = [each for each in named if each.place not in told and (each.kind != "input" or not data)]
+        return [*data, *rest]
+
+    def _other_data(self) -> Iterator[Suspect]:
+        """What both runs read, each other data, where a result follows from it. Programs that are not the same may cut data in another way."""
+        if not len(self.a.nodes) == len(self.b.nodes) == len(self.alignment.a_of):
+            return
+        for other in self._values.b.given_otherwise():
+            partner = self.alignment.a_of.get(other.index)
+            if partner is not None and not other.overwrites(0):
+                suspect = self._data(self.a.nodes[partner], other)
+                # How a step left a state is told by what it was computed from.
+                if suspect is not None and (suspect.kind == "data" or self._is_first):
+                    yield suspect
+
+    def _data(self, one: Node, other: Node) -> Suspect | None:
+        """What speaks against what both read, if no operator made it or something else changed it since in both runs."""
+        for slot in odd_inputs(one, other):
+            record = other.inputs[slot]
+            if slot not in other.makers and slot not in one.makers:
+                kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
+                what = f"data differ, by their statistics; {shown_data(record)}, where it is read first"
+                return Suspect(kind, one, other, "input", slot, math.inf, what)
+            if _is_overwritten(self.a, one, slot) and _is_overwritten(self.b, other, slot):
+                made_by = self.b.nodes[other.makers[slot][0]].op.op_name
+                what = f"data differ, by their statistics; {changed_since(made_by)}"
+                return Suspect("data", one, other, "input", slot, math.inf, what)
+        return None
 
     def _overwritten(self, lost: Lost) -> Iterator[Pair]:
         """Who reads first what somebody else wrote over in B, and not in A."""
@@ -200,12 +238,10 @@ class StatisticsComparison:
         arguments = differing(one, other)
         if arguments:
             return Suspect("argument", one, other, "output", 0, math.inf, told_of(arguments))
+        data = self._data(one, other)
+        if data is not None:
+            return data
         for slot in odd_inputs(one, other):
-            record = other.inputs[slot]
-            if slot not in other.makers and slot not in one.makers:
-                kind: Kind = "parameter" if leaf_name(record).startswith("Parameter.") else "data"
-                what = f"{leaf_name(record) or 'an input of the program'} differs where it is read first, by its statistics"
-                return Suspect(kind, one, other, "input", slot, math.inf, what)
             return Suspect("input", one, other, "input", slot, math.inf, "reads something else, by its statistics")
         return Suspect("kernel", one, other, "output", 0, math.inf, "inputs have the same statistics")
 

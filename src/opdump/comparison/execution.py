@@ -80,6 +80,8 @@ class Execution:
     """Inputs that no operator of the step made, by node and slot."""
     writers: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
     """Which nodes wrote an input; of those that some node wrote."""
+    unwritten: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
+    """Of inputs that operators wrote a part of: the elements that none did."""
     inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
     """Inputs by node, of those nodes whose inputs are kept."""
     outputs: dict[int, dict[int, Array]] = field(default_factory=dict)
@@ -128,6 +130,8 @@ class Execution:
             # The program may have filled it anew since it was read.
             self.fill(node, slot, leaf)
             return leaf
+        if read.unknown is not None:
+            self.unwritten[node.index, slot] = read.unknown
         values = leaf if read.values is None or read.unknown is None else np.where(read.unknown, leaf, read.values)
         self.fill(node, slot, values, read.unknown)
         return values

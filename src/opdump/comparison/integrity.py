@@ -28,7 +28,7 @@ _STEPS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An input that does not hold what was written: how many elements, of how many, and who had written it (-1: nobody was seen)."""
+    """An input that does not hold what was written: how many elements, of how many, and which nodes had written it (-1: none of the step)."""
 
     changed: int
     size: int
@@ -93,6 +93,8 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     memory = Memory(wide=False)
     found = Integrity(state=dict(known))
     named: dict[str, tuple[Node, int]] = {}
+    changed: dict[int, frozenset[int]] = {}
+    """By storage: which nodes had written what something else then changed. It may change it again."""
     first_read: dict[int, tuple[int, int]] = {}
     """Which input read a storage first that no operator of the step wrote."""
     ends = lifetimes(trace, {record.memory.storage for record in _named(trace) if record.memory is not None})
@@ -135,8 +137,12 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 if before_it in found.came_earlier:
                     found.came_earlier[node.index, slot] = found.came_earlier[before_it]
             if unequal:
-                if read.writers - {-1}:
-                    found.violations[node.index, slot] = Violation(unequal, values.size, read.writers)
+                storage = None if record.memory is None else record.memory.storage
+                writers = read.writers if read.writers - {-1} or storage is None else changed.get(storage)
+                if writers is not None and writers - {-1}:
+                    found.violations[node.index, slot] = Violation(unequal, values.size, writers)
+                    if storage is not None:
+                        changed[storage] = writers
                 if record.memory is not None:
                     memory.write(-1, slot, record, values)
         for slot, record in node.outputs.items():

@@ -19,7 +19,7 @@ from opdump.records import IO, OpRecord
 
 _WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
     {
-        "data": ("input data differs", "it"),
+        "data": ("data differ", "it"),
         "parameter": ("a parameter differs", "it"),
         "random": ("other random numbers", "output"),
         "argument": ("inputs agree, other arguments", "output"),
@@ -49,6 +49,8 @@ class Introduced:
     b: OpRecord | None
     of_ranks: bool = False
     """Whether several ranks were compared, so that the rank is named even if it is 0."""
+    amount: str = ""
+    """Of data that differ: `1 of 8 elements`. Empty where that is not known."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,7 +74,7 @@ class Introduced:
     def headline(self) -> str:
         """The difference in one line."""
         words, what = _WORDS[self.kind]
-        return self._told(f": {words}", what)
+        return self._told(f": {words}{f': {self.amount}' if self.amount else ''}", what)
 
     @property
     def where(self) -> str:
@@ -104,6 +106,7 @@ def introduced(suspect: Suspect, *, of_ranks: bool = False) -> Introduced:
         _record(suspect.a),
         _record(suspect.b),
         of_ranks,
+        suspect.amount,
     )
 
 

@@ -236,6 +236,10 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     _note_arguments(found, comparison.found.without_effect)
     permuted = comparison.found.permuted
     found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
+    found.notes += [
+        f"step {comparison.a.step}: {name} differs, and nothing that is different in the end depends on it"
+        for name in dict.fromkeys(comparison.found.idle)
+    ]
     found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
 
 

@@ -401,6 +401,21 @@ class _Side:
         is_alike = len(unread) == len(self._other.rows.unread)
         return [*written, *(place for place in unread if is_alike and place[0] in self._matched)]
 
+    def given_otherwise(self) -> list[Node]:
+        """Nodes that read what no operator made, or that something else changed since, that the other run has nowhere, and from which a result
+        follows that it has nowhere either: an output that no operator reads, or a number that the program reads.
+        """
+        users = self.trace.users()
+        matters: dict[int, bool] = {}
+        # What reads an output comes after it.
+        for node in (self.trace.nodes[index] for index in sorted({index for index, _ in self._read}, reverse=True)):
+            unknown = [slot for slot in node.outputs if self._followed.get((node.index, slot)) == "unknown"]
+            readers = [users.get((node.index, slot), ()) for slot in unknown]
+            matters[node.index] = not node.outputs or any(
+                not those or any(matters.get(index, False) for index, _ in those) for those in readers
+            )
+        return [self.trace.nodes[index] for index in sorted(matters) if matters[index]]
+
     def leaves_other_bits(self) -> bool:
         """Whether anything that the step leaves is not the very same in the other run, by its statistics."""
         return any(self._near[self._rows.of_output[place]] for place in self.ends())

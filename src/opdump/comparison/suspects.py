@@ -36,6 +36,8 @@ class Suspect:
     slot: int
     score: float
     evidence: str
+    amount: str = ""
+    """Of data that differ: how many elements of how many."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -68,6 +70,8 @@ class Sweep:
     """Inputs of the program that hold the same elements in another order."""
     without_effect: list[str] = field(default_factory=list)
     """Operators of B with other arguments than in A that give the same for the same."""
+    idle: list[str] = field(default_factory=list)
+    """Data that differ, and that nothing depends on."""
     not_run: set[str] = field(default_factory=set)
     """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
     reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)

@@ -13,12 +13,13 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, scalars_read, told_of
 from opdump.comparison.causes import Causes
-from opdump.comparison.changed_data import data_suspects
+from opdump.comparison.changed_data import data_suspect, data_suspects, shown_data, shows
 from opdump.comparison.confirmation import Following, Rehearsal
 from opdump.comparison.convicting import Conviction, convict
 from opdump.comparison.counterparts import Counterparts
@@ -29,7 +30,7 @@ from opdump.comparison.differences import (
     is_permutation,
     unshaped_difference,
 )
-from opdump.comparison.evidence import apart, changed
+from opdump.comparison.evidence import changed, maker_of
 from opdump.comparison.execution import (
     Execution,
     draws,
@@ -48,7 +49,7 @@ from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_o
 from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
 from opdump.comparison.remains import remaining
-from opdump.comparison.suspects import Kind, Suspect, Sweep
+from opdump.comparison.suspects import Suspect, Sweep
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.records import TensorRecord
 
@@ -203,7 +204,10 @@ class Comparison:
             if value is not None:
                 values[slot] = value
         self.run.inputs[node.index] = values
-        self._memory_of_b(node)
+        if one is None:
+            self._memory_of_b(node)
+        else:
+            self._memory(one, node)
         done = replay(node, values)
         if done is None:
             self._recorded_only.add(node.index)
@@ -267,7 +271,12 @@ class Comparison:
         own = recorded(record)
         is_leaf = (one.index, slot) in self.reference.leaf_reads
         if not is_leaf or expected is None or own is None or own.shape != expected.shape:
-            return self.run.look_up(other, slot, self._as_of_a(other, slot, own))
+            unwritten = self.reference.unwritten.get((one.index, slot))
+            is_part = unwritten is not None and expected is not None and own is not None and own.shape == expected.shape
+            value = self.run.look_up(other, slot, expected if is_part else self._as_of_a(other, slot, own))
+            if is_part and value is not None and np.array_equal(unwritten, self.run.unwritten.get((other.index, slot))):
+                self._leaf(one, other, slot, expected, np.where(unwritten, own, expected))
+            return value
         before = len(self.run.leaf_reads)
         value = self.run.look_up(other, slot, expected)
         if len(self.run.leaf_reads) > before:
@@ -283,7 +292,6 @@ class Comparison:
         found = difference(expected, own)
         if not self._counts(found, record, one.inputs[slot]):
             return
-        name = leaf_name(record)
         if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
             return  # each is what the step before left in it
         if were_left_alike(self.whole_a, (one.index, slot), self.whole_b, (other.index, slot), self._b_of_before):
@@ -293,29 +301,36 @@ class Comparison:
         if is_permutation(expected, own):
             self.found.permuted.append(record.source or record.argument or other.op.op_name)
             return
-        tensor = name or (record.memory and record.memory.storage)
+        tensor = leaf_name(record) or (record.memory and record.memory.storage)
         if tensor and tensor in self._told:
             return  # where it is read first
-        kind: Kind = "parameter" if name.startswith("Parameter.") else "data"
-        what = f"{name or 'an input of the program'} differs where it is read first: {apart(expected, own)}"
-        suspect = Suspect(kind, one, other, "input", slot, in_roundings(found, record), what)
+        suspect = data_suspect(one, other, slot, (expected, own), found)
+        if suspect.kind == "data" and not shows(self.a, self.b, self.alignment, other):
+            self.found.idle.append(shown_data(record))
+            return
         self.found.add(suspect)
         if self.found.suspects[-1] is suspect:
             self._told.add(tensor)
 
     def _memory(self, one: Node, other: Node) -> None:
-        """Inputs that do not hold what was written there, in one run and not in the other."""
+        """Inputs that do not hold what was written there, in one run and not in the other, or in both and not the same."""
         for slot, record in other.inputs.items():
             here = self.whole_a.violations.get((one.index, slot))
             there = self.whole_b.violations.get((other.index, slot))
-            if (here is None) == (there is None) or slot not in one.inputs:
+            violation = there or here
+            if violation is None or slot not in one.inputs or other.overwrites(slot):
                 continue
             first, second = recorded(one.inputs[slot]), recorded(record)
             if first is None or second is None:
                 continue
-            violation = there or here
-            assert violation is not None
             found = difference(first, second)
+            if here is not None and there is not None:
+                if self._counts(found, record, one.inputs[slot]):
+                    maker = maker_of(there, record, self.b)
+                    self.found.add(data_suspect(one, other, slot, (first, second), found, maker))
+                continue
+            if not found:
+                continue
             what = changed(violation, record, self.b) if there else f"{changed(violation, record, self.a)} (in A)"
             self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
 

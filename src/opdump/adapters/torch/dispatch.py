@@ -357,7 +357,7 @@ class CaptureMode(RecordingMode):
             return self._recorder.constant(op, Live(slot, argument, tensor))
 
         named = constant if selected and self._names_constants and schema.kernel != WAIT else None
-        running.inputs = self.provenance.lives(inputs, named)
+        running.inputs = self.provenance.lives(inputs, named, schema.unread_among(args, kwargs))
         learns = following is not None and following.state == "learning"
         if learns and following is not None:
             following.begins()

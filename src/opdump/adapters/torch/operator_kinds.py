@@ -87,6 +87,30 @@ _UNDECLARED_WRITES = {
     "reduce_scatter_tensor_coalesced_": ("outputs",),
 }
 
+# They replace every element of `self`, or take nothing of it but its shape.
+_TAKES_THE_SHAPE = frozenset(
+    {
+        *("_fill_mem_eff_dropout_mask_", "_foreach_copy_", "_foreach_zero_", "cauchy", "cauchy_", "copy", "copy_"),
+        *("bernoulli_", "exponential", "exponential_", "fill", "fill_", "full_like", "geometric", "geometric_"),
+        *("log_normal", "log_normal_", "new_full", "new_ones", "new_zeros", "normal_", "normal_functional"),
+        *("ones_like", "rand_like", "randint_like", "randn_like", "random", "random_", "uniform", "uniform_"),
+        *("zero", "zero_", "zeros_like"),
+    }
+)
+
+# `beta * self + alpha * ...`: PyTorch does not look at `self` where `beta` is 0.
+_SCALES_SELF = frozenset(
+    {
+        *("addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_"),
+        *("_addmm_activation", "sspaddmm"),
+    }
+)
+
+# Collectives that add to what they write into, or send it.
+_READS_WHAT_IT_WRITES = frozenset(
+    {"all_reduce_", "all_reduce_coalesced_", "allreduce_", "allreduce_coalesced_", "reduce_"}
+)
+
 # Collectives return before the data has arrived; until somebody waits, the memory of their results is being written to.
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _AFTER_THE_WAIT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_"})
@@ -129,6 +153,35 @@ def writes_of(op: Any) -> tuple[str, ...]:
         for argument in schema.arguments
         if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in undeclared
     )
+
+
+def unread_of(op: Any) -> frozenset[str]:
+    """Names of the tensor arguments of which an operator reads no element: it writes all of them, or takes their shapes.
+
+    Of an operator that is not PyTorch's own, only its author knows; what it writes into counts as not read.
+    """
+    schema = operator_schema(op)
+    if schema is None:
+        return frozenset()
+    name = schema.name.partition("::")[2]
+    if not is_native(op):
+        return frozenset() if name in _READS_WHAT_IT_WRITES else frozenset(writes_of(op))
+    found = {
+        argument.name
+        for argument in schema.arguments
+        if argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+    }
+    if name in _TAKES_THE_SHAPE:
+        found.add("self")
+    return frozenset(found | {"noise"} if name.startswith("rrelu_with_noise") else found)
+
+
+def factor_of_self(op: Any) -> int | None:
+    """Position of the argument that `self` is multiplied by, where 0 means that `self` is not read; None without one."""
+    schema = operator_schema(op)
+    if schema is None or schema.name.partition("::")[2] not in _SCALES_SELF:
+        return None
+    return next((place for place, argument in enumerate(schema.arguments) if argument.name == "beta"), None)
 
 
 def true_name(op: Any) -> tuple[str, str]:

@@ -9,7 +9,7 @@ keeps the source that it had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import torch
 
@@ -18,6 +18,7 @@ from opdump.adapters.torch.private_names import SOURCES, identity_of
 from opdump.adapters.torch.schemas import Found
 from opdump.adapters.torch.storages import Storages, dense_storage, storage_of
 from opdump.recorder import LiveTensor
+from opdump.records import SkipReason
 
 _STRIDED = torch.strided
 _UNTOLD = is_lost(SOURCES)
@@ -36,7 +37,7 @@ class Provenance:
         self.sources: dict[int, str] = {}
         self.parts: dict[int, dict[_Place, str]] = {}
         self.unwritten: set[str] = set()
-        """Outputs of allocations: whoever reads such memory reads what happened to be there."""
+        """Outputs of allocations: memory that no recorded operator has written."""
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
         """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
@@ -56,14 +57,21 @@ class Provenance:
         storage = storage_of(tensor)
         return "" if storage is None else self.source_by_key(identity_of(storage), tensor)
 
+    def is_written(self, tensor: torch.Tensor) -> bool:
+        """Whether an operator was seen to write the memory of `tensor`, or it has a name: memory of an allocation is not written."""
+        source = self.source(tensor)
+        return bool(source) and source not in self.unwritten
+
     def lives(
         self,
         tensors: Iterable[Found],
         constant: Callable[[int, str, torch.Tensor], str] | None,
+        unread: Container[str] = (),
     ) -> list[LiveTensor]:
-        """The tensors that an operator reads, with their sources.
+        """The tensors that an operator is given, with their sources.
 
-        Those of allocations (`unwritten`) are not to be read. `constant` names what nobody was seen to write.
+        `unread` names the arguments of which it reads no element: where no operator wrote these, their memory is not to be looked at.
+        `constant` names what it reads and no operator was seen to write: something else did, numpy or a library.
         """
         lives: list[LiveTensor] = []
         sources, parts, unwritten = self.sources, self.parts, self.unwritten
@@ -76,12 +84,18 @@ class Provenance:
                 source = self.source_by_key(identity_of(storage), tensor)
             else:
                 source = sources.get(identity_of(storage), "")
+            skip: SkipReason = ""
+            if source in unwritten:
+                if argument.partition("[")[0] in unread:
+                    skip = "allocation"
+                else:
+                    source = ""
             if not source and constant is not None and not _UNTOLD:
                 if self._are_read:
                     self._storages.see(live[2] for live in lives)  # who files the constant looks at it before them
                 source = constant(slot, argument, tensor)
                 self.note(tensor, source)
-            lives.append((slot, argument, tensor, source, "allocation" if source in unwritten else ""))
+            lives.append((slot, argument, tensor, source, skip))
         return lives
 
     def source_by_key(self, key: int, tensor: torch.Tensor) -> str:

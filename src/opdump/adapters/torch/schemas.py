@@ -9,7 +9,15 @@ from typing import Any, Final
 
 import torch
 
-from opdump.adapters.torch.operator_kinds import is_asynchronous, is_native, kind_of, true_name, writes_of
+from opdump.adapters.torch.operator_kinds import (
+    factor_of_self,
+    is_asynchronous,
+    is_native,
+    kind_of,
+    true_name,
+    unread_of,
+    writes_of,
+)
 from opdump.adapters.torch.private_names import KEY_OF_COUNTS, has_kernel, operator_schema
 from opdump.records import SkipReason
 
@@ -42,6 +50,10 @@ class OperatorSchema:
     """Position and name of the arguments of which PyTorch counts that the operator writes into them."""
     declares_writes: bool = False
     """Whether `changes` are certain to be all; of a custom operator only its author knows."""
+    unread: frozenset[str] = frozenset()
+    """Names of the arguments of which the operator reads no element."""
+    factor: int | None = None
+    """Position of the argument `beta`: where it is 0, `self` is not read. None without one."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
     """What takes the arguments of `others` from so many positional ones."""
 
@@ -51,6 +63,13 @@ class OperatorSchema:
         if place is None:
             return False
         return bool(args[place] if place < len(args) else kwargs.get("non_blocking"))
+
+    def unread_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the arguments of which a call of the operator reads no element."""
+        place = self.factor
+        if place is None or (args[place] if place < len(args) else kwargs.get("beta", 1)) != 0:
+            return self.unread
+        return self.unread | {"self"}
 
     def others_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments that are no tensors, those given by name with their names."""
@@ -107,6 +126,8 @@ def schema_of(func: Any) -> OperatorSchema:
         frozenset(writes),
         _counted(func),
         is_native(func),
+        unread_of(func),
+        factor_of_self(func),
     )
 
 

@@ -76,7 +76,7 @@ class ProgramValues:
     def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
         """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
         tensor = shard_of(tensor)
-        if not self._provenance.source(tensor):
+        if not self._provenance.is_written(tensor):
             self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
             self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
             self.record_value(name, graph_id, tensor)
