@@ -151,3 +151,19 @@ def test_what_cannot_be_named_says_what_can() -> None:
         MarkError, match="is no PyTorch module, no MindSpore Cell, no Keras model and no file of an ONNX model; a"
     ):
         opdump.name_model(tf.function(tf.sin), "sine")
+
+
+def test_a_model_that_no_eager_program_has_is_reported_with_the_name_of_that() -> None:
+    found, report = dumped(lambda: tf.cos(tf.constant([1.0])), dump_list=[{"model_name": "ResNet"}])
+    assert not found
+    assert report.warnings == ("dump_list.model_name: no model is called 'ResNet'; there are 'eager'",)
+    assert report.nothing.reason == "no model of dump_list ran; those that ran are called 'eager'"
+
+
+def test_a_model_that_is_misspelt_is_reported_with_the_nearest_name_and_that_of_the_eager_program() -> None:
+    found, report = dumped(dump_list=[{"model_name": "scor"}])
+    assert not found
+    (text,) = report.warnings
+    assert "no model is called 'scor'" in text
+    assert "'score'" in text
+    assert "'eager'" in text

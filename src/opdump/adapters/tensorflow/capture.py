@@ -115,6 +115,8 @@ class Capture:
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._names: dict[int, UniqueNames] = {}
         """By the number of a model."""
+        self._unasked: tuple[str, ...] = ()
+        """The eager program, where a `dump_list` names others."""
         self._ended: dict[tuple[str, ...], int] = {}
         """The names of a model -> the number behind that of its last step that ended, dumped or not."""
 
@@ -135,6 +137,7 @@ class Capture:
             model = self.new_model(name)
             return model, self.filter_of(model)
         wanted = self.plan.single_operators
+        self._unasked = (name,)
         return Model("", next(_NUMBERS)), ModelFilter.of_single_operators(models) if wanted else ModelFilter(())
 
     def shown(self, model: Model, op_name: str) -> str:
@@ -217,7 +220,7 @@ class Capture:
         around.framework = "TensorFlow"
         around.first_step = first
         around.next_step = max(self._ended.values(), default=first)
-        around.models_seen = tuple(sorted({names[0] for names in self._ended if names}))
+        around.models_seen = tuple(sorted({names[0] for names in self._ended if names})) or self._unasked
         if self.plan.models is not None:
             wanted = {entry.model_name for entry in self.plan.models}
             around.executions = {
@@ -238,6 +241,8 @@ class Capture:
         for file in self.at_close:
             file()
         if self.plan.names_models:
+            if self._unasked:
+                self.matches.model(self._unasked)
             for text in self.matches.texts():
                 self.note(text)
             self.recorder.circumstances.chose_nothing = self.matches.chose_nothing
