@@ -2,13 +2,15 @@
 
 800 operators and 2000 tensors a step, statistics only: statistic.csv, execution history and one transaction of the index.
 Prints milliseconds per step, of the first step (which stores every name) and of the following ones; and what it takes to print the
-numbers of statistic.csv, compiled and in Python, by turns.
+numbers of statistic.csv, compiled and in Python, by turns. Then the bytes of a recursion of PyTorch, of the same operators in a loop, and
+what the recursion would take if files and index had all lines of each operator's stack, as they once had.
 """
 
 from __future__ import annotations
 
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -16,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from opdump.call_stacks import shortened
 from opdump.index.writer import RunFacts
 from opdump.kernels import Summary, TableText, table_text
+from opdump.layouts.graph_files.mindspore.source_lines import format_frame
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord
@@ -49,6 +53,50 @@ def main() -> None:
     rest = times[1:]
     print(f"first step {times[0]:.1f} ms; then median {statistics.median(rest):.1f} ms, best {min(rest):.1f} ms")
     print_numbers()
+    print_recursion()
+
+
+def print_recursion(levels: int = 900) -> None:
+    """Four floats, one operator a level, statistics, the layout with files of graphs."""
+    import torch
+
+    import opdump
+
+    def descend(x: torch.Tensor, left: int) -> torch.Tensor:
+        return descend(x + 1, left - 1) if left else x
+
+    def loop(x: torch.Tensor, left: int) -> torch.Tensor:
+        for _ in range(left):
+            x = x + 1
+        return x
+
+    root = Path(tempfile.mkdtemp(prefix="opdump-recursion-"))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + levels)
+    try:
+        sizes, seconds = {}, {}
+        for program in (loop, descend):
+            path = root / program.__name__
+            began = time.perf_counter()
+            with opdump.capture(path=path, saved_data="statistic", statistic_category=["max", "min", "l2norm"]):
+                program(torch.zeros(4), levels)
+            seconds[path.name] = time.perf_counter() - began
+            sizes[path.name] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        began = time.perf_counter()
+        stacks = [each.op.stack for each in opdump.open(root / "descend").ops()]
+        read = time.perf_counter() - began
+        missing = sum(
+            len(format_frame(frame, "colon")) for stack in stacks for frame in stack[8:-4] if shortened(stack).left_out
+        )
+        whole = sizes["descend"] + 3 * missing  # the index, .ir and .pb
+    finally:
+        sys.setrecursionlimit(limit)
+        shutil.rmtree(root)
+    print(
+        f"{levels} levels of x + 1: {sizes['descend'] / 1e6:.2f} MB, {sizes['descend'] / sizes['loop']:.2f} times the {sizes['loop'] / 1e6:.2f} MB"
+        f" of a loop (before, all lines of each stack: {whole / 1e6:.0f} MB, {whole / sizes['loop']:.0f} times);"
+        f" captured in {seconds['descend']:.2f} s (loop {seconds['loop']:.2f} s), all operators read in {read:.2f} s"
+    )
 
 
 def print_numbers() -> None:
