@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Known
+from opdump.checks.operator_classes import takes_out
 from opdump.checks.tensor_stats import TensorStats
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
@@ -105,6 +106,8 @@ class Histories:
         """By storage: the bad numbers that were written into memory which was there before, as running statistics are."""
         self._before: dict[Key, History] = {}
         """The same of the step before, by what such a tensor is like: storages have other numbers in each step."""
+        self._put_in: History | None = None
+        """That of what an operator of this step read last that gives nothing but a container."""
         self._latest: History | None = None
         self._updating: History | None = None
         """The history that reached the optimizer, or a parameter, last."""
@@ -134,7 +137,9 @@ class Histories:
         histories = self._read(op, bad_inputs)
         if bad_outputs:
             if not histories:
-                histories = [self._born(op, *bad_outputs[0])]
+                histories = [
+                    self._taken_out(op, *bad_outputs[0]) if takes_out(op.op_type) else self._born(op, *bad_outputs[0])
+                ]
             else:
                 histories[0].passed_on += 1
             here = {record.memory.storage for record, _ in inputs if record.memory is not None}
@@ -144,6 +149,8 @@ class Histories:
                     self._left[record.memory.storage] = _key(record, stats), histories[0]
             self._reach(op, histories[0])
             return ""
+        if not outputs:
+            self._put_in = histories[0]
         if not _kills(op, inputs, outputs, bad_inputs):
             return ""
         text = amount_of(bad_inputs[0][1])
@@ -156,7 +163,7 @@ class Histories:
         self._of_source = {name: each for name, each in self._of_source.items() if name.startswith(PROGRAMS_OWN)}
         self._before = dict(self._left.values())
         self._left = {}
-        self._latest = None
+        self._latest = self._put_in = None
 
     def _read(self, op: OpRecord, bad: Sequence[Known]) -> list[History]:
         """The histories of what an operator read."""
@@ -181,6 +188,18 @@ class Histories:
         place = _place(op, f"{amount_of(stats)} of {stats.elements}")
         return self._begin(
             History(kind=_kind(stats), rank=op.rank_id, born=place, first_step=op.step, last_step=op.step)
+        )
+
+    def _taken_out(self, op: OpRecord, _: TensorRecord, stats: TensorStats) -> History:
+        """The history of what an operator hands on of a container."""
+        history = self._put_in
+        if history is not None:
+            history.last_step = op.step
+            history.passed_on += 1
+            return history
+        name = f"what {op.op_name} takes out"
+        return self._begin(
+            History(kind=_kind(stats), rank=op.rank_id, given=name, first_step=op.step, last_step=op.step)
         )
 
     def _begin(self, history: History) -> History:

@@ -101,6 +101,15 @@ _MOVES_OF_TENSORFLOW: Final = words(
     scatterupdate stridedsliceassign resourcestridedsliceassign inplaceupdate
     """
 )
+# Operators that hand on what a sequence, an optional, a list, a queue or a table holds, which no dump shows.
+_TAKES_OUT: Final = words(
+    """
+    sequenceat concatfromsequence optionalgetelement sequencemap optionalgetvalue queuedequeue queuedequeuev2 queuedequeuemany
+    queuedequeuemanyv2 queuedequeueupto queuedequeueuptov2 unstage stackpop stackpopv2 tensorarrayread tensorarrayreadv3
+    tensorarraygatherv3 tensorarrayconcatv3 tensorlistgetitem tensorliststack tensorlistconcatv2 tensorlistgather
+    tensorlistpopback lookuptablefind lookuptablefindv2 lookuptableexport lookuptableexportv2
+    """
+)
 # Primitives of JAX; those that are spelled as operators of PyTorch are above.
 _MOVES_OF_JAX: Final = words(
     """
@@ -121,6 +130,11 @@ _ATOMIC_WHEN_ASKED: Final = words(
 )
 _READS_VARIABLE: Final = words("readvariableop resourcegather resourcegathernd variable variablev2")
 _WRITES_VARIABLE: Final = ("resourceapply", "resourcesparseapply", "sparseapply", "assign", "resourcescatter", "apply")
+
+
+def takes_out(op_type: str) -> bool:
+    """Whether operators of this type hand on what a container holds: a sequence, a list, a queue, a table."""
+    return bare_name(op_type).lower() in _TAKES_OUT
 
 
 def reads_variable(op_type: str) -> bool:

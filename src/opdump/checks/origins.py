@@ -5,19 +5,11 @@ Steps are followed in their order, since a parameter that one step poisoned is r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import (
-    has_nan,
-    has_only_finite_arguments,
-    has_only_negative_infinities,
-    is_neutral,
-    not_finite,
-    written,
-)
-from opdump.checks.operator_classes import class_of, reads_variable, writes_variable
+from opdump.checks.not_finite import has_nan, has_only_finite_arguments, not_finite, written
+from opdump.checks.operator_classes import class_of, reads_variable, takes_out, writes_variable
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 Update = tuple[str, frozenset[tuple[int, ...]]]
@@ -54,15 +46,6 @@ def is_update(op_type: str) -> bool:
     return writes_variable(op_type) and class_of(op_type) == "computes"
 
 
-def is_given_mask(record: ObservedTensor) -> bool:
-    """Whether an input is a mask that the program gave, or the neutral element of a maximum or a minimum: these are meant."""
-    statistics = record.statistics
-    is_data = record.source.startswith("data-")
-    if not is_data and record.source:
-        return False
-    return is_neutral(statistics, math.prod(record.shape)) or (is_data and has_only_negative_infinities(statistics))
-
-
 class Origins:
     """Finds the origin of each step of one rank: `observe` its operators in order, ask for `origin`, call `end_step`."""
 
@@ -84,8 +67,6 @@ class Origins:
         self._other = ""
         self._read = ""
         self._overflowed = ""
-        self.unexplained: tuple[str, str] = ("", "")
-        """The first operator that read NaN or infinities from an operator that is not known to have made them, and what it read: the source."""
         self._updates: list[Update] = []
         self._poisons = False
 
@@ -122,6 +103,8 @@ class Origins:
             self._read = self._read or self._overflowed or f"a variable (read by {op.op_name})"
         elif gives and self._poisoned and not any(record.io == "input" for record in tensors):
             self._read = self._read or op.op_name  # what it read is not in the dump, and parameters were bad before
+        elif gives and takes_out(op.op_type):
+            self._read = self._read or op.op_name  # what was put in is known, or was there before
         elif gives and (class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)):
             self._meant = self._meant or op.op_name  # a mask of -Inf is meant
         elif gives and not self._other:
@@ -146,9 +129,11 @@ class Origins:
         made = self._overflowed or self._made or self._other
         if made:
             return "made", made
-        if self._read:
-            return "read", self._earlier if self._poisoned and self._earlier else self._read
-        return ("meant", self._meant) if self._meant else ("", "")
+        if self._read and self._poisoned and self._earlier:
+            return "read", self._earlier
+        if self._meant:
+            return "meant", self._meant
+        return ("read", self._read) if self._read else ("", "")
 
     def end_step(self, step: int) -> None:
         """The step is over: what follows belongs to the next one."""
@@ -175,17 +160,12 @@ class Origins:
 
     def _note_source(self, op_name: str, read: Sequence[ObservedTensor], *, writes: bool) -> None:
         """An operator read what is bad: it was made by one that left no data, or is older than the step."""
-        if self._made or self._other or self._read:
+        if self._made or self._other or self._meant or self._read:
             return
         if writes and not any(record.source for record in read):
-            self._meant = self._meant or op_name  # the program gave it to a variable
+            self._meant = op_name  # the program gave it to a variable
             return
         for record in read:
-            if is_given_mask(record):
-                self._meant = self._meant or f"the program (read by {op_name})"
-                continue
-            if self._meant and not has_nan(record.statistics) and not record.source.startswith("Parameter."):
-                continue  # a mask, or what it makes of scores
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
                 origin = f"{record.source} (read by {op_name})" if record.source else op_name
@@ -194,5 +174,3 @@ class Origins:
             elif maker not in self._recorded or record.source in self._unjudged:
                 self._other = maker
                 return
-            elif not self.unexplained[0]:
-                self.unexplained = op_name, record.source

@@ -15,7 +15,7 @@ from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Kn
 from opdump.checks.finding import CheckName, Finding, Thresholds
 from opdump.checks.histories import Histories
 from opdump.checks.not_finite import has_only_finite_arguments, written
-from opdump.checks.operator_classes import class_of
+from opdump.checks.operator_classes import class_of, takes_out
 from opdump.checks.tensor_stats import TensorStats
 from opdump.checks.zero_parameters import Parameters
 from opdump.extensions import Registry
@@ -83,7 +83,7 @@ class Checks:
         outputs = [each for each in known if each[0].io == "output"]
         is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
         bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
-        has_read = is_value or bool(bad) or (self._was_poisoned and not inputs)
+        has_read = is_value or bool(bad) or (self._was_poisoned and not inputs) or takes_out(op.op_type)
         if is_value or op.phase == "optimizer":
             self.poisons = self.poisons or any(stats.nan or stats.inf for _, stats in outputs)
         found = [
