@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,21 +12,29 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.compiled_graphs import has_graphs
+from opdump.comparison.differences import epsilon_of
 from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.stretches import between, named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace
+from opdump.comparison.unexplained import distance
 from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
 from opdump.comparison.value_matching import Matched, Pair, Place, Shared, match_kinds, match_values, share_inputs
 from opdump.comparison.value_run import Failure, run_on_values
+from opdump.records import RunFact
 
 Array = NDArray[Any]
 
 _CERTAIN: Final = 1e-4
 """Values that are nearer, relative to their root mean square, are taken for each other without a doubt."""
+_STANDS_FOR: Final[RunFact] = "stands_for"
 _TRIALS: Final = 64
 """How many doubtful pairs are tried without."""
+_RESULTS_APART: Final = 100.0
+"""Units of rounding: more than comes together in a network."""
+_QUANTISED_APART: Final = 0.05
+"""Relative: the same of a network whose values are quantised."""
 _OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "missing"}
 
 
@@ -48,14 +57,25 @@ class Outcome:
 
 def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str], Collection[str]] = ((), ())) -> bool:
     """Whether the two runs are of two frameworks, as the dumps say, or share no vocabulary: hardly an operator of either is called as one of
-    the other.
+    the other. An optimiser that has put other operators into one of the programs makes another vocabulary, too.
     """
+    if _optimised(a) != _optimised(b):
+        return True
     if all(frameworks) and not set(frameworks[0]) & set(frameworks[1]):
         return True
     if has_graphs(a.nodes) or has_graphs(b.nodes):
         return False  # a program that was compiled as a whole has no operator of the other
     ours, theirs = ({node.op.kernel or node.op.op_type for node in trace.nodes} for trace in (a, b))
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
+
+
+def _optimised(trace: Trace) -> set[tuple[str, str]]:
+    """The operators that do the work of others of the original program."""
+    return {
+        (node.op.kernel, str(node.op.arguments[_STANDS_FOR]))
+        for node in trace.nodes
+        if _STANDS_FOR in node.op.arguments
+    }
 
 
 def compare_across(
@@ -85,11 +105,36 @@ def compare_across(
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
     found.suspects += wrong_kernels(a, b, pairs, apart, sides)
     _count(a, b, found, matched, sides)
+    found.suspects = found.suspects or list(_results_apart(a, b, pairs))
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "either program has results that were not found in the other: whether these agree is not proven"
         )
     return found
+
+
+def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:
+    """The results of either program that have one name, of which no elements were judged, and that are further apart than rounding gets."""
+    named = {
+        name: b.nodes[index]
+        for index in _results(b)
+        for name in (b.nodes[index].op.op_name, *b.nodes[index].op.arguments.get(_STANDS_FOR, ()))
+    }
+    is_quantised = any(node.bare_type == "QuantizeLinear" for node in (*a.nodes, *b.nodes))
+    for one in (a.nodes[index] for index in sorted(_results(a))):
+        names = (one.op.op_name, *one.op.arguments.get(_STANDS_FOR, ()))
+        other = next((named[name] for name in names if name in named), None)
+        if other is None:
+            continue
+        for slot in sorted(one.outputs.keys() & other.outputs.keys()):
+            pair = pairs.get((one.index, slot))
+            if pair is not None and pair.layout is not None:
+                continue
+            off = distance(one.outputs[slot], other.outputs[slot])
+            epsilon = epsilon_of(one.outputs[slot].dtype)
+            if off is not None and off > max(_RESULTS_APART * epsilon, _QUANTISED_APART if is_quantised else 0.0):
+                what = f"it is a result of both programs, and {off:.2g} of its size apart"
+                yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:

@@ -6,15 +6,18 @@ earlier difference plays a part, and B's operators need not be run at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import difference, epsilon_of
 from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import Pair, Place
 
@@ -27,6 +30,11 @@ _BOUND: Final = 1024.0
 _NARROW_BOUND: Final = 16.0
 """The same of types narrower than float32, in which few operators add up."""
 _BY_STATISTICS: Final = 1e-3
+_BYTES: Final = frozenset({"int8", "uint8"})
+_SCALE: Final = 1
+"""The slot of what a level is worth."""
+_ONE_LEVEL: Final = 1.01
+"""A level of a quantised value, and what float32 rounds of it."""
 _LEAST: Final = 2.0**-52
 """The unit of types that are exact."""
 
@@ -100,6 +108,8 @@ def run_on_values(
                 failure = _by_bounds(a, b, pair, inherited.get(node.index, 0.0))
             else:
                 failure = _by_replay(a, b, pair, done.outputs[slot], again.outputs[slot], theirs)
+                if failure is not None and _is_next_level(node, b.nodes[pair.b[0]], done.outputs[slot], theirs):
+                    failure = None
             if failure is not None:
                 run.failures.append(failure)
             if theirs is not None:
@@ -136,11 +146,36 @@ def _by_replay(a: Trace, b: Trace, pair: Pair, expected: Array, rounded: Array, 
     return Failure(pair, times, off) if times > ROUNDINGS else None
 
 
+def _is_next_level(one: Node, other: Node, expected: Array, theirs: Array) -> bool:
+    """Whether a quantised value is one level off at most: rounding before it decides between the two."""
+    step = max(_level(one), _level(other))
+    apart = np.abs(expected.reshape(theirs.shape).astype(np.float64) - theirs)
+    return step > 0 and bool(np.all(apart <= step * _ONE_LEVEL))
+
+
+def _level(node: Node) -> float:
+    """By how much two neighbours of the values that an operator gives differ, if they are quantised; 0 of others."""
+    if node.bare_type == "DequantizeLinear" and _SCALE in node.inputs:
+        scale = recorded(node.inputs[_SCALE])
+        return float(
+            node.inputs[_SCALE].statistics.get("max", 0.0) if scale is None else np.abs(scale).max(initial=0.0)
+        )
+    return 1.0 if any(record.dtype in _BYTES for record in node.outputs.values()) else 0.0
+
+
+def _level_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
+    """A level of quantised values of which there are statistics alone, relative to their root mean square."""
+    one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
+    record = one.outputs[pair.a[1]]
+    norm = float(record.statistics.get("l2norm", 0.0)) if pair.layout is None else 0.0
+    return max(_level(one), _level(other)) * math.sqrt(math.prod(record.shape)) / norm if norm else 0.0
+
+
 def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | None:
     """Where A's operator could not be run: what is given agrees, and what comes of it does not by any rounding."""
     epsilon = epsilon_of_pair(a, b, pair)
     bound = _BOUND if epsilon <= epsilon_of("float32") else _NARROW_BOUND
     allowed = max(bound * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
-    if pair.distance <= allowed:
+    if pair.distance <= max(allowed, _level_of_pair(a, b, pair)):
         return None
     return Failure(pair, pair.distance / max(epsilon, _LEAST), pair.distance, inherited)

@@ -23,7 +23,6 @@ from opdump.statistics import SummaryStatistics
 from opdump.step_columns import BlockPattern, Singles, StepColumns, TensorFacts, columns_of
 from opdump.verdict import Verdict, VerdictKind
 
-_CHANGED: Final = "changed since"
 _FLOATING: Final = ("float", "bfloat", "complex")
 
 
@@ -82,7 +81,7 @@ class Lookout:
                     self._note_updates(columns)
                     self._origins.end_step(step)
                 return
-            if not writing and not self._observe_columns(columns, places) and not self._origins.unexplained[0]:
+            if not writing and not self._observe_columns(columns, places):
                 self._origins.end_step(step)
                 return
             not_finite_in = {id(tensors[place].op) for place in places}
@@ -95,10 +94,6 @@ class Lookout:
             for op in ops:
                 self._origins.observe(op, of_op.get(id(op), ()))
         kind, name = self._origins.origin()
-        if not kind and _gave_finite(self._origins.unexplained[1], tensors):
-            reader, source = self._origins.unexplained
-            maker = source.rpartition(":")[0]
-            kind, name = "read", f"{_CHANGED} {maker} by something that is no operator (read by {reader})"
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
@@ -187,17 +182,6 @@ class Lookout:
             self._found = _of_op(self._mode.verdict, step, op, "")
 
 
-def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
-    """Whether the operator that a source names gave finite numbers there, each time that it ran."""
-    name, _, slot = source.rpartition(":")
-    counts = [
-        not_finite(tensor.statistics)
-        for tensor in tensors
-        if tensor.io == "output" and str(tensor.slot) == slot and tensor.op.op_name == name and not tensor.skip
-    ]
-    return bool(counts) and not any(count is None or count for count in counts)
-
-
 def _writing(op_types: Iterable[str]) -> set[str]:
     return {op_type for op_type in op_types if writes_variable(op_type)}
 
@@ -208,8 +192,7 @@ def _found(
     """The verdict on the operator of that name, or, where none of the step has it, on the first that read what `name` says in words."""
     bad = [(op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
-    readers = [(op, tensor) for op, tensor in bad if name == op.op_name or name.endswith(f"(read by {op.op_name})")]
-    op, tensor = (given or readers or bad)[0]
+    op, tensor = (given or bad)[0]
     kind: VerdictKind = "nan" if has_nan(tensor.statistics) else "infinity"
     amount = _amount(tensor)
     if given and is_made:
@@ -217,12 +200,9 @@ def _found(
     maker = next((op for op in ops if op.op_name == name), None)
     if maker is not None and is_made:
         return _of_op(kind, step, maker, f"not recorded there; {amount} of {op.op_name}, which read it")
-    if is_made:
-        return _of_op(kind, step, op, f"{amount}; made by {name}")
-    if name.startswith(_CHANGED):
-        return _of_op(kind, step, op, f"{amount}, in memory that was {name}")
-    where = "in memory that no recorded operator wrote" if name.startswith("data-") else "which was there before"
-    return _of_op(kind, step, op, f"{amount}, {where}: {name}")
+    return _of_op(
+        kind, step, op, f"{amount}; made by {name}" if is_made else f"{amount}, which was there before: {name}"
+    )
 
 
 def _amount(tensor: OwnedTensor) -> str:

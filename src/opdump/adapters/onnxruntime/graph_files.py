@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import onnx
 from onnx import GraphProto, ModelProto, TypeProto
 
 from opdump.adapters.host.element_types import BY_NUMBER
-from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, nodes_of
+from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, fusions, nodes_of
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.graph import GraphBuilder, GraphInput, GraphNode, GraphOutput
 from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeOrigin, GeTensor
+from opdump.records import RUN_FACTS
 
 DATA: Final = "Data"
 CONST: Final = "Const"
@@ -85,8 +86,7 @@ class _Builder:
         if session.ran is not session.model:
             originals = nodes_of(session.model.proto)
             self._origins = _origins(originals)
-            known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-            self._fusions = fusions(originals, session.nodes, known)
+            self._fusions = fusions(originals, session.nodes, graph)
         self._add(session.model.name, graph, session.nodes, [value.name for value in session.model.proto.graph.output])
         return tuple(self._graphs)
 
@@ -161,7 +161,7 @@ class _Builder:
                 for slot, value in enumerate(node.outputs)
             ),
             original_names=self._fusions.get(node.name, (node.name,)),
-            attributes=node.operator.arguments,
+            attributes={name: value for name, value in node.operator.arguments.items() if name not in RUN_FACTS},
             subgraphs=subgraphs,
             runs=not node.operator.skip,
         )
@@ -175,37 +175,6 @@ class _Builder:
 
 def _bodies(node: ModelNode, graph: GraphProto) -> list[tuple[GraphProto, tuple[ModelNode, ...]]]:
     return list(zip(bodies_of(graph.node[node.position]), node.bodies, strict=True)) if node.bodies else []
-
-
-def fusions(
-    originals: Sequence[ModelNode], nodes: Sequence[ModelNode], values: Collection[str]
-) -> Mapping[str, tuple[str, ...]]:
-    """For each node of an optimised model, the nodes of the original one that it does the work of, in their order.
-
-    These are those that make its outputs, and whatever leads to them from `values`, which the optimised model has too, but for
-    constants. A node
-    that an optimiser added, to change the order of elements, names the one whose output it passes on.
-    """
-    makers = {value: node for node in originals if node.operator.skip != "constant" for value in node.outputs if value}
-    named = {node.name: node for node in originals}
-    claims = {name: node.name for node in nodes for name in node.original_names}
-    order = {node.name: place for place, node in enumerate(originals)}
-    found = {}
-    for node in nodes:
-        waiting = [makers[value] for value in node.outputs if value in makers]
-        waiting += [named[name] for name in node.original_names if name in named]
-        done: set[str] = set()
-        while waiting:
-            original = waiting.pop()
-            if original.name in done:
-                continue
-            done.add(original.name)
-            for value in original.reads:
-                maker = makers.get(value)
-                if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
-                    waiting.append(maker)
-        found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
-    return found
 
 
 def _origins(originals: Sequence[ModelNode]) -> Mapping[str, GeOrigin]:

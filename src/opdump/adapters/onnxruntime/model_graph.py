@@ -203,6 +203,56 @@ def _with_reordered(nodes: tuple[ModelNode, ...]) -> tuple[ModelNode, ...]:
     )
 
 
+def fusions(
+    originals: Sequence[ModelNode], nodes: Sequence[ModelNode], graph: GraphProto
+) -> Mapping[str, tuple[str, ...]]:
+    """For each node of an optimised model, the nodes of the original one that it does the work of, in their order.
+
+    These are those that make its outputs, and whatever leads to them from inputs and initialisers of the optimised `graph`, but for
+    constants. A node that an optimiser added, to change the order of elements, names the one whose output it passes on.
+    """
+    values = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    makers = {value: node for node in originals if node.operator.skip != "constant" for value in node.outputs if value}
+    named = {node.name: node for node in originals}
+    claims = {name: node.name for node in nodes for name in node.original_names}
+    order = {node.name: place for place, node in enumerate(originals)}
+    found = {}
+    for node in nodes:
+        waiting = [makers[value] for value in node.outputs if value in makers]
+        waiting += [named[name] for name in node.original_names if name in named]
+        done: set[str] = set()
+        while waiting:
+            original = waiting.pop()
+            if original.name in done:
+                continue
+            done.add(original.name)
+            for value in original.reads:
+                maker = makers.get(value)
+                if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
+                    waiting.append(maker)
+        found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
+    return found
+
+
+def with_origins(
+    nodes: Sequence[ModelNode], originals: Sequence[ModelNode], graph: GraphProto
+) -> tuple[ModelNode, ...]:
+    """The nodes of an optimised model; those that do the work of others say so among their arguments."""
+    made_of = fusions(originals, nodes, graph)
+    known = {node.name for node in originals}
+    return tuple(
+        node
+        if made_of[node.name] == (node.name,) and node.name in known
+        else replace(
+            node,
+            operator=replace(
+                node.operator, arguments={**node.operator.arguments, "stands_for": list(made_of[node.name])}
+            ),
+        )
+        for node in nodes
+    )
+
+
 def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:
     """The same nodes, each behind those whose values it reads, otherwise in the order given."""
     made_here = {value for node in nodes for value in node.outputs if value}

@@ -28,7 +28,7 @@ from opdump.adapters.onnxruntime.differences import largest_difference, same_bit
 from opdump.adapters.onnxruntime.failures import FailureSearch
 from opdump.adapters.onnxruntime.hazards import has_half_precision
 from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
-from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of
+from opdump.adapters.onnxruntime.model_graph import ModelNode, nodes_of, with_origins
 from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
 from opdump.adapters.onnxruntime.recorded_model import RecordedModel
 from opdump.adapters.onnxruntime.run_once import RunOnce
@@ -203,7 +203,7 @@ class OnnxSession:
         folder = temporary_directory("onnx")
         self._remove_folder = weakref.finalize(self, remove_own, folder)
         ran = optimized(self.model, self.level, folder, self._options, self._providers)
-        return ran, nodes_of(ran.proto, originals, names)
+        return ran, with_origins(nodes_of(ran.proto, originals, names), originals, ran.proto.graph)
 
     def _can_run(self, once: RunOnce) -> bool:
         """Whether the rest of the model runs by itself. The notes say what becomes of it."""

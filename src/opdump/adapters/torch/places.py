@@ -14,9 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from opdump.interpreter.tracebacks import CALLED
-
-NAME = CALLED
+NAME = "<called under capture>"
 """What such a frame is called: it is no second call of the program's."""
 _OPDUMP = f"{Path(__file__).parents[2]}/"
 _CALL: CodeType = (lambda function, args, kwargs: function(*args, **kwargs)).__code__

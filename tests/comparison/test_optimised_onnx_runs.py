@@ -1,0 +1,149 @@
+"""A model as it is against the same model as ONNX Runtime optimises it: nothing is accused; a fault in the optimised one is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import opdump
+from tests.comparison.onnx_runs import compared, dumped
+from tests.onnx.recording import FLOAT, model_of, numbers
+from tests.onnx.torch_models import exported
+
+LEVELS = ("basic", "extended", "all")
+
+
+def network(
+    *, scale: bool = True, mask: int = 1, epsilon: float = 1e-5, residual: bool = True, clip: float = 0.0
+) -> onnx.ModelProto:
+    """A layer norm, masked attention with a residual, and a clip, if any."""
+    make = helper.make_node
+    nodes = [
+        make("LayerNormalization", ["x", "g", "b"], ["n"], name="/norm/LayerNormalization", epsilon=epsilon),
+        make("MatMul", ["n", "wq"], ["q"], name="/q/MatMul"),
+        make("MatMul", ["n", "wk"], ["k"], name="/k/MatMul"),
+        make("MatMul", ["n", "wv"], ["v"], name="/v/MatMul"),
+        make("Transpose", ["k"], ["kt"], name="/Transpose", perm=[0, 2, 1]),
+        make("MatMul", ["q", "kt"], ["s"], name="/scores/MatMul"),
+        make("Div", ["s", "root" if scale else "one"], ["d"], name="/Div"),
+        make("Where", ["mask", "fill", "d"], ["m"], name="/Where"),
+        make("Softmax", ["m"], ["p"], name="/Softmax", axis=-1),
+        make("MatMul", ["p", "v"], ["o"], name="/out/MatMul"),
+        make("Add", ["o", "x" if residual else "nothing"], ["r"], name="/Add"),
+        make("Clip", ["r", "low", "high"], ["c"], name="/Clip"),
+        make("Relu", ["c"], ["y"], name="/Relu"),
+    ]
+    weights: dict[str, Any] = {
+        "g": 1 + numbers(8) / 4, "b": numbers(8, seed=1), "fill": np.array(-1e9, np.float32), "root": np.array(2.0, np.float32),
+        "one": np.array(1.0, np.float32), "nothing": np.array(0, np.float32), "mask": np.triu(np.ones((5, 5), bool), mask),
+        "low": np.array(-clip or -1e3, np.float32), "high": np.array(clip or 1e3, np.float32),
+        **{f"w{name}": numbers(8, 8, seed=2 + place) for place, name in enumerate("qkv")},
+    }  # fmt: skip
+    return model_of(nodes, {"x": (FLOAT, [2, 5, 8])}, {"y": (FLOAT, None)}, weights, opset=17)
+
+
+FEEDS = {"x": numbers(2, 5, 8, seed=9)}
+FAULTS: dict[str, dict[str, Any]] = {
+    "a missing division": {"scale": False},
+    "a mask that begins later": {"mask": 2},
+    "an epsilon": {"epsilon": 1e-1},
+    "a lost residual": {"residual": False},
+    "a clip": {"clip": 0.7},
+}
+
+
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("level", ["disable", "all"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_never_benign(tmp_path: Path, fault: str, level: str, saved: str) -> None:
+    levels = ("disable", level)
+    found = compared(tmp_path, network(), network(**FAULTS[fault]), FEEDS, levels=levels, saved_data=saved)
+    assert found.verdict == "divergent"
+
+
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+def test_an_optimised_network_is_no_difference(tmp_path: Path, saved: str) -> None:
+    dumped(network(), FEEDS, tmp_path / "plain", saved_data=saved)
+    for level in LEVELS:
+        dumped(network(), FEEDS, tmp_path / level, optimize=level, saved_data=saved)
+        assert opdump.compare(tmp_path / "plain", tmp_path / level).verdict in ("identical", "benign")
+
+
+def test_a_batch_norm_that_is_folded_into_its_convolution_is_no_difference(tmp_path: Path) -> None:
+    content, feeds = exported("convnet")
+    model = onnx.load_from_string(content)
+    dumped(model, feeds, tmp_path / "plain")
+    for level in LEVELS:
+        dumped(model, feeds, tmp_path / level, optimize=level)
+        found = opdump.compare(tmp_path / "plain", tmp_path / level)
+        assert found.verdict in ("identical", "benign"), found.headline
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Quantisation warns that a model was not prepared for it."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+Quantised = Callable[..., onnx.ModelProto]
+
+
+@pytest.fixture
+def quantised(tmp_path: Path, quiet: None) -> Quantised:
+    from onnxruntime import quantization
+
+    class Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]  # the package has no types
+        def __init__(self) -> None:
+            self.feeds = iter([FEEDS])
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self.feeds, None)
+
+    def make(model: onnx.ModelProto, form: str, activations: str) -> onnx.ModelProto:
+        plain, made = tmp_path / "plain.onnx", tmp_path / "quantised.onnx"
+        onnx.save(model, plain)
+        # All 8 bits of weights would saturate on processors without the instructions for it, which is a difference.
+        if form == "dynamic":
+            quantization.quantize_dynamic(plain, made, reduce_range=True)
+        else:
+            kinds = {
+                "quant_format": getattr(quantization.QuantFormat, form),
+                "activation_type": getattr(quantization.QuantType, activations),
+                "weight_type": quantization.QuantType.QInt8,
+            }
+            quantization.quantize_static(plain, made, Calibration(), reduce_range=True, **kinds)
+        return onnx.load(made)
+
+    return make
+
+
+@pytest.mark.parametrize("activations", ["QInt8", "QUInt8"])
+@pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
+def test_a_quantised_model_that_is_optimised_is_no_difference(
+    tmp_path: Path, quantised: Quantised, form: str, activations: str
+) -> None:
+    model = quantised(network(), form, activations)
+    for saved in ("full", "statistic"):
+        dumped(model, FEEDS, tmp_path / f"plain-{saved}", saved_data=saved)
+        for level in LEVELS:
+            dumped(model, FEEDS, tmp_path / f"{level}-{saved}", optimize=level, saved_data=saved)
+            found = opdump.compare(tmp_path / f"plain-{saved}", tmp_path / f"{level}-{saved}")
+            assert found.verdict in ("identical", "benign"), (level, saved, found.headline)
+
+
+def test_a_weight_of_a_quantised_model_that_differs_is_named(tmp_path: Path, quantised: Quantised) -> None:
+    model = quantised(network(), "QDQ", "QInt8")
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    weight = next(each for each in other.graph.initializer if each.name == "wv_quantized")
+    weight.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(weight), weight.name))
+    found = compared(tmp_path, model, other, FEEDS)
+    assert found.verdict == "divergent"
