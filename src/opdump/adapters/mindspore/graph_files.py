@@ -16,8 +16,11 @@ class GraphFiles:
         self._ran: dict[int, int] = {}
         """How many executions of each graph were noted."""
 
-    def file_new(self) -> None:
-        """Files what has come since the last call: graphs that were compiled, iterations that graphs have executed."""
+    def file_new(self) -> list[tuple[int, int]]:
+        """Files what has come since the last call: graphs that were compiled, iterations that graphs have executed; the latter, by the number
+        of the graph.
+        """
+        ran: list[tuple[int, int]] = []
         executions, recorder = self._executions, self._recorder
         for graph_id in executions.graph_ids():
             if graph_id not in self._filed:
@@ -28,4 +31,6 @@ class GraphFiles:
             history = executions.history(graph_id)
             for step in history[self._ran.get(graph_id, 0) :]:
                 recorder.graphs_ran(step, [graph_id])
+                ran.append((graph_id, step))
             self._ran[graph_id] = len(history)
+        return ran

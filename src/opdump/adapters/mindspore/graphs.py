@@ -17,7 +17,7 @@ from opdump.adapters.mindspore.failures import failed_operator, inputs_of
 from opdump.adapters.mindspore.graph_files import GraphFiles
 from opdump.adapters.mindspore.graph_selection import GraphSelection
 from opdump.adapters.mindspore.interception import Interception
-from opdump.adapters.mindspore.own_dump import OWN_DUMP
+from opdump.adapters.mindspore.own_dump import OWN_DUMP, chooses_by_name
 from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.adapters.models import Models
 from opdump.graph import PYNATIVE
@@ -40,6 +40,8 @@ class GraphPieces:
         self._selections: dict[int, GraphSelection] = {}
         self._blocks: dict[tuple[int, tuple[tuple[str, str], ...]], tuple[Program, Block]] = {}
         """By the identity of a program, which is kept beside it, and the makers of its arguments."""
+        self._orders: dict[int, dict[str, str]] = {}
+        """The operators of a graph, and their types."""
         self._counts: dict[tuple[int, int], Counter[str]] = {}
         """How often operators ran, by the number of the graph and its iteration."""
         self._stack = ExitStack()
@@ -102,11 +104,26 @@ class GraphPieces:
             if self._recorder.is_over:
                 _remove()
                 continue
-            files.file_new()
+            ran = files.file_new()
             for execution in executions.take():
                 self._emit_or_lose(executions, execution, failure)
+            if chooses_by_name(self._recorder.plan):
+                for graph_id, step in ran:
+                    self._count_others(executions, graph_id, step)
             for problem in executions.problems:
                 self._warn(str(problem))
+
+    def _count_others(self, executions: Executions, graph_id: int, step: int) -> None:
+        """Counts the operators of an execution that MindSpore did not dump, since no entry of `kernels` names them."""
+        if graph_id not in self._orders:
+            graph, order = executions.tree.graph(graph_id), executions.tree.execution_order(graph_id)
+            types = {} if graph is None else {node.op_name: node.op_type for node in graph.nodes}
+            self._orders[graph_id] = {name: types.get(name, "") for name in order}
+            self._recorder.names_seen.update(self._orders[graph_id])
+        dumped = self._counts.get((graph_id, step), Counter())
+        left = sum(1 for name in self._orders[graph_id] if name not in dumped)
+        if left:
+            self._recorder.count_op("not selected", left)
 
     def _emit_or_lose(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         try:

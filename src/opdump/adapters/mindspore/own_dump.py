@@ -108,13 +108,18 @@ OWN_DUMP: Final = OwnDump()
 _COMMON: Final = "common_dump_settings"
 
 
+def chooses_by_name(plan: DumpPlan) -> bool:
+    """Whether MindSpore chooses operators itself, by `kernels`."""
+    return plan.selection == "kernels" and plan.mode.files_selected
+
+
 def config_of(plan: DumpPlan) -> dict[str, Any]:
     """What MindSpore is to dump so that a plan can be recorded, but for the path: elements, since on a CPU it gives nothing else.
 
     Where the recorder chooses among operators, by what they are called in other configurations or by what they computed, it needs all; so it
     does of iterations, where it counts executions of models.
     """
-    by_name = plan.selection == "kernels" and plan.mode.files_selected
+    by_name = chooses_by_name(plan)
     io = 0 if plan.inputs == plan.outputs or plan.mode.detects_overflow else 1 if plan.inputs else 2
     common = {
         "op_debug_mode": 0,
