@@ -251,3 +251,28 @@ def test_execute_async_is_dumped_as_execute(files: _Files, dump: Path, tmp_path:
     ok(acl.rt.destroy_stream(stream))
     ok(acl.rt.reset_device(0))
     assert places(dump) == ["transformer/1/0"]
+
+
+def test_a_refused_configuration_is_told_again_when_models_ran_without_a_dump(
+    files: _Files, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = config(tmp_path, dump, dump_mode="ALL")
+    ok(acl.init())
+    ok(acl.mdl.init_dump())
+    assert acl.mdl.set_dump(str(refused)) == 100009
+    model_id = load(files.convnet)
+    caplog.clear()
+    ok(acl.mdl.finalize_dump())
+    assert "nothing was captured: acl.mdl.set_dump refused its file, and no other is in force: EP0002" in caplog.text
+    assert "enables nothing" not in caplog.text
+    ok(acl.mdl.unload(model_id))
+    ok(acl.finalize())
+
+
+def test_models_that_run_without_any_configuration_are_no_matter_of_a_file(
+    files: _Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    ok(acl.init())
+    ok(acl.mdl.unload(load(files.convnet)))
+    ok(acl.finalize())
+    assert "enables nothing" not in caplog.text

@@ -255,6 +255,19 @@ def test_strict_has_nothing_against_known_keys(root: Path) -> None:
     assert len(plan.warnings) == 2
 
 
+@pytest.mark.parametrize(
+    ("section", "layout"), [({}, "mindspore-2.3"), ({"layout": "mindspore-2.10"}, "mindspore-2.10")]
+)
+def test_a_section_of_old_versions_is_told_with_what_is_dumped_without_it(
+    root: Path, section: dict[str, str], layout: str
+) -> None:
+    plan = load_plan(_write(root, async_dump_settings={"enable": True}, opdump=section), environ={})
+    (text,) = [text for text in plan.warnings if "async_dump_settings" in text]
+    assert "have no effect" in text
+    assert f"written in the layout '{layout}'" in text
+    assert 'write "opdump": {"layout": "mindspore-async"}' in text
+
+
 def test_a_missing_key_points_at_the_one_that_may_be_meant(root: Path) -> None:
     file = _write(root)
     file.write_text(file.read_text(encoding="utf-8").replace('"iteration"', '"Iterations"'), encoding="utf-8")

@@ -24,6 +24,7 @@ from opdump.acl.reports import Reports
 from opdump.configs.acl.file import read_acl_file
 from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
 from opdump.configs.plans import resolve_plan
+from opdump.errors import OpdumpError
 from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
 
@@ -117,6 +118,10 @@ class Process:
     first_config: bytes | None = None
     recording: ModelRecording | None = None
     """What models are dumped into that are loaded now; None without a configuration."""
+    unconfigured: ModelRecording | None = None
+    """That of models that were loaded without a configuration: it dumps nothing."""
+    refused: str = ""
+    """Why the latest `set_dump` since `init_dump` was refused."""
     recordings: list[ModelRecording] = field(default_factory=list)
     models: dict[int, LoadedModel] = field(default_factory=dict)
     operators: dict[Any, LoadedModel] = field(default_factory=dict)
@@ -184,13 +189,20 @@ class Process:
             self._must_be_dumping("acl.mdl.set_dump")
             if path is None:
                 raise CallError(Code.INVALID_PARAM, "acl.mdl.set_dump: found None, expected the path of an acl.json")
-            self._switch_to(resolve_plan(path, dialect="acl"))
+            try:
+                plan = resolve_plan(path, dialect="acl")
+            except OpdumpError as error:
+                self.refused = str(error)
+                raise
+            self.refused = ""
+            self._switch_to(plan)
 
     def finalize_dump(self) -> None:
         with self.lock:
             self._must_be_dumping("acl.mdl.finalize_dump")
             self.is_dump_started = False
             self._close_recordings(lambda recording: not _stays_on(recording))
+            self.refused = ""
 
     def load(self, source: Any, where: str) -> int:
         """Loads a model under the configuration in force, and returns its number."""
@@ -262,7 +274,7 @@ class Process:
 
     def _recording_in_force(self) -> ModelRecording:
         if self.recording is None:
-            self.recording = self._open(plan_of_nothing(Path()))
+            self.recording = self.unconfigured = self._open(plan_of_nothing(Path()))
         return self.recording
 
     def _close_recordings(self, ends: Callable[[ModelRecording], bool]) -> None:
@@ -278,6 +290,13 @@ class Process:
             report = recording.close()
             for warning in report.warnings:
                 LOG.warning("%s", warning)
+            if recording is self.unconfigured:
+                if self.refused and recording.recorder.circumstances.models_seen:
+                    LOG.warning(
+                        "nothing was captured: acl.mdl.set_dump refused its file, and no other is in force: %s",
+                        self.refused,
+                    )
+                continue
             nothing = report.nothing
             if nothing is not None and nothing.is_gap and recording.recorder.circumstances.models_seen:
                 LOG.warning("nothing was captured: %s", nothing.reason)

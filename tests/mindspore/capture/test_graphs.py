@@ -158,6 +158,16 @@ def test_operators_are_chosen_by_type_and_by_name(tmp_path: Path) -> None:
     assert f"{SCOPE}/first-Dense/MatMul-op0" not in found
     assert len([name for name in found if "BiasAdd" in name]) == 4
     assert "Convolution" in text, "what names nothing is told"
+    assert "not selected" in text, "the others are counted"
+
+
+@pytest.mark.parametrize("kernels", [["Softmax"], ["Default/act-ReLU/ReLU-op9"]])
+def test_kernels_that_name_nothing_are_told_with_what_ran(tmp_path: Path, kernels: list[str]) -> None:
+    text = run(tmp_path, TRAINING, "-c", config(tmp_path, dump_mode=1, kernels=kernels, iteration="0-1"))
+    assert f"kernels: '{kernels[0]}' matched no operator" in text
+    assert "and nothing was captured: no operator that ran has a name that `kernels` gives" in text
+    assert "no operator of MindSpore ran" not in text
+    assert kernels == ["Softmax"] or "nearest: '" in text
 
 
 def test_a_configuration_of_acl_files_operators_as_devices_do(tmp_path: Path) -> None:

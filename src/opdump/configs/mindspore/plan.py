@@ -102,7 +102,7 @@ def _plan_of(
 ) -> DumpPlan:
     sections = dict(config) if isinstance(config, Mapping) else {}
     directory, fields = _override(sections, overrides)
-    warnings = [*source.warnings, *obsolete_sections(sections, source.where)]
+    warnings = [*source.warnings]
     unknown = unknown_keys(sections, source.where)
     plan = resolve(
         sections,
@@ -113,6 +113,7 @@ def _plan_of(
         acl_form=source.acl_form,
         warnings=warnings,
     )
+    warnings += obsolete_sections(sections, source.where, fields.get("layout", plan.layout))
     if strict and unknown:
         raise ConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
     make_writable(plan.path)

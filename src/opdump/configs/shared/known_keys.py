@@ -66,11 +66,16 @@ def unknown_keys(config: Mapping[str, Any], where: str) -> list[str]:
     return found
 
 
-def obsolete_sections(config: Mapping[str, Any], where: str) -> list[str]:
-    """One sentence for each section that older versions of MindSpore had."""
+def obsolete_sections(config: Mapping[str, Any], where: str, layout: str) -> list[str]:
+    """One sentence for each section that older versions of MindSpore had. `layout` is what the dump is written in without it."""
     if _OBSOLETE_SECTION not in config:
         return []
-    return [f"{where}: {_OBSOLETE_SECTION} is obsolete and ignored; {COMMON} and {E2E} hold all settings"]
+    text = (
+        f"{where}: the keys of {_OBSOLETE_SECTION}, a section of old versions of MindSpore, have no effect: what is dumped follows from "
+        f'{COMMON} and {E2E}, and is written in the layout {layout!r}; for the asynchronous dump write "opdump": '
+        '{"layout": "mindspore-async"}'
+    )
+    return [text]
 
 
 def section_of(key: str) -> str | None:
