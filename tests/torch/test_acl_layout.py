@@ -281,6 +281,32 @@ def test_a_file_of_the_dialect(tmp_path: Path) -> None:
     assert np.array_equal(payload.to_host(), result.numpy())
 
 
+class Filter(nn.Module):
+    """No parameter, only a buffer."""
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kernel", torch.full((1, 1, 3, 3), 1 / 9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.kernel)
+
+
+@pytest.mark.parametrize("way", ["its class is named", "it has a name", "around another module"])
+def test_a_model_that_is_named_needs_no_parameter(way: str, tmp_path: Path) -> None:
+    name = "Filter" if way == "its class is named" else "smooth"
+    net: nn.Module = nn.Sequential(Filter(), nn.ReLU()) if way == "around another module" else Filter()
+    if name == "smooth":
+        opdump.name_model(net, name)
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name=name))):
+        functional.relu(net(IMAGES))
+    assert {file.rpartition("/")[2].partition(".")[0] for file in files(tmp_path)} >= {"convolution"}
+    (home,) = tmp_path.glob(f"*/0/{name}")
+    assert home.is_dir()
+
+
 def test_the_sample_for_single_operators_dumps_all_of_them(tmp_path: Path) -> None:
     file = tmp_path / "acl.json"
     (tmp_path / "output").mkdir()

@@ -115,12 +115,9 @@ class Models:
 
     def begins(self, module: Any, graph_id: int) -> int | None:
         """A root module is called; which execution of a model this is, None where it is no model."""
-        wrapped = self._unwrapped(module)
-        original = wrapped[0]
-        names = [given for each in wrapped if (given := self._given.of(each)) is not None]
-        names += [self._class_name(each) for each in wrapped]
-        wanted = {entry.model_name for entry in self._plan.models or () if entry.model_name is not None}
-        name = next((name for name in names if name in wanted), None)
+        original = self._unwrapped(module)[0]
+        names = self._names_of(module)
+        name = self._wanted_of(names)
         with self._lock:
             self._matches.model(names)
             if name is None:
@@ -138,6 +135,19 @@ class Models:
             model.ranges.restart()
             self._running[graph_id] = model
             return model.executions - 1
+
+    def is_wanted(self, module: Any) -> bool:
+        """Whether a name that the program gave a module, or its class, is in `dump_list`: then it is a model, whatever it consists of."""
+        return self._wanted_of(self._names_of(module)) is not None
+
+    def _names_of(self, module: Any) -> list[str]:
+        wrapped = self._unwrapped(module)
+        given = [name for each in wrapped if (name := self._given.of(each)) is not None]
+        return given + [self._class_name(each) for each in wrapped]
+
+    def _wanted_of(self, names: Sequence[str]) -> str | None:
+        wanted = {entry.model_name for entry in self._plan.models or () if entry.model_name is not None}
+        return next((name for name in names if name in wanted), None)
 
     def renamed(self, module: Any, name: str) -> None:
         """The program has just named a root module: its calls before were no executions of that model."""

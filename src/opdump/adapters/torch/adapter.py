@@ -42,7 +42,7 @@ from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.training_scopes import class_name, unwrapped
+from opdump.adapters.torch.training_scopes import class_name, is_network, unwrapped
 from opdump.adapters.torch.unseen import apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.interrupts import not_interrupted
@@ -123,6 +123,7 @@ class _Capture(TrainingListener):
             depth=self.depth,
             stopped=recorder.stopped,
             around=self._around if fails or in_models else None,
+            is_model=lambda module: is_network(module) or (self._models is not None and self._models.is_wanted(module)),
         )
         self._names = OperatorNames()
         self._models = (

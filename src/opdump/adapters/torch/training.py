@@ -91,6 +91,7 @@ class TrainingObserver:
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         depth: CallDepth | None = None,
         stopped: Stopped = raised,
+        is_model: Callable[[nn.Module], bool] = is_network,
     ) -> None:
         self.listener = TrainingListener() if listener is None else listener
         self.networks = Networks(class_names=class_names)
@@ -111,6 +112,7 @@ class TrainingObserver:
         self._backwards = 0
         self._process = os.getpid()
         self._around = around
+        self._is_model = is_model
         self._depth = CallDepth() if depth is None else depth
         self._loading = Loading(stopped)
         self._undo: Callable[[], None] | None = None
@@ -267,7 +269,7 @@ class TrainingObserver:
             if scopes is None or not scopes.network:
                 replica = REPLICA in module.__dict__
                 whole = None if replica or position.top is not None else self.networks.around(module)
-                if replica or not is_network(module):
+                if replica or not self._is_model(module):
                     self._enter_other(position, module, whole)
                     return run()
                 scopes = whole or self.networks.add(module, network=True)

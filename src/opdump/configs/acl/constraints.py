@@ -33,17 +33,19 @@ class Settled:
 
 
 def check_constraints(
-    dump: Mapping[str, Any], where: str, directory: Callable[[], Path], *, unique_names: bool
+    dump: Mapping[str, Any], where: str, directory: Callable[[], Path], *, of_documents: bool
 ) -> Settled:
     """Raises AclConfigError for the first rule that is broken; types and closed lists have been checked.
 
     Scenes, then `dump_path` (which `directory` resolves), the overflow mode, steps, `dump_list`, statistics. After an
-    exception scene, and after the overflow mode, the rest is not looked at.
+    exception scene, and after the overflow mode, the rest is not looked at. `of_documents`: as the documents say it, and not as the tools of today do:
+    names are unique, and a dump of operators beside an exception scene has no effect, where those refuse it.
     """
     scene = dump.get("dump_scene")
     if scene in EXCEPTION_SCENES:
         _exclude(dump, where, "dump_scene", "dump_debug")
-        _exclude(dump, where, "dump_scene", "dump_op_switch")
+        if not of_documents:
+            _exclude(dump, where, "dump_scene", "dump_op_switch")
         return Settled()
     if scene == WATCHER:
         _exclude(dump, where, "dump_scene", "dump_debug")
@@ -65,7 +67,7 @@ def check_constraints(
             )
         return Settled(path)
     steps = parse_dump_step(dump["dump_step"], where) if dump.get("dump_step") else StepSet.all()
-    check_entries(dump, where, unique_names=unique_names)
+    check_entries(dump, where, unique_names=of_documents)
     _check_statistics(dump, where)
     return Settled(path, steps)
 

@@ -45,7 +45,7 @@ _PLAN_FIELDS: Final = frozenset(
     item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
 )
 _WITHOUT_EFFECT: Final = {
-    "exception": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
+    "exception": ("dump_list", "dump_op_switch", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
     "overflow": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
     "watch": ("dump_level", "dump_data", "dump_stats"),
 }
@@ -225,7 +225,7 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
             expand_home=reading.dialect_version == "seed",
         )
 
-    settled = check_constraints(dump, where, dump_path, unique_names=reading.dialect_version == "seed")
+    settled = check_constraints(dump, where, dump_path, of_documents=reading.dialect_version == "seed")
     if directory is not None:
         make_writable(directory)
     warnings += [
@@ -257,6 +257,7 @@ def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:
         ("dump_mode", "output"),
         ("dump_data", "tensor"),
         ("dump_level", "all"),
+        ("dump_op_switch", "off"),
     )
 
 
