@@ -105,7 +105,8 @@ _LEVELS: Final = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 @returns_code
 def init(config_path: str | os.PathLike[str] | None = None) -> None:
-    """Begins. `config_path` is an acl.json whose dump counts for all models loaded afterwards; None or "" for no dump.
+    """Begins. `config_path` is an acl.json whose dump counts for all models loaded afterwards; None or "" for no dump. A relative path is looked for
+    beside the program first, then in the current directory.
 
     Called again it counts, and returns 100002: as many `finalize` are needed. Codes of the file: 100003 where there is none that
     can be read, 100006 for brackets that are nested too deep, 100009 for what is wrong in it; 100000 where an earlier

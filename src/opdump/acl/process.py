@@ -24,6 +24,7 @@ from opdump.acl.reports import Reports
 from opdump.configs.acl.file import read_acl_file
 from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
 from opdump.configs.plans import resolve_plan
+from opdump.configs.shared.directories import beside_program
 from opdump.errors import OpdumpError
 from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
@@ -148,6 +149,7 @@ class Process:
                 raise CallError(
                     Code.REPEAT_INITIALIZE, "acl.init: it was called before; one more acl.finalize is needed now"
                 )
+            path = beside_program(path) if path else path
             content = read_acl_file(path) if path else b""
             if path and self.first_config is not None and content != self.first_config:
                 raise CallError(
@@ -190,7 +192,7 @@ class Process:
             if path is None:
                 raise CallError(Code.INVALID_PARAM, "acl.mdl.set_dump: found None, expected the path of an acl.json")
             try:
-                plan = resolve_plan(path, dialect="acl")
+                plan = resolve_plan(beside_program(path), dialect="acl")
             except OpdumpError as error:
                 self.refused = str(error)
                 raise

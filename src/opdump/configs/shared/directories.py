@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ def program_directory() -> Path | None:
     """The directory of the running script, behind every symbolic link, as Python's `sys.path[0]` is; None without a script."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).resolve().parent if file else None
+
+
+def beside_program(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A relative path of a file as it is meant: from the directory of the running script, if the file is there; else from the current one."""
+    directory = program_directory()
+    if directory is None or os.path.isabs(path) or not (directory / path).is_file():
+        return path
+    return directory / path
 
 
 _LATER: Final = ContextVar("_LATER", default=False)
