@@ -23,8 +23,6 @@ from torch.nn import functional
 Saved = Literal["statistic", "full"]
 MOST: Final = 100.0 * epsilon_of("float32")
 """Results that are further apart, relative to their size, are other results."""
-ROUNDS: Final = 25
-"""Programs of a test, each with an edit of every kind."""
 
 MASK: Final = torch.ones(4, 4, dtype=torch.bool).tril()
 OPERATORS: Final[Mapping[str, Callable[..., Tensor]]] = {
@@ -73,7 +71,7 @@ def run(program: Program) -> list[Tensor]:
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     loss.backward()
     optimizer.step()
-    return [loss, *parameters]
+    return [loss, *(each for each in parameters if each.grad is not None)]
 
 
 def dumped(program: Program, path: Path, saved: Saved) -> list[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,12 @@ def trace(*nodes: Node, at: int = 0) -> Trace:
     return Trace(at, 0, nodes)
 
 
+def update(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
+    """The same of an optimizer."""
+    one = step(index, op_type, given, made, *makers)
+    return replace(one, op=replace(one.op, phase="optimizer"))
+
+
 def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
     """An operator with one output. The first of its inputs are those of `makers`."""
     return node(
@@ -33,7 +40,7 @@ def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers:
 
 
 def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_update() -> None:
-    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(step(0, "ReadVariableOp", [], WEIGHT), step(1, "MatMul", [WEIGHT, X], OUT, (0, 0)))
     assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0))}
     assert {(pair.a, pair.b) for pair in match_values(b, a).pairs.values()} == {((1, 0), (0, 0))}
@@ -51,15 +58,15 @@ def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
 
 
 def test_states_that_two_optimizers_keep_otherwise_are_no_difference() -> None:
-    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mul", [STATE], np.float32(0.9) * STATE))
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "mul", [STATE], np.float32(0.9) * STATE))
     b = trace(
-        step(0, "MatMul", [X, WEIGHT], OUT), step(1, "Mul", [np.float32(-0.05) * STATE], np.float32(-0.045) * STATE)
+        step(0, "MatMul", [X, WEIGHT], OUT), update(1, "Mul", [np.float32(-0.05) * STATE], np.float32(-0.045) * STATE)
     )
     assert compare_across(a, b).suspects == []
 
 
 def test_numbers_that_were_drawn_are_not_compared_with_an_update() -> None:
-    a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
+    a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(
         step(0, "RandomUniform", [], DRAWN),
         step(1, "Add", [DRAWN], DRAWN - np.float32(0.5), (0, 0)),

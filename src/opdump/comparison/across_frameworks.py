@@ -15,14 +15,23 @@ from opdump.comparison.compiled_graphs import has_graphs
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
-from opdump.comparison.stretches import between, named
+from opdump.comparison.stretches import named
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace
-from opdump.comparison.unexplained import distance
+from opdump.comparison.unexplained import distance, record_at, results
 from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
-from opdump.comparison.value_matching import Matched, Pair, Place, Shared, match_kinds, match_values, share_inputs
-from opdump.comparison.value_run import Failure, run_on_values
-from opdump.records import RunFact
+from opdump.comparison.value_matching import (
+    WITHIN,
+    Matched,
+    Pair,
+    Place,
+    Shared,
+    match_kinds,
+    match_values,
+    share_inputs,
+)
+from opdump.comparison.value_run import Failure, between, run_on_values
+from opdump.records import RunFact, TensorRecord
 
 Array = NDArray[Any]
 
@@ -105,7 +114,7 @@ def compare_across(
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
     found.suspects += wrong_kernels(a, b, pairs, apart, sides)
     _count(a, b, found, matched, sides)
-    found.suspects = found.suspects or list(_results_apart(a, b, pairs))
+    found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
             "either program has results that were not found in the other: whether these agree is not proven"
@@ -135,6 +144,57 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
             if off is not None and off > max(_RESULTS_APART * epsilon, _QUANTISED_APART if is_quantised else 0.0):
                 what = f"it is a result of both programs, and {off:.2g} of its size apart"
                 yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
+
+
+def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
+    """The first result that is another one in B: the same elements in another order, or something else of the same size, where B gives no such
+    value as a result. Of steps that train nothing: optimizers keep states of their own.
+    """
+    if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
+        return []
+    results_a, results_b = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
+    for place in results_a:
+        number = matched.a.made.get(place)
+        same = [each for each in results_b if number is not None and matched.b.made.get(each) == number]
+        if same and all(_is_reordered(record_at(a, place), record_at(b, each)) for each in same):
+            what = f"a result holds the same elements in another order: that of {a.nodes[place[0]].op.op_name}"
+            return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
+    held_a = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
+    held_b = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
+    ends_a = {place for place in results_a if place[0] in held_a}
+    ends_b = {place for place in results_b if place[0] in held_b}
+    turned = {pair.b: pair.a for pair in pairs.values()}
+    lost_a = [place for place in results_a if place[0] not in held_a and _is_number(a, place)]
+    lost_b = [place for place in results_b if place[0] not in held_b and _is_number(b, place)]
+    # What one program gives, the other computes with, to another result.
+    lost_a += [place for place in results_a if place in pairs and not _leads_to(b, pairs[place].b[0], ends_b)]
+    lost_b += [place for place in results_b if place in turned and not _leads_to(a, turned[place][0], ends_a)]
+    for place in sorted(lost_a):
+        size = math.prod(record_at(a, place).shape)
+        other = next((each for each in lost_b if math.prod(record_at(b, each).shape) == size), None)
+        if other is not None:
+            what = f"a result of {size:,} elements, and the other program gives none of these values as a result"
+            return [Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)]
+    return []
+
+
+def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether two tensors of one shape, which hold the same, are further apart than tensors that are taken for each other."""
+    return one.shape == other.shape and epsilon_of(one.dtype) > 0 and (distance(one, other) or 0.0) > WITHIN
+
+
+def _is_number(trace: Trace, place: Place) -> bool:
+    return epsilon_of(record_at(trace, place).dtype) > 0
+
+
+def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
+    """Whether a node is one of these results, or only moved on the way to one."""
+    last = {end for end, _ in ends}
+    return index in last or any(
+        class_of(node.op.op_type) in ("moves", "casts") and _leads_to(trace, node.index, ends)
+        for node in trace.nodes[index + 1 :]
+        if any(maker == index for maker, _ in node.makers.values())
+    )
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
@@ -19,7 +20,7 @@ from opdump.comparison.origin_meaning import Meanings
 from opdump.comparison.origin_ranking import Code, Origin, OriginRanking, Pair, code_of, odd_inputs
 from opdump.comparison.other_arguments import OtherArguments, other_arguments
 from opdump.comparison.precision import narrowed_results, planted_casts
-from opdump.comparison.statistics_apart import same_statistics
+from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.value_index import has_statistics
@@ -30,6 +31,9 @@ def have_same_phases(a: Trace, b: Trace) -> bool:
     """Whether both have operators of the same phases in a step."""
     return {node.op.phase for node in a.nodes} == {node.op.phase for node in b.nodes}
 
+
+_OTHER_DATA: Final = 1e-9
+"""What a program is given is the same to the bit; elements in another order add up to other last bits of float64."""
 
 Cleared = tuple[frozenset[Code], frozenset[Code]]
 """Code of A and of B."""
@@ -87,11 +91,34 @@ class StatisticsComparison:
             earlier = before._named(before._values.lost_later(lost))
             if earlier:
                 return Judged(earlier, before.a, before.b, before.alignment)
-        named = _with_arguments(self._data_first(self._named(lost)), told)
+        named = _with_arguments(self._data_first(self._named(lost)), told) or self._results_apart()
         return Judged(named, self.a, self.b, self.alignment, same)
 
+    def _results_apart(self) -> list[Suspect]:
+        """Data that differs where results of the first step do, or the first of these results."""
+        if not self._values.results_apart(also_written=True):
+            return []
+        for index, here in sorted(self.alignment.a_of.items()):
+            one, other = self.a.nodes[here], self.b.nodes[index]
+            for slot, record in other.inputs.items():
+                before = one.inputs.get(slot)
+                if slot in other.makers or slot in one.makers or before is None or before.dtype != record.dtype:
+                    continue
+                if (has_statistics(before) and has_statistics(record)) and (apart(before, record) or 0.0) > _OTHER_DATA:
+                    return [_of_data(one, other, slot)]
+        results = self._values.results_apart(also_written=False)
+        if not results:
+            return []
+        index, slot = results[0]
+        one, other = self.a.nodes[self.alignment.a_of[index]], self.b.nodes[index]
+        off = apart(one.outputs[slot], other.outputs[slot])
+        what = f"it is a result of the step, and {off:.2g} of its size apart"
+        return [Suspect("result", one, other, "output", slot, math.inf, what)]
+
     def loses_nothing(self) -> bool:
-        """Whether both runs leave the same, so that nothing speaks against an operator. Asked of steps whose operators have no casts alone."""
+        """Whether both runs leave the same, so that nothing speaks against an operator. Asked of steps whose operators have no casts alone, and
+        that are not the first.
+        """
         if any(each.nodes for each in self._values.lost()) or next(self._other_data(), None) is not None:
             return False
         self._before = None
@@ -150,11 +177,8 @@ class StatisticsComparison:
     def _data(self, one: Node, other: Node) -> Suspect | None:
         """What speaks against what both read, if no operator made it or something else changed it since in both runs."""
         for slot in odd_inputs(one, other):
-            record = other.inputs[slot]
             if slot not in other.makers and slot not in one.makers:
-                kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
-                what = f"data differ, by their statistics; {shown_data(record)}, where it is read first"
-                return Suspect(kind, one, other, "input", slot, math.inf, what)
+                return _of_data(one, other, slot)
             if _is_overwritten(self.a, one, slot) and _is_overwritten(self.b, other, slot):
                 made_by = self.b.nodes[other.makers[slot][0]].op.op_name
                 what = f"data differ, by their statistics; {changed_since(made_by)}"
@@ -249,6 +273,13 @@ class StatisticsComparison:
         """An input that somebody else wrote over in B, and not in A."""
         slots = (slot for slot in other.makers if _is_overwritten(self.b, other, slot))
         return next((slot for slot in slots if one is None or not _is_overwritten(self.a, one, slot)), None)
+
+
+def _of_data(one: Node, other: Node, slot: int) -> Suspect:
+    record = other.inputs[slot]
+    kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
+    what = f"data differ, by their statistics; {shown_data(record)}, where it is read first"
+    return Suspect(kind, one, other, "input", slot, math.inf, what)
 
 
 def _is_overwritten(trace: Trace, node: Node, slot: int) -> bool:

@@ -6,12 +6,19 @@ import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import unshaped_difference
 from opdump.comparison.mending import Mending
 from opdump.comparison.nodes import Node
+from opdump.comparison.own_errors import in_roundings
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, has_elements
+from opdump.records import TensorRecord
+
+_AGREES: Final = 8.0
+"""What is so many units of rounding apart is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,34 @@ def _source(
     noticed = [suspect for suspect, nodes in suspects if index in nodes]
     for suspect in (*known, *noticed):
         return suspect
-    what = f"{node.op.op_type} is given what A has, and gives what A has nowhere"
     one = None if partner is None else a.nodes[partner]
+    given = _given(a, one, node)
+    what = f"{node.op.op_type} {given}gives what A has nowhere"
     return Suspect("extra" if one is None else "operator", one, node, "output", 0, math.inf, what)
+
+
+def _given(a: Trace, one: Node | None, node: Node) -> str:
+    """What is said of what an operator of B is given, by what was recorded."""
+    if one is None:
+        return "is given what A has, and " if all(_is_in(a, each) for each in node.inputs.values()) else ""
+    apart = max((_roundings(record, one.inputs.get(slot)) for slot, record in node.inputs.items()), default=0.0)
+    if apart <= _AGREES:
+        return "is given what A has, and "
+    return f"is given what is {apart:,.0f} roundings apart from what A has, and " if math.isfinite(apart) else ""
+
+
+def _is_in(trace: Trace, record: TensorRecord) -> bool:
+    """Whether a run has a tensor, whoever made or read it."""
+    return any(
+        _roundings(record, each) <= _AGREES
+        for node in trace.nodes
+        for each in (*node.outputs.values(), *node.inputs.values())
+        if math.prod(each.shape) == math.prod(record.shape)
+    )
+
+
+def _roundings(record: TensorRecord, other: TensorRecord | None) -> float:
+    if other is None or not (has_elements(record) and has_elements(other)):
+        return 0.0 if record.skip else math.inf
+    found = unshaped_difference(record.numpy(), other.numpy())
+    return in_roundings(found, record) if found else 0.0

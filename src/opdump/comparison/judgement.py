@@ -24,6 +24,7 @@ from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.not_finite import leave_as_finite, not_finite
 from opdump.comparison.opaque_kernels import opaque_suspects
 from opdump.comparison.pairs import Outputs, outputs_of
+from opdump.comparison.ranking import proven_first
 from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repeats
 from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
@@ -224,23 +225,30 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
     apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
-    found.suspects = _merged([*drawn, *opaque], [*apart, *graphs.suspects])
+    found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
     _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs)
     if not found.suspects:
         found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
     if not found.suspects:
-        found.suspects = unexplained(
-            comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread, graphs
-        )
+        left = unexplained(comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread, graphs)
+        found.suspects = (comparison.found.permuted or left) if left else []
     _add_graphs(found, graphs)
     _note_arguments(found, comparison.found.without_effect)
-    permuted = comparison.found.permuted
-    found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in permuted]
+    if not found.suspects:
+        names = (_permuted_name(each) for each in comparison.found.permuted)
+        found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in names]
     found.notes += [
         f"step {comparison.a.step}: {name} differs, and nothing that is different in the end depends on it"
         for name in dict.fromkeys(comparison.found.idle)
     ]
     found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
+
+
+def _permuted_name(suspect: Suspect) -> str:
+    """What the input of a suspect is called."""
+    assert suspect.b is not None
+    record = suspect.b.inputs[suspect.slot]
+    return record.source or record.argument or suspect.b.op.op_name
 
 
 def _note_arguments(found: Judgement, told: Sequence[str]) -> None:

@@ -46,6 +46,8 @@ _COARSE_GROWTH: Final = 8.0
 """The same for runs in narrow types, as a multiple of what one of their operators may be off."""
 _SHOWN: Final = 2
 """What a fault leaves shows in so many steps; what only later is far off has grown from rounding, as the runs of a training do."""
+_ROUNDINGS_OF_A_STEP: Final = 100.0
+"""Units of rounding that come together in the first step, which begins with the same in both runs."""
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
 
 
@@ -106,6 +108,15 @@ class StepValues:
             _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart),
             _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart),
         )
+
+    def results_apart(self, *, also_written: bool) -> list[Output]:
+        """Of B, what no operator reads, or also what lasts, and is further from what the same operator gives in A than rounding of the first
+        step gets; no noise. Nothing of later steps.
+        """
+        if self._left != ({}, {}):
+            return []
+        most = max(_ROUNDINGS_OF_A_STEP * epsilon_of("float32"), self._base if self._base > _BASE else 0.0)
+        return self.b.further_than(most, self.b.ends() if also_written else self.b.unread())
 
     def lost(self) -> tuple[Lost, Lost]:
         """What each run leaves at the end of the step that the other does not."""
@@ -419,6 +430,20 @@ class _Side:
     def leaves_other_bits(self) -> bool:
         """Whether anything that the step leaves is not the very same in the other run, by its statistics."""
         return any(self._near[self._rows.of_output[place]] for place in self.ends())
+
+    def further_than(self, most: float, places: Iterable[Output]) -> list[Output]:
+        """Which of these places is so far from what the same operator gives in the other run; no noise."""
+        found = []
+        for place in places:
+            partner = self._matched.get(place[0])
+            record = self.trace.nodes[place[0]].outputs[place[1]]
+            after = None if partner is None else self._other.nodes[partner].outputs.get(place[1])
+            if after is None or self._near[self._rows.of_output[place]] == 0 or self.state(place) == "noise":
+                continue
+            distance = apart(record, after) if has_statistics(record) and has_statistics(after) else None
+            if distance is not None and distance > most:
+                found.append(place)
+        return found
 
     def unread(self) -> list[Output]:
         """Losses."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
+from opdump.comparison.fills import LEAST_FILL
 from opdump.comparison.nodes import Node
 from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Suspect
@@ -51,6 +52,9 @@ def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherA
         one, other = a.nodes[here], b.nodes[index]
         if one.op.arguments == other.op.arguments or not (arguments := differing(one, other)):
             continue
+        arguments = {name: both for name, both in arguments.items() if not all(map(_fills, both))}
+        if not arguments:
+            continue  # the fill of a mask, which may be any large number
         if one.inputs.keys() == other.inputs.keys() and all(_is_same(one, other, slot) for slot in other.inputs):
             yield OtherArguments(one, other, arguments, _differing_output(one, other, read))
 
@@ -73,6 +77,12 @@ def _is_same(one: Node, other: Node, slot: int) -> bool:
     if before.shape != after.shape or not (has_statistics(before) and has_statistics(after)):
         return 0 in before.shape and before.shape == after.shape
     return same_statistics(before, after)
+
+
+def _fills(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return value.get("float") in ("inf", "-inf")  # as an index has what JSON cannot say
+    return isinstance(value, (int, float)) and abs(value) >= LEAST_FILL
 
 
 def _differing_output(one: Node, other: Node, read: Collection[tuple[int, int]]) -> int | None:

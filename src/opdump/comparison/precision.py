@@ -8,7 +8,7 @@ and what chooses a narrower type for a network chooses it for these.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from opdump.comparison.alignment import Alignment
@@ -16,6 +16,7 @@ from opdump.comparison.differences import epsilon_of
 from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
+from opdump.records import TensorRecord
 
 _MOST: Final = 0.5
 """Where at least this share of the operators of a kind runs in the narrower type, it is the choice of the whole."""
@@ -90,10 +91,10 @@ def accepted_rounding(a: Trace, b: Trace, alignment: Alignment) -> float:
         for slot, record in a.nodes[here].outputs.items()
         if slot in b.nodes[there].outputs and b.nodes[there].outputs[slot].dtype == record.dtype
     )
-    return max(epsilon_of("float32"), _chosen_rounding(a), _chosen_rounding(b), *both)
+    return max(epsilon_of("float32"), chosen_rounding(a), chosen_rounding(b), *both)
 
 
-def _chosen_rounding(trace: Trace) -> float:
+def chosen_rounding(trace: Trace) -> float:
     """The rounding of the narrowest type that most products of matrices of a run have, or, where it has none, most of what it gives."""
     products = [node for node in trace.nodes if _kind(node) == "product"]
     counts: dict[float, int] = {}
@@ -103,6 +104,11 @@ def _chosen_rounding(trace: Trace) -> float:
             counts[epsilon] = counts.get(epsilon, 0) + 1
     most = _MOST * sum(counts.values())
     return max((each for each, count in counts.items() if count >= most), default=0.0)
+
+
+def coarsest(records: Iterable[TensorRecord]) -> float:
+    """The rounding of the narrowest of the types; 0 where all are exact."""
+    return max((epsilon_of(record.dtype) for record in records), default=0.0)
 
 
 def _kind(node: Node) -> str:

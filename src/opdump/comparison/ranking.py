@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Sequence
 from typing import Final
 
+from opdump.comparison.arguments import differing
+from opdump.comparison.execution import same_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, has_elements
 
 OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
 """Kinds that were seen by looking, whatever the programs come to."""
@@ -93,6 +95,32 @@ def causes_first(
             suspect.name in settled,
             suspect.kind not in OF_THE_RUN and suspect.name not in of_leading,
         ),
+    )
+
+
+def proven_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects, first of all the earliest operator that was given the same bits in both runs and has other arguments or is another one, if it
+    ran before what stands first: nothing after it is a better cause.
+    """
+    proven = [each for each in suspects if each.kind in ("argument", "operator") and _is_proven(each)]
+    if not proven:
+        return list(suspects)
+    earliest = min(proven, key=_order)
+    first = suspects[0]
+    if first is earliest or first.kind in OF_THE_RUN or _order(first) <= _order(earliest):
+        return list(suspects)
+    return [earliest, *(each for each in suspects if each is not earliest)]
+
+
+def _is_proven(suspect: Suspect) -> bool:
+    one, other = suspect.a, suspect.b
+    if one is None or other is None or not other.inputs:
+        return False
+    differs = one.bare_type != other.bare_type or bool(differing(one, other))
+    return (
+        differs
+        and all(has_elements(record) for record in other.inputs.values() if not record.skip)
+        and same_inputs(one, other)
     )
 
 

@@ -40,9 +40,8 @@ def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
         fill, mine, its = before[end], before[other], after[other]
         if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
             continue
-        if mine == its:
-            return 0.0
-        return abs(mine - its) / abs(mine) if mine and math.isfinite(its) else math.inf
+        if math.isfinite(fill) and math.isfinite(mine) and math.isfinite(its):
+            return 0.0 if mine == its else abs(mine - its) / abs(mine) if mine else math.inf
     worst: float | None = None
     scale: float | None = None
     for place, (a, b) in enumerate(zip(before, after, strict=True)):

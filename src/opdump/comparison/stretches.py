@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,11 +16,12 @@ from opdump.comparison.differences import difference, epsilon_of, same_bits
 from opdump.comparison.execution import replay
 from opdump.comparison.memory import Memory, widened
 from opdump.comparison.nodes import Node
+from opdump.comparison.precision import coarsest
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.tensor_layouts import find_layout
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 from opdump.comparison.value_matching import Pair, Place, same_kind
-from opdump.comparison.value_run import Failure, epsilon_of_pair, in_roundings, run_on_values, value_in_a
+from opdump.comparison.value_run import Failure, between, epsilon_of_pair, in_roundings, run_on_values, value_in_a
 from opdump.records import IO, TensorRecord
 
 Array = NDArray[Any]
@@ -40,18 +41,6 @@ _SCALED: Final = 1e-5
 """Channels that are this near to being scaled are."""
 _CHOOSES: Final = frozenset({"MaxPool", "MaxPool3D", "AdaptiveMaxPool2D", "ClipByValue", "NanToNum"})
 """Concepts that give elements as they are, and may be an error's place all the same."""
-
-
-def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
-    """The nodes that lead to this one, back to the outputs that both runs have, in order."""
-    found: set[int] = set()
-    waiting = [last]
-    while waiting:
-        index = waiting.pop()
-        if index not in found:
-            found.add(index)
-            waiting += [maker[0] for maker in trace.nodes[index].makers.values() if maker not in ends]
-    return [trace.nodes[index] for index in sorted(found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +262,8 @@ class _Stretch:
         theirs = value_in_a(self.b, self.pair)
         if theirs is None:
             return None
-        epsilon = epsilon_of_pair(self.a, self.b, self.pair)
+        own = coarsest(record for node in self.nodes for record in node.outputs.values())
+        epsilon = max(epsilon_of_pair(self.a, self.b, self.pair), own)
         for change in itertools.islice(changes, _MOST_CHANGES):
             exact, rounded = self._run(change, "float64"), self._run(change, "float32")
             if exact is None or rounded is None or exact.size != theirs.size:

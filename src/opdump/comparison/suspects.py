@@ -66,8 +66,8 @@ class Sweep:
     suspects: list[Suspect] = field(default_factory=list)
     latent: list[Suspect] = field(default_factory=list)
     """Differences of the programs that made no difference where they stand."""
-    permuted: list[str] = field(default_factory=list)
-    """Inputs of the program that hold the same elements in another order."""
+    permuted: list[Suspect] = field(default_factory=list)
+    """Inputs of the program that hold the same elements in another order: they speak against nothing where the results are the same."""
     without_effect: list[str] = field(default_factory=list)
     """Operators of B with other arguments than in A that give the same for the same."""
     idle: list[str] = field(default_factory=list)

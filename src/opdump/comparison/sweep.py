@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -298,13 +299,15 @@ class Comparison:
             return
         if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
             return  # told by `_memory`
-        if is_permutation(expected, own):
-            self.found.permuted.append(record.source or record.argument or other.op.op_name)
-            return
         tensor = leaf_name(record) or (record.memory and record.memory.storage)
         if tensor and tensor in self._told:
             return  # where it is read first
         suspect = data_suspect(one, other, slot, (expected, own), found)
+        if is_permutation(expected, own):
+            self.found.permuted.append(
+                replace(suspect, evidence=f"{suspect.evidence}; it holds the same elements in another order")
+            )
+            return
         if suspect.kind == "data" and not shows(self.a, self.b, self.alignment, other):
             self.found.idle.append(shown_data(record))
             return

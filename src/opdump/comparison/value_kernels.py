@@ -11,10 +11,10 @@ from opdump.comparison.differences import epsilon_of
 from opdump.comparison.execution import recorded, recorded_inputs, replay
 from opdump.comparison.nodes import Node
 from opdump.comparison.own_errors import allowed_error, error_of
-from opdump.comparison.stretches import between
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import Pair, Place
+from opdump.comparison.value_run import between
 from opdump.op_types.unspecified import unspecified_outputs
 
 _A_GOOD_PART: Final = 0.1

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from opdump.comparison.differences import difference, epsilon_of
 from opdump.comparison.execution import Execution, recorded, replay
 from opdump.comparison.nodes import Node
+from opdump.comparison.precision import chosen_rounding, coarsest
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import Pair, Place
 
@@ -107,7 +108,7 @@ def run_on_values(
             if theirs is None or done is None or again is None or slot not in done.outputs or slot not in again.outputs:
                 failure = _by_bounds(a, b, pair, inherited.get(node.index, 0.0))
             else:
-                failure = _by_replay(a, b, pair, done.outputs[slot], again.outputs[slot], theirs)
+                failure = _by_replay(a, b, pairs, pair, done.outputs[slot], again.outputs[slot], theirs)
                 if failure is not None and _is_next_level(node, b.nodes[pair.b[0]], done.outputs[slot], theirs):
                     failure = None
             if failure is not None:
@@ -141,8 +142,38 @@ def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
     return max(epsilon_of(ours.dtype), epsilon_of(theirs.dtype))
 
 
-def _by_replay(a: Trace, b: Trace, pair: Pair, expected: Array, rounded: Array, theirs: Array) -> Failure | None:
-    times, off = in_roundings(expected, rounded, theirs, epsilon_of_pair(a, b, pair))
+def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
+    """The nodes that lead to this one, back to the outputs that both runs have, in order."""
+    found: set[int] = set()
+    waiting = [last]
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting += [maker[0] for maker in trace.nodes[index].makers.values() if maker not in ends]
+    return [trace.nodes[index] for index in sorted(found)]
+
+
+def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair) -> float:
+    """The rounding of the narrowest type on the way to a pair from those before it: of A, which is what should be given, of B's values, and of
+    what B's own choice of a type is.
+    """
+    of_a = coarsest(record for node in between(a, pair.a[0], pairs) for record in node.outputs.values())
+    of_b = coarsest(
+        record
+        for node in between(b, pair.b[0], {each.b for each in pairs.values()})
+        for record in node.outputs.values()
+    )
+    return max(epsilon_of_pair(a, b, pair), of_a, min(of_b, max(chosen_rounding(b), epsilon_of("float32"))))
+
+
+def _by_replay(
+    a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair, expected: Array, rounded: Array, theirs: Array
+) -> Failure | None:
+    epsilon = epsilon_of_pair(a, b, pair)
+    times, off = in_roundings(expected, rounded, theirs, epsilon)
+    if times > ROUNDINGS:
+        times, off = in_roundings(expected, rounded, theirs, epsilon_of_stretch(a, b, pairs, pair))
     return Failure(pair, times, off) if times > ROUNDINGS else None
 
 

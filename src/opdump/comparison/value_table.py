@@ -11,9 +11,9 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.match_file import Match, StepMatches, names_of
 from opdump.comparison.nodes import Node
 from opdump.comparison.pairs import Outputs
-from opdump.comparison.stretches import between
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import Pair, Place
+from opdump.comparison.value_run import between
 
 
 @dataclass(frozen=True)
