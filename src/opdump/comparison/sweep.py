@@ -273,9 +273,11 @@ class Comparison:
         is_leaf = (one.index, slot) in self.reference.leaf_reads
         if not is_leaf or expected is None or own is None or own.shape != expected.shape:
             unwritten = self.reference.unwritten.get((one.index, slot))
-            is_part = unwritten is not None and expected is not None and own is not None and own.shape == expected.shape
-            value = self.run.look_up(other, slot, expected if is_part else self._as_of_a(other, slot, own))
-            if is_part and value is not None and np.array_equal(unwritten, self.run.unwritten.get((other.index, slot))):
+            if unwritten is None or expected is None or own is None or own.shape != expected.shape:
+                return self.run.look_up(other, slot, self._as_of_a(other, slot, own))
+            value = self.run.look_up(other, slot, expected)
+            there = self.run.unwritten.get((other.index, slot))
+            if value is not None and there is not None and np.array_equal(unwritten, there):
                 self._leaf(one, other, slot, expected, np.where(unwritten, own, expected))
             return value
         before = len(self.run.leaf_reads)
