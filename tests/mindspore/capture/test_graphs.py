@@ -161,6 +161,22 @@ def test_operators_are_chosen_by_type_and_by_name(tmp_path: Path) -> None:
     assert "not selected" in text, "the others are counted"
 
 
+def test_files_that_have_only_the_last_component_have_a_number_for_each_operator(tmp_path: Path) -> None:
+    run(tmp_path, TRAINING, "--path", "dump", "--full", "--layout", "mindspore-2.3", "--steps", "0-1")
+    catalog = open_dump(tmp_path / "dump")
+    found = names(catalog, 0)
+    assert len({name.rpartition("/")[2] for name in found}) == len(found)
+    assert sorted(found) == sorted(names(catalog, 1))
+    graph = catalog.graph(0)
+    assert graph is not None
+    assert set(found) <= {node.op_name for node in graph.nodes}
+    assert set(found) == set(catalog.execution_order(0))
+    made = {f"{op.op_name}:{slot}" for op in catalog.ops(step=0) for slot in op.outputs}
+    read = {record.source for op in catalog.ops(step=0) for record in op.inputs.values() if ":" in record.source}
+    assert len(read) > 10
+    assert read <= made
+
+
 @pytest.mark.parametrize("kernels", [["Softmax"], ["Default/act-ReLU/ReLU-op9"]])
 def test_kernels_that_name_nothing_are_told_with_what_ran(tmp_path: Path, kernels: list[str]) -> None:
     text = run(tmp_path, TRAINING, "-c", config(tmp_path, dump_mode=1, kernels=kernels, iteration="0-1"))

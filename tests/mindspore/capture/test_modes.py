@@ -49,6 +49,16 @@ def names(recording: Recording) -> list[str]:
     return [op.op_name for op in recording.ops()]
 
 
+def test_files_that_have_only_the_last_component_have_a_number_for_each_operator() -> None:
+    with recorded(layout="mindspore-2.3") as recording:
+        for _ in range(2):
+            GRADIENT(X)
+    first, second = ([op.op_name.rpartition("/")[2] for op in recording.ops(step=step)] for step in (0, 1))
+    assert first == second
+    assert len(set(first)) == len(first) > 10
+    assert [name for name in first if name.startswith("MatMul")][:2] == ["MatMul-op0", "MatMul-op3"]
+
+
 def test_operators_are_named_by_the_cells_that_they_run_in() -> None:
     with recorded() as recording:
         GRADIENT(X)

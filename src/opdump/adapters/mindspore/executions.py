@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +22,13 @@ from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, Named
 from opdump.adapters.host import HostTensor
 from opdump.adapters.host.element_types import BY_DTYPE
 from opdump.errors import CorruptDumpError
+from opdump.graph import Graph
 from opdump.index.payload import FilePayload
 from opdump.layouts.mindspore_sync.files import MAPPING_NAME, FoundFile, Place, PlaceFiles, find_places, list_files
 from opdump.layouts.mindspore_sync.from_files import records_of_place
 from opdump.layouts.mindspore_sync.names import dtype_of_token
 from opdump.layouts.mindspore_sync.reader import RankTree
+from opdump.layouts.mindspore_sync.true_names import names_throughout, renamed
 from opdump.records import IO, Memory, OpRecord, TensorRecord
 from opdump.sink.npy import read_raw_npy
 from opdump.sink.writer_threads import WriterThreads
@@ -61,9 +63,14 @@ class Execution:
 
 
 class Executions:
-    """The executions below the directory of a rank of MindSpore's dump. `problems`: files that could not be read."""
+    """The executions below the directory of a rank of MindSpore's dump. `problems`: files that could not be read.
 
-    def __init__(self, root: Path, rank_id: int) -> None:
+    `is_unique`: files have only the last component of a name, which is to mean one operator of a graph.
+    """
+
+    def __init__(self, root: Path, rank_id: int, *, is_unique: bool = False) -> None:
+        self._is_unique = is_unique
+        self._names: dict[int, Mapping[str, str]] = {}
         self.problems: list[CorruptDumpError] = []
         self._root = root
         self._rank_id = rank_id
@@ -85,7 +92,12 @@ class Executions:
         return self.tree.graph_ids
 
     def graph_files(self, graph_id: int) -> dict[str, bytes]:
-        """What MindSpore wrote of a graph when it compiled it, by the paths below the rank's directory."""
+        """What MindSpore wrote of a graph when it compiled it, by the paths below the rank's directory; with the names that files have."""
+        graph, names = self.tree.graph(graph_id), self.names_in_files(graph_id)
+        if graph is not None and names:
+            return _graph_files(
+                replace(renamed(graph, names), by_mindspore=False), self.tree.execution_order(graph_id), names
+            )
         stems = (
             f"graphs/ms_output_trace_code_graph_{graph_id}.",
             f"execution_order/ms_execution_order_graph_{graph_id}.",
@@ -95,6 +107,15 @@ class Executions:
             for stem in stems
             for path in sorted(self._root.glob(f"{stem}*"))
         }
+
+    def names_in_files(self, graph_id: int) -> Mapping[str, str]:
+        """What the operators of a graph are called in files of the layout, by their names; empty where that is the same."""
+        if not self._is_unique:
+            return {}
+        if graph_id not in self._names:
+            graph = self.tree.graph(graph_id)
+            self._names[graph_id] = {} if graph is None else names_throughout(graph)
+        return self._names[graph_id]
 
     def history(self, graph_id: int) -> tuple[int, ...]:
         """The iterations that a graph has executed so far."""
@@ -171,14 +192,22 @@ def block_of(
     selected: Callable[[OpRecord], bool],
     excluded: Excluded,
     makers: Mapping[str, str] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Block:
-    """The operators that are selected, without the slots that are excluded. `makers` are those of arguments, by their names in the graph."""
+    """The operators that are selected, without the slots that are excluded. `makers` are those of arguments, by their names in the graph;
+    `names` those of operators in files, where they are others.
+    """
+
+    def source_in_files(source: str) -> str:
+        name, colon, slot = makers.get(source, source).rpartition(":")
+        return f"{names.get(name, name)}{colon}{slot}"
+
     return Block(
         [
             BlockOperator(
-                each.operator,
+                replace(each.operator, op_name=names.get(op.op_name, op.op_name)),
                 [
-                    slot._replace(source=makers.get(slot.source, slot.source))
+                    slot._replace(source=source_in_files(slot.source))
                     for slot in each.inputs
                     if slot.slot not in excluded(op, "input")
                 ],
@@ -188,6 +217,20 @@ def block_of(
             if selected(op)
         ]
     )
+
+
+def _graph_files(graph: Graph, order: Sequence[str], names: Mapping[str, str]) -> dict[str, bytes]:
+    from opdump.layouts.graph_files.mindspore import EXECUTION_ORDER_HEADER, encode_ir, encode_pb
+
+    stem = f"graphs/ms_output_trace_code_graph_{graph.graph_id}"
+    lines = [EXECUTION_ORDER_HEADER, *(names.get(name, name) for name in order)]
+    return {
+        f"{stem}.ir": encode_ir(graph, layout="mindspore-2.3"),
+        f"{stem}.pb": encode_pb(graph),
+        f"execution_order/ms_execution_order_graph_{graph.graph_id}.csv": "".join(
+            f"{line}\n" for line in lines
+        ).encode(),
+    }
 
 
 def _remove_empty(directory: str) -> None:

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from opdump.adapters.graph_runtime import OperatorSelection
+from opdump.adapters.mindspore.own_dump import chooses_by_name
 from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.plan import DumpPlan
@@ -21,9 +22,19 @@ _MARK = "dump"
 
 
 class GraphSelection:
-    """The selection of one graph. `marked_classes` are Cells whose classes `set_dump` marked."""
+    """The selection of one graph. `marked_classes` are Cells whose classes `set_dump` marked; `names_in_files` those of operators, where files
+    have others than the graph.
+    """
 
-    def __init__(self, plan: DumpPlan, names: TrueNames, order: Iterable[str], marked_classes: Iterable[str]) -> None:
+    def __init__(
+        self,
+        plan: DumpPlan,
+        names: TrueNames,
+        order: Iterable[str],
+        marked_classes: Iterable[str],
+        names_in_files: Mapping[str, str],
+    ) -> None:
+        self._in_files = names_in_files
         self._plan = plan
         self._names = names
         model_filter = ModelFilter.of(plan.models, (plan.net_name,))
@@ -44,11 +55,12 @@ class GraphSelection:
             return self._plan.saves_values and self._plan.selection != "marked"
         if self._plan.selection == "marked":
             return self._is_marked(op) and self._slots.selects(op.op_name, op.op_type)
-        if self._plan.selection == "kernels":
+        op_name = self._in_files.get(op.op_name, op.op_name)
+        if chooses_by_name(self._plan):
             # MindSpore took it by its own reading of the names; here it is noted which of them had something.
             self._slots.selects(op.op_name, op.op_type)
             return self._slots.names(op.op_name)
-        return self._slots.selects(op.op_name, op.op_type)
+        return self._slots.selects(op_name, op.op_type)
 
     def excluded(self, op: OpRecord, io: IO) -> frozenset[int]:
         return self._slots.excluded(op.op_name, op.op_type, io)

@@ -98,7 +98,8 @@ class GraphPieces:
             roots = rank_directories(OWN_DUMP.root)
         for root in roots:
             if root not in self._ranks:
-                executions = Executions(root, self._settings.rank_id)
+                is_unique = self._recorder.plan.layout == "mindspore-2.3"
+                executions = Executions(root, self._settings.rank_id, is_unique=is_unique)
                 self._ranks[root] = (executions, GraphFiles(self._recorder, executions))
             executions, files = self._ranks[root]
             if self._recorder.is_over:
@@ -150,8 +151,9 @@ class GraphPieces:
         selection = self._selection(executions, place.graph_id)
         makers = {name: origin.source for name, origin in self._pynative.given.items()}
         key = (id(program), tuple(sorted(makers.items())))
+        in_files = executions.names_in_files(place.graph_id)
         if key not in self._blocks:
-            self._blocks[key] = (program, block_of(program, selection.selects, selection.excluded, makers))
+            self._blocks[key] = (program, block_of(program, selection.selects, selection.excluded, makers, in_files))
         block = self._blocks[key][1]
         execution.place_arguments({name: origin.memory for name, origin in self._pynative.given.items()})
         run.emit_block(block, execution.tensors.__getitem__, lambda: execution.tensors)
@@ -193,7 +195,11 @@ class GraphPieces:
                 target.__name__ for target, _ in self._settings.marks.enabled_targets() if isinstance(target, type)
             }
             selection = self._selections[graph_id] = GraphSelection(
-                self._recorder.plan, tree.true_names(graph_id), tree.execution_order(graph_id), marked
+                self._recorder.plan,
+                tree.true_names(graph_id),
+                tree.execution_order(graph_id),
+                marked,
+                executions.names_in_files(graph_id),
             )
         return selection
 

@@ -109,8 +109,8 @@ _COMMON: Final = "common_dump_settings"
 
 
 def chooses_by_name(plan: DumpPlan) -> bool:
-    """Whether MindSpore chooses operators itself, by `kernels`."""
-    return plan.selection == "kernels" and plan.mode.files_selected
+    """Whether MindSpore chooses operators itself, by `kernels`: where files have the names that it gives them."""
+    return plan.selection == "kernels" and plan.mode.files_selected and plan.layout != "mindspore-2.3"
 
 
 def config_of(plan: DumpPlan) -> dict[str, Any]:

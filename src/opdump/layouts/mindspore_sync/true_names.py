@@ -109,8 +109,16 @@ def numbered_as_run(graph: Graph, counts: Counter[str]) -> Graph:
         if stem:
             names[node.op_name] = f"{stem}-op{counts[stem]}"
             counts[stem] += 1
-    if all(name == other for name, other in names.items()):
-        return graph
+    return graph if all(name == other for name, other in names.items()) else renamed(graph, names)
+
+
+def names_throughout(graph: Graph) -> dict[str, str]:
+    """Names that differ in their last component, as files of 2.3 need them: one number for each operator, in the order of the graph."""
+    return {node.op_name: f"{_split(node.op_name)[0]}-op{number}" for number, node in enumerate(graph.nodes)}
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of its operators, also where they are the makers of inputs."""
     return replace(
         graph,
         nodes=tuple(

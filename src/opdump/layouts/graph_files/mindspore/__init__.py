@@ -1,6 +1,7 @@
 """Writes and reads the files that describe a graph in a MindSpore dump: `.ir`, `.pb` and the two execution orders."""
 
 from opdump.layouts.graph_files.mindspore.execution_order import (
+    EXECUTION_ORDER_HEADER,
     decode_execution_history,
     decode_execution_order,
     encode_execution_history,
@@ -10,6 +11,7 @@ from opdump.layouts.graph_files.mindspore.ir import decode_ir, encode_ir
 from opdump.layouts.graph_files.mindspore.pb import decode_pb, encode_pb
 
 __all__ = [
+    "EXECUTION_ORDER_HEADER",
     "decode_execution_history",
     "decode_execution_order",
     "decode_ir",
