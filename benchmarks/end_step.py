@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def print_numbers() -> None:
 
 
 def step_records(
-    step: int, stacks: list[tuple[Frame, ...]]
+    step: int, stacks: Sequence[tuple[Frame, ...]]
 ) -> tuple[int, list[OpRecord], list[TensorRecord], list[None]]:
     ops = [
         OpRecord(
