@@ -45,8 +45,21 @@ def differing(
 
 
 def told_of(arguments: Mapping[str, tuple[Any, Any]]) -> str:
-    """Arguments that differ, for people."""
-    return ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(arguments.items()))
+    """Arguments that differ, for people; of lists of texts, as of the equations of an operator, the part that differs."""
+    parts = {name: _differing_part(*values) for name, values in arguments.items()}
+    return ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(parts.items()))
+
+
+def _differing_part(one: Any, other: Any) -> tuple[Any, Any]:
+    if not all(
+        isinstance(each, (list, tuple)) and all(isinstance(text, str) for text in each) for each in (one, other)
+    ):
+        return one, other
+    shorter = min(len(one), len(other))
+    first = next((place for place in range(shorter) if one[place] != other[place]), shorter)
+    last = next((place for place in range(shorter - first) if one[-1 - place] != other[-1 - place]), shorter - first)
+    before, after = ("; ".join(each[first : len(each) - last]) or "nothing" for each in (one, other))
+    return before, after
 
 
 def _counted_up(node: Node, name: str, value: Any) -> Any:
