@@ -122,7 +122,9 @@ class _Unexplained:
                 alone_a.append(place)
         if self._trains:
             return pairs, [], []  # what is trained tells; programs keep states and gradients of their own
-        alone_b = list(left_b)
+        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
+        alone_a = [place for place in alone_a if not _is_given_to_writer(self.a, place)]
+        alone_b = [place for place in left_b if not _is_given_to_writer(self.b, place)]
         for place in list(alone_a):
             near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
             if near is not None and not self._far(place, near):
@@ -306,6 +308,10 @@ def _fixed(trace: Trace) -> set[int]:
         ):
             found.add(node.index)
     return found
+
+
+def _is_given_to_writer(trace: Trace, place: Place) -> bool:
+    return place[1] < 0 and _is_of_graph(trace.nodes[place[0]])
 
 
 def _is_of_graph(node: Node) -> bool:

@@ -226,3 +226,32 @@ def test_a_product_that_was_rewritten_is_marked_and_all_others_give_what_their_i
     for each in kept:
         one, other = (each.inputs[slot].numpy() for slot in (0, 1))
         assert (one * other).tobytes() == each.outputs[0].numpy().tobytes(), each.op.op_name
+
+
+def test_a_session_whose_optimizer_is_an_operator_is_compared_with_a_function_that_assigns(tmp_path: Path) -> None:
+    v1 = tf.compat.v1
+
+    def session():
+        with tf.Graph().as_default(), v1.Session() as running:
+            x = v1.placeholder(tf.float32, [None, 8])
+            weight = v1.get_variable("w", initializer=W, use_resource=True)
+            loss = tf.reduce_mean(tf.square(tf.tanh(x @ weight)))
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            running.run(v1.global_variables_initializer())
+            return [running.run([loss, train], {x: X})[0] for _ in range(2)]
+
+    def function(rate):
+        weight = tf.Variable(W)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(tf.tanh(x @ weight)))
+            weight.assign_sub(rate * tape.gradient(loss, weight))
+            return loss
+
+        return [step(tf.constant(X)) for _ in range(2)]
+
+    same = compared(tmp_path / "same", session, lambda: function(0.1))
+    assert same.verdict == "benign", same.headline
+    assert compared(tmp_path / "other", session, lambda: function(0.2)).verdict == "divergent"
