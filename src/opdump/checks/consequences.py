@@ -9,6 +9,7 @@ It needs the inputs of operators and their sources: in a dump without them, less
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -65,10 +66,11 @@ class Consequences:
         """Whether the infinities of an input are those of a mask."""
         if record.source in self._meant:
             return True
+        is_neutral = not stats.nan and stats.max is not None and abs(stats.max) == math.inf and stats.max == stats.min
         if not record.source:  # all that is known without sources: an operator of the step has made a mask
-            return stats.only_negative_inf and bool(self._meant)
+            return is_neutral or (stats.only_negative_inf and bool(self._meant))
         is_given = record.source.startswith("data-") or is_root_input(record.source)
-        return stats.only_negative_inf and is_given
+        return is_given and (is_neutral or stats.only_negative_inf)
 
     def infinities_follow(self, op: OpRecord, inputs: Sequence[Known], stats: TensorStats) -> bool:
         """Whether those of an output are a mask, or what a mask makes of other numbers."""

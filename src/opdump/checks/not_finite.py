@@ -78,6 +78,26 @@ def has_nan(statistics: Mapping[str, StatisticValue]) -> bool:
     return any(isinstance(value := statistics.get(name), float) and math.isnan(value) for name in ("max", "min"))
 
 
+def is_neutral(statistics: Mapping[str, StatisticValue], elements: int) -> bool:
+    """Whether all elements are the same infinity: what a maximum or a minimum begins with, or a number that fills a mask."""
+    counts = [statistics.get(name) for name in _NOT_FINITE]
+    if None not in counts:
+        return bool(elements) and elements in counts[1:]
+    most, least = statistics.get("max"), statistics.get("min")
+    return isinstance(most, float) and math.isinf(most) and most == least
+
+
+def has_only_negative_infinities(statistics: Mapping[str, StatisticValue]) -> bool:
+    """Whether there are infinities, all of them negative, and no NaN."""
+    if has_nan(statistics):
+        return False
+    positive, negative = statistics.get("positive inf count"), statistics.get("negative inf count")
+    most, least = statistics.get("max"), statistics.get("min")
+    if positive is None and most is None:
+        return False
+    return (bool(negative) or least == -math.inf) and not positive and most != math.inf
+
+
 def has_only_finite_arguments(arguments: Mapping[str, Any]) -> bool:
     """Whether no argument is or holds NaN or an infinity."""
     return all(_is_finite_argument(value) for value in arguments.values())

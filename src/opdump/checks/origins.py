@@ -5,10 +5,18 @@ Steps are followed in their order, since a parameter that one step poisoned is r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from opdump.checks.not_finite import has_nan, has_only_finite_arguments, not_finite, written
+from opdump.checks.not_finite import (
+    has_nan,
+    has_only_finite_arguments,
+    has_only_negative_infinities,
+    is_neutral,
+    not_finite,
+    written,
+)
 from opdump.checks.operator_classes import class_of, reads_variable, takes_out, writes_variable
 from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
@@ -44,6 +52,15 @@ class ObservedTensor(Protocol):
 def is_update(op_type: str) -> bool:
     """Whether operators of this type compute the value of a variable and write it."""
     return writes_variable(op_type) and class_of(op_type) == "computes"
+
+
+def is_given_mask(record: ObservedTensor) -> bool:
+    """Whether an input is a mask that the program gave, or the neutral element of a maximum or a minimum: these are meant."""
+    statistics = record.statistics
+    is_data = record.source.startswith("data-")
+    if not is_data and record.source:
+        return False
+    return is_neutral(statistics, math.prod(record.shape)) or (is_data and has_only_negative_infinities(statistics))
 
 
 class Origins:
@@ -129,11 +146,9 @@ class Origins:
         made = self._overflowed or self._made or self._other
         if made:
             return "made", made
-        if self._read and self._poisoned and self._earlier:
-            return "read", self._earlier
-        if self._meant:
-            return "meant", self._meant
-        return ("read", self._read) if self._read else ("", "")
+        if self._read:
+            return "read", self._earlier if self._poisoned and self._earlier else self._read
+        return ("meant", self._meant) if self._meant else ("", "")
 
     def end_step(self, step: int) -> None:
         """The step is over: what follows belongs to the next one."""
@@ -160,12 +175,17 @@ class Origins:
 
     def _note_source(self, op_name: str, read: Sequence[ObservedTensor], *, writes: bool) -> None:
         """An operator read what is bad: it was made by one that left no data, or is older than the step."""
-        if self._made or self._other or self._meant or self._read:
+        if self._made or self._other or self._read:
             return
         if writes and not any(record.source for record in read):
-            self._meant = op_name  # the program gave it to a variable
+            self._meant = self._meant or op_name  # the program gave it to a variable
             return
         for record in read:
+            if is_given_mask(record):
+                self._meant = self._meant or f"the program (read by {op_name})"
+                continue
+            if self._meant and not has_nan(record.statistics) and not record.source.startswith("Parameter."):
+                continue  # a mask, or what it makes of scores
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
                 origin = f"{record.source} (read by {op_name})" if record.source else op_name

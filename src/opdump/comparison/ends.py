@@ -19,7 +19,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.among import Elements
 from opdump.comparison.execution import Execution
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.trace import Trace, names_a_state
 
 Array = NDArray[Any]
@@ -268,7 +268,7 @@ def _outputs(run: Execution) -> Iterator[tuple[tuple[int, int], End]]:
 
 
 def _trains(trace: Trace) -> bool:
-    return any(node.op.phase != "forward" for node in trace.nodes)
+    return not all(map(may_leave_results, trace.nodes))
 
 
 def _size_of_change(before: Named, after: Named) -> float:

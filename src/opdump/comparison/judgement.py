@@ -30,6 +30,7 @@ from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
+from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
 from opdump.comparison.unexplained import agree, unexplained
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
@@ -119,10 +120,21 @@ def judge(
         assert both is not None
         trace_a, trace_b = both
         found.diverging = len(found.outputs)
-        if of_different_frameworks(trace_a, trace_b, frameworks):
+        counts = len(a.steps_of(rank)), len(b.steps_of(rank))
+        is_of_two_modes = of_two_modes(trace_a, trace_b)
+        if is_of_two_modes and counts[0] != counts[1]:
+            found.notes.append(OTHER_STEPS.format(max(counts), min(counts)))
+            found.is_judged = False
+            break
+        if is_of_two_modes or of_different_frameworks(trace_a, trace_b, frameworks):
             by_hand = [] if given is None else given.of_values(trace_a, trace_b)
             _add_across(found, trace_a, trace_b, compare_across(trace_a, trace_b, by_hand))
-        elif not whole and len(a.steps_of(rank)) != len(b.steps_of(rank)) and not have_same_phases(trace_a, trace_b):
+            note = "" if found.suspects or not is_of_two_modes else without_counterpart(trace_a, trace_b)
+            if note:
+                found.notes.append(note)
+                found.is_judged = False
+                break
+        elif not whole and counts[0] != counts[1] and not have_same_phases(trace_a, trace_b):
             found.notes.append(
                 f"step {here}: the runs are cut into steps at other places, and neither it nor those after it were judged; "
                 "--step N:M compares step N of A with step M of B"

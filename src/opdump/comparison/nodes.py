@@ -110,6 +110,15 @@ def are_of_two_modes(a: Node, b: Node) -> bool:
     return (a.op.graph_id == PYNATIVE) != (b.op.graph_id == PYNATIVE)
 
 
+def may_leave_results(node: Node) -> bool:
+    """Whether what the operator gives is a result of the step where no operator reads it.
+
+    Operators behind the forward pass write their results into memory that lasts; those of JAX, one by one, give the program new arrays.
+    """
+    is_of_jax = node.op.kernel.startswith(("lax::", "jnp::")) and not node.op.graph_id
+    return node.op.phase == "forward" or is_of_jax
+
+
 def scope_of(op: OpRecord) -> str:
     """The scope that an operator ran in: its name without the last component."""
     return op.op_name.rpartition("/")[0]

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from opdump.comparison.differences import epsilon_of
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.value_columns import Bools, Floats, Places
 from opdump.records import TensorRecord
 
@@ -103,7 +103,7 @@ class StepRows:
 
     @cached_property
     def unread(self) -> list[Slot]:
-        """First outputs of operators of the forward pass that no operator makes anything of: losses."""
+        """First outputs that no operator makes anything of, of operators that may leave results: losses."""
         nodes = self._nodes
         read = {
             maker
@@ -113,7 +113,7 @@ class StepRows:
         return [
             (node.index, 0)
             for node in nodes
-            if node.op.phase == "forward" and 0 in node.outputs and (node.index, 0) not in read
+            if may_leave_results(node) and 0 in node.outputs and (node.index, 0) not in read
         ]
 
     def shares_left(self, norms: Floats, told: Bools) -> Floats:

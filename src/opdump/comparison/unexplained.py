@@ -22,7 +22,7 @@ from opdump.comparison.compiled_graphs import JudgedGraphs
 from opdump.comparison.differences import epsilon_of, same_bits, unshaped_difference
 from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.precision import accepted_rounding
 from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
@@ -78,7 +78,7 @@ class _Unexplained:
         self.has_common = False
         """Whether any results belong together, once `found` was called."""
         self._found_again = False
-        self._trains = any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes))
+        self._trains = not all(may_leave_results(node) for node in (*a.nodes, *b.nodes))
 
     def found(self) -> list[Suspect]:
         pairs, alone_a, alone_b = self._pairs()
@@ -249,7 +249,7 @@ class Results:
 def results(trace: Trace) -> Results:
     """The results of a step."""
     read = {maker for node in trace.nodes for maker in node.makers.values()}
-    trains = any(node.op.phase != "forward" for node in trace.nodes)
+    trains = not all(map(may_leave_results, trace.nodes))
     fixed = _fixed(trace)
     told: set[Place] = set()
     found: set[Place] = set()
@@ -264,7 +264,7 @@ def results(trace: Trace) -> Results:
             told |= {(node.index, ~slot) for slot, record in node.inputs.items() if not record.skip}
         unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
         for slot, record in node.outputs.items():
-            is_left = (node.index, slot) not in read and (node.op.phase == "forward" or not trains)
+            is_left = (node.index, slot) not in read and (may_leave_results(node) or not trains)
             if (
                 is_left
                 and slot not in unspecified

@@ -192,7 +192,8 @@ def _found(
     """The verdict on the operator of that name, or, where none of the step has it, on the first that read what `name` says in words."""
     bad = [(op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
-    op, tensor = (given or bad)[0]
+    readers = [(op, tensor) for op, tensor in bad if name == op.op_name or name.endswith(f"(read by {op.op_name})")]
+    op, tensor = (given or readers or bad)[0]
     kind: VerdictKind = "nan" if has_nan(tensor.statistics) else "infinity"
     amount = _amount(tensor)
     if given and is_made:

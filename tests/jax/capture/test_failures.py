@@ -150,3 +150,27 @@ def test_a_defect_before_the_call_leaves_the_program_its_call(monkeypatch: pytes
     assert answers == [float(jax.jit(_sines)(X)), 5.0]
     assert recording.recorder.failure is None
     assert any("_sines" in text for text in recording.recorder.lost.in_words())
+
+
+def _maxima(values: Any) -> Any:
+    scores = jnp.where(jnp.arange(4) < 3, values, -jnp.inf)
+    return (
+        jax.nn.softmax(scores),
+        jax.scipy.special.logsumexp(values),
+        jnp.max(values, initial=-jnp.inf),
+        jnp.min(values),
+    )
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_neutral_elements_of_maxima_and_masks_are_no_infinities_and_a_real_one_is(*, is_compiled: bool) -> None:
+    function = jax.jit(_maxima) if is_compiled else _maxima
+    with recorded(saved_data="statistic", manual=True) as recording:
+        function(X)
+        function(X * 2)
+    assert recording.recorder.verdict.kind == "none"
+    with recorded(saved_data="statistic", manual=True) as recording:
+        function(X)
+        jnp.log1p(-X)
+    verdict = recording.recorder.verdict
+    assert (verdict.kind, verdict.op_name) == ("infinity", "Default/log1p-op0")

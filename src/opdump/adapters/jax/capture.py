@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 import jax
+from jax._src import source_info_util
 
 from opdump.adapters.graph_runtime import (
     Block,
@@ -30,6 +31,7 @@ from opdump.adapters.jax.frames import program_frames
 from opdump.adapters.jax.functions import (
     Function,
     Functions,
+    arguments_of_call,
     has_bodies,
     obstacle_of,
     single_operator,
@@ -37,7 +39,8 @@ from opdump.adapters.jax.functions import (
 from opdump.adapters.jax.host import Memory, borrowed, facts_of, host_tensor, memory_of, pointers_of
 from opdump.adapters.jax.host_calls import HostCalls
 from opdump.adapters.jax.interception import Real, Told
-from opdump.adapters.jax.names import arguments_of
+from opdump.adapters.jax.makers import Makers
+from opdump.adapters.jax.names import phase_of, stack_text
 from opdump.adapters.jax.schedule import Argument, Ref, Tap
 from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
@@ -69,6 +72,9 @@ class Capture:
         self._here = threading.local()
         self._eager_names: Counter[str] = Counter()
         self._eager_step = -1
+        self._follow_backward: set[str] = set()
+        """The operators of the step that ran one by one, and belong to the backward pass or follow from it."""
+        self._makers = Makers()
         self._is_closed = False
 
     @property
@@ -247,6 +253,7 @@ class Capture:
         told = {}
         if twin_run is not None and not function.is_told:
             told = {"deviation of the twin": self._tell_deviation(function, twin_run, results)}
+        self._makers.made(_call_name(function), results, run.step)
         facts = function.result_facts.of(results)
         first = given.columns.extend(pointers_of(results, facts))
         values = Values(Given(given, ()), partial(_result, results), facts, first)
@@ -345,7 +352,7 @@ class Capture:
         return Prepared(Block(operators), tuple(places))
 
     def _call_operator(self, function: Function, facts: Mapping[str, Any], stack: Sequence[Frame]) -> NamedOperator:
-        name = f"Default/{function.name}-jit"
+        name = _call_name(function)
         return NamedOperator(
             "jit",
             name,
@@ -378,14 +385,15 @@ class Capture:
         self._file()
         if given is None:
             return real()
+        sources = self._sources(arguments)
         try:
             answer = real()
         except Exception as error:
             with self._lock:
-                self._fail_single(function, given, error)
+                self._fail_single(function, given, error, sources)
             raise
         with self._lock:
-            self._emit_single(function, given, answer[0])
+            self._emit_single(function, given, answer[0], sources)
         return answer
 
     @beside_the_program
@@ -393,13 +401,23 @@ class Capture:
         facts = tuple(map(facts_of, arguments))
         return Arguments(arguments, facts, [aval.dtype for aval in function.closed.in_avals], function.donated)
 
-    @beside_the_program
-    def _fail_single(self, function: Function, given: Arguments, error: Exception) -> None:
-        self._run_of(function).fail(self._eager_operator(function), error, _live(given.tensors(), ()))
+    def _sources(self, arguments: Sequence[Any]) -> list[str]:
+        step = self._steps.step
+        return [self._makers.source_of(each, step) for each in arguments]
 
     @beside_the_program
-    def _emit_single(self, function: Function, given: Arguments, results: Sequence[Any]) -> None:
-        operator, run = self._eager_operator(function), self._run_of(function)
+    def _fail_single(self, function: Function, given: Arguments, error: Exception, sources: Sequence[str]) -> None:
+        run = self._run_of(function)
+        run.fail(self._eager_operator(function, sources), error, _with_sources(given.tensors(), sources))
+
+    @beside_the_program
+    def _emit_single(
+        self, function: Function, given: Arguments, results: Sequence[Any], sources: Sequence[str]
+    ) -> None:
+        operator, run = self._eager_operator(function, sources), self._run_of(function)
+        self._makers.made(operator.op_name, results, run.step)
+        if operator.phase in ("backward", "recomputation", "optimizer"):
+            self._follow_backward.add(operator.op_name)
         if operator.skip:
             run.skip(operator)
             return
@@ -407,26 +425,45 @@ class Capture:
         tensors = [host_tensor(borrowed(value), stays=False) for value in results]
         run.emit(
             operator,
-            _live(given.tensors(), ()) if selection.wants_inputs else (),
+            _with_sources(given.tensors(), sources) if selection.wants_inputs else (),
             _live(tensors, ()) if selection.wants_outputs else (),
         )
 
-    def _eager_operator(self, function: Function) -> NamedOperator:
+    def _eager_operator(self, function: Function, sources: Sequence[str]) -> NamedOperator:
         if self._eager_step != self._steps.step:
             self._eager_step = self._steps.step
             self._eager_names.clear()
-        equation = single_operator(function.closed)
+            self._follow_backward.clear()
+        if function.as_operator is None:
+            function.as_operator = single_operator(function.closed), arguments_of_call(function.closed)
+        equation, arguments = function.as_operator
+        follows = any(source.rpartition(":")[0] in self._follow_backward for source in sources)
         kind = function.name.strip("_") if equation is None else equation.primitive.name
         name = f"Default/{kind}-op{self._eager_names[kind]}"
         self._eager_names[kind] += 1
         return NamedOperator(
             kind,
             name,
-            arguments={} if equation is None else arguments_of(equation.params),
+            arguments=arguments,
             stack=program_frames(),
+            phase=phase_of(_running_stack(), follows_backward=follows),
             kernel=f"jnp::{kind}" if equation is None else f"lax::{kind}",
             skip="" if self._selection.selects(name, kind) else "not selected",
         )
+
+
+def _call_name(function: Function) -> str:
+    return f"Default/{function.name}-jit"
+
+
+def _running_stack() -> str:
+    """The name stack of what JAX is evaluating: transformations that it makes of operators that run one by one are in it."""
+    current = getattr(source_info_util, "current", None)
+    return "" if current is None else stack_text(current().name_stack)
+
+
+def _with_sources(tensors: Sequence[Any], sources: Sequence[str]) -> list[LiveTensor]:
+    return [live_tensor(slot, "", tensor, sources[slot]) for slot, tensor in enumerate(tensors)]
 
 
 def _result(results: Sequence[Any], place: int) -> Memory:

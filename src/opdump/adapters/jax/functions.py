@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from jax.extend.core import Literal
 
 from opdump.adapters.jax.arguments import KnownFacts
 from opdump.adapters.jax.blocks import Blocks, Prepared, Reads
@@ -13,10 +15,10 @@ from opdump.adapters.jax.flat import INLINED, equations_in, equations_of, inner_
 from opdump.adapters.jax.frames import file_of_function, is_of_jax
 from opdump.adapters.jax.host import Facts
 from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS, callbacks_of
-from opdump.adapters.jax.names import stack_text, value_name
+from opdump.adapters.jax.names import arguments_of, stack_text, value_name
 from opdump.adapters.jax.schedule import Level
 from opdump.adapters.jax.twin import Twin
-from opdump.adapters.jax.values import is_reference
+from opdump.adapters.jax.values import is_reference, number_of
 from opdump.records import Frame
 
 _SEEN_BY_NO_ONE: Final = frozenset(
@@ -61,6 +63,8 @@ class Function:
     result_facts: KnownFacts = field(default_factory=KnownFacts)
     reads: tuple[Sequence[Facts], Level, Reads] | None = None
     """What its operators read of its arguments, with the facts and the level that this holds for."""
+    as_operator: tuple[Any, Mapping[str, Any]] | None = None
+    """Of one that is an operator: its only equation, if it has one, and the arguments; one object, by which an index knows them again."""
     calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)
     """Its calls as operators, by the lines of the program that make them."""
     shown: dict[int, Level] = field(default_factory=dict)
@@ -206,6 +210,26 @@ def single_operator(closed: Any) -> Any:
         inner = inner_jaxpr(jaxpr.eqns[0])
         jaxpr = getattr(inner, "jaxpr", inner)
     return jaxpr.eqns[0] if len(jaxpr.eqns) == 1 else None
+
+
+def arguments_of_call(closed: Any) -> dict[str, Any]:
+    """What an operator of JAX does beside what it is given: the parameters and the literals of its equation, or of each where it has several."""
+    equation = single_operator(closed)
+    if equation is not None:
+        return arguments_of(equation.params) | _literals(equation)
+    texts = [_text_of(each) for _, each in equations_of(closed.jaxpr, "") if each.primitive.name not in INLINED]
+    return {"equations": texts} if texts else {}
+
+
+def _literals(equation: Any) -> dict[str, Any]:
+    return {f"x{slot}": number_of(each.val) for slot, each in enumerate(equation.invars) if isinstance(each, Literal)}
+
+
+def _text_of(equation: Any) -> str:
+    """An equation with all that makes it compute something else: `max 0.0`, `integer_pow y=3`."""
+    given = [str(value) for value in _literals(equation).values()]
+    named = [f"{name}={value}" for name, value in sorted(arguments_of(equation.params).items())]
+    return " ".join([equation.primitive.name, *given, *named])
 
 
 def has_bodies(closed: Any) -> bool:

@@ -148,9 +148,9 @@ def _varies_on(aval: Any) -> frozenset[str]:
 
 
 def number_of(value: Any) -> Any:
-    """A literal as a JSON value."""
+    """A literal as a JSON value; NaN and infinities as other arguments have them: `{"float": "-inf"}`."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "bif":
         return str(value)
     number = array.item()
-    return number if array.dtype.kind != "f" or math.isfinite(number) else str(number)
+    return number if array.dtype.kind != "f" or math.isfinite(number) else {"float": str(number)}

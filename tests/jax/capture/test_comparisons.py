@@ -1,0 +1,237 @@
+"""Runs of JAX programs compared: what differs is never called benign, and equal results are never accused, compiled or not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import opdump
+from opdump.comparison.result import Result
+from opdump.plan import DumpPlan
+
+Program = Callable[[], Any]
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(5, 4)).astype(np.float32)
+W = RNG.normal(size=(4, 4)).astype(np.float32)
+
+
+def dumped(path: Path, program: Program, saved_data: Any = "full") -> Any:
+    with opdump.capture(DumpPlan(path=path, saved_data=saved_data), steps="manual"):
+        return jax.tree.map(np.asarray, program())
+
+
+def compared(path: Path, a: Program, b: Program, saved_data: Any = "full") -> Result:
+    dumped(path / "a", a, saved_data)
+    dumped(path / "b", b, saved_data)
+    return opdump.compare(path / "a", path / "b")
+
+
+def normalised(values: Any, epsilon: float) -> Any:
+    mean = values.mean(-1, keepdims=True)
+    return (values - mean) / jnp.sqrt(((values - mean) ** 2).mean(-1, keepdims=True) + epsilon)
+
+
+def trained(*, epsilon: float = 1e-5, count: float = 12, bound: float = 1.0, rate: float = 0.1) -> Any:
+    def loss(weights: Any) -> Any:
+        return (jnp.tanh(normalised(jnp.asarray(X), epsilon) @ weights) ** 2).sum() / count
+
+    value, gradient = jax.value_and_grad(loss)(jnp.asarray(W))
+    gradient = gradient * jnp.minimum(1.0, bound / jnp.sqrt((gradient**2).sum()))
+    return value, jnp.asarray(W) - rate * gradient
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"epsilon": 1e-3}, "+ epsilon)"),
+        ({"count": 11}, "/ count"),
+        ({"bound": 0.05}, "bound /"),
+        ({"rate": 0.2}, "rate *"),
+    ],
+    ids=["epsilon", "count", "bound", "rate"],
+)
+def test_another_number_in_a_program_that_is_not_compiled_is_named(
+    changed: dict[str, float], text: str, saved_data: str, tmp_path: Path
+) -> None:
+    result = compared(tmp_path, trained, lambda: trained(**changed), saved_data)
+    assert result.verdict == "divergent"
+    first = result.introduced[0]
+    assert first.b is not None
+    assert text in first.b.stack[0].code
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+def test_the_same_program_twice_is_identical(saved_data: str, tmp_path: Path) -> None:
+    result = compared(tmp_path, trained, trained, saved_data)
+    assert result.verdict == "identical"
+    assert result.unmatched == 0
+
+
+def squares_of_positives(values: Any) -> Any:
+    return jnp.where(values > 0, values * values, 0.0).sum()
+
+
+def log_sums(values: Any) -> Any:
+    return jax.scipy.special.logsumexp(values @ values.T, axis=-1).sum()
+
+
+def softmaxes(values: Any) -> Any:
+    return (jax.nn.softmax(values @ W, -1) * jax.nn.gelu(values)).sum()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("function", [squares_of_positives, log_sums, softmaxes], ids=lambda each: each.__name__)
+def test_a_compiled_function_is_not_accused_against_the_same_run_by_itself(
+    function: Callable[[Any], Any], tmp_path: Path, *, turned: bool
+) -> None:
+    gradient = jax.grad(function)
+    programs: list[Program] = [lambda: gradient(X), lambda: jax.jit(gradient)(X)]
+    result = compared(tmp_path, *(programs[::-1] if turned else programs))
+    assert result.verdict in ("benign", "incomparable"), result.headline
+    if result.verdict == "incomparable":
+        assert "compiles" in "".join(result.notes)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_compiled_function_that_computes_something_else_is_never_benign(tmp_path: Path, *, turned: bool) -> None:
+    programs: list[Program] = [
+        lambda: normalised(jnp.asarray(X), 1e-5) @ W,
+        lambda: jax.jit(lambda values: normalised(values, 1e-2) @ W)(X),
+    ]
+    result = compared(tmp_path, *(programs[::-1] if turned else programs))
+    assert result.verdict in ("divergent", "incomparable")
+
+
+def test_a_compiled_run_of_other_steps_is_incomparable_and_says_why(tmp_path: Path) -> None:
+    def steps(function: Callable[[Any], Any]) -> None:
+        weights = jnp.asarray(W)
+        for _ in range(3):
+            weights = function(weights)
+        np.asarray(weights)
+
+    def update(weights: Any) -> Any:
+        return weights - 0.1 * jax.grad(lambda each: ((X @ each) ** 2).sum())(weights)
+
+    for name, function in (("a", update), ("b", jax.jit(update))):
+        with opdump.capture(DumpPlan(path=tmp_path / name, saved_data="full")):
+            steps(function)
+    result = opdump.compare(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == "incomparable"
+    assert "dump.step()" in "".join(result.notes)
+
+
+# Random programs.
+
+Operation = tuple[str, float]
+OPERATIONS = (
+    "add",
+    "mul",
+    "tanh",
+    "matmul",
+    "softmax",
+    "where",
+    "centred",
+    "clip",
+    "norm",
+    "turned",
+    "cumsum",
+    "maximum",
+)
+
+
+def run(data: Any, operations: Sequence[Operation]) -> Any:
+    values = jnp.asarray(data)
+    first = values
+    for name, number in operations:
+        if name == "add":
+            values = values + number
+        elif name == "mul":
+            values = values * (1 + number / 4)
+        elif name == "tanh":
+            values = jnp.tanh(values) * number
+        elif name == "matmul":
+            values = values @ W / (1 + number)
+        elif name == "softmax":
+            values = jax.nn.softmax(values * number, -1)
+        elif name == "where":
+            values = jnp.where(values > 0.1, values, values * number)
+        elif name == "centred":
+            values = values - values.mean(0, keepdims=True) * number
+        elif name == "clip":
+            values = jnp.clip(values, -number, number)
+        elif name == "norm":
+            values = normalised(values, number / 10)
+        elif name == "turned":
+            values = values.T + number * first
+        elif name == "cumsum":
+            values = jnp.cumsum(values, axis=int(number * 10) % 2)
+        else:
+            values = jnp.maximum(values, number - 1)
+    return values
+
+
+def edited(generator: random.Random, data: Any, operations: Sequence[Operation]) -> tuple[Any, list[Operation]]:
+    """Another number, another operator, one less, one more, or another element of the data."""
+    changed, place = list(operations), generator.randrange(len(operations))
+    kind = generator.choice(["number", "operator", "missing", "extra", "data"])
+    if kind == "number":
+        changed[place] = changed[place][0], changed[place][1] * generator.choice([1.01, 1.5, 0.5])
+    elif kind == "operator":
+        changed[place] = generator.choice(OPERATIONS), changed[place][1]
+    elif kind == "missing":
+        del changed[place]
+    elif kind == "extra":
+        changed.insert(place, (generator.choice(OPERATIONS), 0.3))
+    else:
+        data = data.copy()
+        data[generator.randrange(4), generator.randrange(4)] += generator.choice([1.0, 0.01])
+    return data, changed
+
+
+def far_apart(one: Any, other: Any, saved_data: str) -> bool:
+    """By more than 100 roundings: the elements, or what statistics tell of them."""
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    if one.shape != other.shape:
+        return True
+    size = np.sqrt(np.mean(one**2))
+    apart = np.sqrt(np.mean((one - other) ** 2))
+    if saved_data == "statistic":
+        told = [(each.max(), each.min(), each.mean(), np.sqrt(np.mean(each**2))) for each in (one, other)]
+        apart = np.abs(np.subtract(*told)).max()
+    return bool(apart > 100 * 2.0**-23 * size)
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+@pytest.mark.parametrize("mode", ["plain", "compiled", "compiled against plain"])
+def test_random_programs_with_random_edits_are_never_benign_where_their_results_differ(
+    mode: str, saved_data: str, tmp_path: Path
+) -> None:
+    generator, count = random.Random(f"{mode} {saved_data}"), 6
+    wrong = []
+    for number in range(count):
+        data = np.random.default_rng(number).normal(size=(4, 4)).astype(np.float32)
+        operations = [(generator.choice(OPERATIONS), generator.uniform(0.2, 0.9)) for _ in range(4)]
+        other_data, others = edited(generator, data, operations)
+        programs: list[Program] = []
+        for values, each, is_compiled in (
+            (data, operations, mode == "compiled"),
+            (other_data, others, mode != "plain"),
+        ):
+            function: Any = jax.jit(run, static_argnums=1) if is_compiled else run
+            programs.append(lambda function=function, values=values, each=tuple(each): function(values, each))
+        answers = [np.asarray(program()) for program in programs]
+        result = compared(tmp_path / str(number), *programs, saved_data)
+        differs = far_apart(*answers, saved_data)
+        if differs and result.verdict in ("benign", "identical"):
+            wrong.append((number, operations, others, result.headline))
+        if (other_data is data and others == operations) and result.verdict == "divergent":
+            wrong.append((number, operations, "the same", result.headline))
+    assert wrong == []
