@@ -20,6 +20,7 @@ from opdump.capturing.process_state import STATE
 from opdump.capturing.recording import Recording
 from opdump.capturing.triggers import triggers
 from opdump.interpreter.process_starts import Start, watch_starts
+from opdump.interpreter.tracebacks import printed_as_the_programs, strip
 from opdump.plan import DumpPlan
 from opdump.protobuf_messages import load_protobuf
 
@@ -30,12 +31,22 @@ _LOG = logging.getLogger("opdump")
 def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Iterator[Dump]:
     """The one capture of this process, while the block runs."""
     _follow_starts()
-    with ExitStack() as stack:
+    with ExitStack() as stack, _stripped_errors(), printed_as_the_programs():
         STATE.begin(stack)
         dump = _open(stack, adapter, plan, options, place)
         assert STATE.parts is not None, "it was opened"
         with suppress(DumpComplete), triggers(STATE.parts.recording.recorder):  # the program was asked to end here
             yield dump
+
+
+@contextmanager
+def _stripped_errors() -> Iterator[None]:
+    """An error that leaves the block is printed when the capture is over: opdump's frames are taken out of it now."""
+    try:
+        yield
+    except BaseException as error:
+        strip(error)
+        raise
 
 
 def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Dump:

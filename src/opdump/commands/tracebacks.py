@@ -10,27 +10,11 @@ reads as it does without opdump. An error that opdump itself made is left whole:
 
 from __future__ import annotations
 
-import contextlib
-import linecache
-import os
 import re
-from types import TracebackType
 from typing import Final
 
 from opdump.errors import OpdumpError
-from opdump.interpreter.tracebacks import PACKAGE, innermost, is_own, rebuilt
-
-# What stands between opdump's frames and below them: PyTorch's way from a dispatch mode to the kernel that it calls.
-_GLUE = (
-    os.path.join("torch", "_ops.py"),
-    os.path.join("torch", "_compile.py"),
-    os.path.join("torch", "utils", "_stats.py"),
-    os.path.join("torch", "utils", "_python_dispatch.py"),
-    # The end of a capture is a context manager's.
-    contextlib.__file__,
-)
-# A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
-_HANDS_ON = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
+from opdump.interpreter.tracebacks import PACKAGE, chained, hands_on, innermost, is_own, stripped
 
 # TensorFlow writes the traceback of a callback of Python into the message of the error that it raises: a frame, its line, and an empty line.
 _OWN_ENTRY: Final = re.compile(rf'^( *)File "{re.escape(PACKAGE)}[^"]*", line .*\n(?:\1 +.*\n)*\n?', re.MULTILINE)
@@ -41,41 +25,15 @@ def comes_from_opdump(error: BaseException) -> bool:
     if error.__traceback__ is None or isinstance(error, OpdumpError):
         return False
     raised = innermost(error.__traceback__)
-    return is_own(raised) and not _hands_on(raised)
+    return is_own(raised) and not hands_on(raised.tb_frame.f_code.co_filename, raised.tb_lineno)
 
 
 def without_opdump_frames(error: BaseException) -> BaseException:
     """Strip opdump's frames from an error and from every error it is chained to, in place."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        current = pending.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        current.__traceback__ = _strip(current.__traceback__)
-        _clean_message(current)
-        pending += [current.__cause__, current.__context__]
-        pending += getattr(current, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
+    for each in chained(error):
+        each.__traceback__ = stripped(each.__traceback__)
+        _clean_message(each)
     return error
-
-
-def _strip(traceback: TracebackType | None) -> TracebackType | None:
-    frames: list[TracebackType] = []
-    after_opdump = False
-    while traceback is not None:
-        if is_own(traceback):
-            after_opdump = True
-        elif not (after_opdump and traceback.tb_frame.f_code.co_filename.endswith(_GLUE)):
-            after_opdump = False
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    return rebuilt(frames)
-
-
-def _hands_on(traceback: TracebackType) -> bool:
-    code = traceback.tb_frame.f_code
-    return _HANDS_ON.search(linecache.getline(code.co_filename, traceback.tb_lineno)) is not None
 
 
 def _clean_message(error: BaseException) -> None:

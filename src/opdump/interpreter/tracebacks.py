@@ -1,14 +1,44 @@
-"""Tracebacks without the frames of opdump."""
+"""Tracebacks without the frames of opdump: those that a command prints, and those that the program prints itself.
+
+    with printed_as_the_programs():
+        traceback.print_exc(), traceback.print_stack(), logging.exception("..."), an error that ends a thread
+
+A frame that a function of PyTorch stands in between opdump and the operator is left out too. An error that opdump raised itself keeps all of its frames:
+there they are what matters.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import linecache
 import os
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Final
+import re
+import sys
+import threading
+import traceback as traceback_module
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """The directory of opdump's files."""
+
+_COMMANDS: Final = os.path.join(PACKAGE, "commands") + os.sep
+CALLED: Final = "<called under capture>"
+"""The name of a frame that stands for a line of the program: that line has a frame of its own."""
+# What stands between opdump's frames and below them: PyTorch's way from a dispatch mode to the kernel that it calls.
+_GLUE: Final = (
+    os.path.join("torch", "_ops.py"),
+    os.path.join("torch", "_compile.py"),
+    os.path.join("torch", "utils", "_stats.py"),
+    os.path.join("torch", "utils", "_python_dispatch.py"),
+    # The end of a capture is a context manager's.
+    contextlib.__file__,
+)
+# A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
+_HANDS_ON: Final = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
+_Entry = tuple[FrameType, Any]
+"""A frame, and where in it: what the walks of the module `traceback` give."""
 
 
 def is_own(traceback: TracebackType) -> bool:
@@ -42,3 +72,150 @@ def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
             frames.append(frame)
         frame = frame.tb_next
     return rebuilt(frames)
+
+
+def hands_on(file: str, line: int) -> bool:
+    """Whether a line of opdump calls for the program what the program called."""
+    return _HANDS_ON.search(linecache.getline(file, line)) is not None
+
+
+def strip(error: BaseException) -> None:
+    """Takes opdump's frames out of an error and out of every error that it is chained to, in place: also where someone holds the traceback."""
+    for each in chained(error):
+        if not _is_whole([*_walked(each.__traceback__)]):
+            each.__traceback__ = stripped(each.__traceback__)
+
+
+def chained(error: BaseException) -> Iterator[BaseException]:
+    """An error, those that it came from, and those of a group, each once."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        pending += [current.__cause__, current.__context__]
+        pending += getattr(current, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
+
+
+def stripped(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from its first frame of the program on; the frames of opdump behind that are taken out of it."""
+    head: TracebackType | None = traceback
+    left_out = traceback is not None and _is_left_out(traceback.tb_frame, False)
+    while head is not None and left_out:
+        head = head.tb_next
+        left_out = head is not None and _is_left_out(head.tb_frame, True)
+    before = head
+    while before is not None:
+        after, left_out = before.tb_next, False
+        while after is not None and (left_out := _is_left_out(after.tb_frame, left_out)):
+            after = after.tb_next
+        if after is not before.tb_next:
+            before.tb_next = after
+        before = after
+    return head
+
+
+@contextlib.contextmanager
+def printed_as_the_programs() -> Iterator[None]:
+    """While the block runs, what prints tracebacks leaves opdump's frames out: the module `traceback`, and errors that end a thread or are ignored."""
+    undo: list[Callable[[], None]] = []
+    try:
+        for name, walk in _WALKS.items():
+            if hasattr(traceback_module, name):  # that of Python 3.11 and later, and the older one
+                undo.append(_replaced(traceback_module, name, walk(getattr(traceback_module, name))))
+        for owner, name, default in (
+            (threading, "excepthook", threading.__excepthook__),
+            (sys, "unraisablehook", sys.__unraisablehook__),
+        ):
+            if getattr(owner, name) is default:  # else the program has one of its own
+                undo.append(_replaced(owner, name, _stripping(default)))
+        yield
+    finally:
+        while undo:
+            undo.pop()()
+
+
+def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], None]:
+    before = getattr(owner, name)
+    setattr(owner, name, function)
+
+    def restore() -> None:
+        if getattr(owner, name) is function:
+            setattr(owner, name, before)
+
+    return restore
+
+
+def _stripping(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def excepthook(args: Any) -> Any:
+        if isinstance(args.exc_value, BaseException):
+            strip(args.exc_value)
+        return hook(args)
+
+    return excepthook
+
+
+def _walks_outermost_first(
+    original: Callable[[TracebackType | None], Iterable[_Entry]],
+) -> Callable[..., Iterator[_Entry]]:
+    def walk_tb(tb: TracebackType | None) -> Iterator[_Entry]:
+        yield from programs_frames([*original(tb)])
+
+    return walk_tb
+
+
+def _walks_innermost_first(original: Callable[[FrameType | None], Iterable[_Entry]]) -> Callable[..., Iterator[_Entry]]:
+    def walk_stack(f: FrameType | None) -> Iterator[_Entry]:
+        if f is None:  # the frame that asked the module for its stack; the original counts frames, of which this is one
+            f = sys._getframe(1)
+            while f is not None and f.f_code.co_filename == traceback_module.__file__:
+                f = f.f_back
+        yield from programs_frames([*original(f)][::-1])[::-1]
+
+    return walk_stack
+
+
+_WALKS: Final[dict[str, Callable[[Any], Callable[..., Iterator[_Entry]]]]] = {
+    "walk_tb": _walks_outermost_first,
+    "_walk_tb_with_full_positions": _walks_outermost_first,
+    "walk_stack": _walks_innermost_first,
+}
+
+
+def programs_frames(entries: Sequence[_Entry]) -> Sequence[_Entry]:
+    """The entries that the program's own run would have, the outermost first; all, if opdump raised the error, or asks for its own stack."""
+    if _is_whole(entries):
+        return entries
+    commands = [place for place, (frame, _) in enumerate(entries) if frame.f_code.co_filename.startswith(_COMMANDS)]
+    found: list[_Entry] = []
+    after_opdump = False
+    for frame, where in entries[commands[-1] + 1 :] if commands else entries:
+        after_opdump = _is_left_out(frame, after_opdump)
+        if not after_opdump:
+            found.append((frame, where))
+    return found
+
+
+def _walked(traceback: TracebackType | None) -> Iterator[_Entry]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _is_whole(entries: Sequence[_Entry]) -> bool:
+    if not entries:
+        return True
+    frame, where = entries[-1]
+    file = frame.f_code.co_filename
+    line = where[0] if isinstance(where, tuple) else where
+    return file.startswith(PACKAGE) and not hands_on(file, line)
+
+
+def _is_left_out(frame: FrameType, after_opdump: bool) -> bool:
+    code = frame.f_code
+    if code.co_filename.startswith(PACKAGE) or code.co_name == CALLED:
+        return True
+    return after_opdump and code.co_filename.endswith(_GLUE)

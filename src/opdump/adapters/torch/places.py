@@ -14,7 +14,9 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-NAME = "<called under capture>"
+from opdump.interpreter.tracebacks import CALLED
+
+NAME = CALLED
 """What such a frame is called: it is no second call of the program's."""
 _OPDUMP = f"{Path(__file__).parents[2]}/"
 _CALL: CodeType = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
