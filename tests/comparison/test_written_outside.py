@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 Program = Callable[[float], object]
-SAVED = ("full", "statistic")
+Saved = Literal["full", "statistic"]
+SAVED: tuple[Saved, ...] = ("full", "statistic")
 
 
 def one_element(value: float) -> list[float]:
@@ -49,7 +51,9 @@ def by_dlpack(value: float) -> object:
 
 def by_the_address_of_the_storage(value: float) -> object:
     a = torch.empty(8)
-    (ctypes.c_float * 8).from_address(a.untyped_storage().data_ptr())[:] = one_element(value)
+    there = (ctypes.c_float * 8).from_address(a.untyped_storage().data_ptr())
+    for place, each in enumerate(one_element(value)):
+        there[place] = each
     return torch.ones(8) * a
 
 
@@ -102,7 +106,7 @@ def of_a_weight(value: float) -> object:
     return net(torch.ones(2, 8)).sum().item()
 
 
-def compared(program: Program, folder: Path, saved: str, value: float = 5.0, other: float = 6.0) -> Result:
+def compared(program: Program, folder: Path, saved: Saved, value: float = 5.0, other: float = 6.0) -> Result:
     for name, each in (("a", value), ("b", other)):
         with opdump.capture(path=str(folder / name), saved_data=saved):
             program(each)
@@ -126,7 +130,7 @@ def compared(program: Program, folder: Path, saved: str, value: float = 5.0, oth
     ],
     ids=lambda program: program.__name__,
 )
-def test_data_that_differ_are_named_where_they_are_read_first(program: Program, saved: str, tmp_path: Path) -> None:
+def test_data_that_differ_are_named_where_they_are_read_first(program: Program, saved: Saved, tmp_path: Path) -> None:
     found = compared(program, tmp_path, saved)
     assert found.verdict == "divergent"
     first = found.introduced[0]
@@ -141,7 +145,7 @@ def test_data_that_differ_are_named_where_they_are_read_first(program: Program, 
     assert same.verdict == "identical"
 
 
-_READERS = {of_a_maker_and_copied: "clone", of_a_weight: "mm"}
+_READERS: dict[Program, str] = {of_a_maker_and_copied: "clone", of_a_weight: "mm"}
 
 
 def test_a_part_that_no_operator_wrote_is_compared_like_the_rest(tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_a_part_that_no_operator_wrote_is_compared_like_the_rest(tmp_path: Path)
 
 
 @pytest.mark.parametrize("saved", SAVED)
-def test_what_a_mask_leaves_out_is_not_accused(saved: str, tmp_path: Path) -> None:
+def test_what_a_mask_leaves_out_is_not_accused(saved: Saved, tmp_path: Path) -> None:
     def masked(value: float) -> None:
         a = torch.empty(8)
         a.numpy()[:] = value

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import opdump
 from opdump.catalog.catalog import Execution
+from opdump.commands import main
+
+Saved = Literal["full", "statistic"]
+SAVED: tuple[Saved, ...] = ("full", "statistic")
 
 
 def inputs_of(folder: Path, op_type: str) -> list[Execution]:
     return [each for each in opdump.open(folder).executions(include_skipped=True) if each.op.op_type == op_type]
 
 
-@pytest.mark.parametrize("saved", ["full", "statistic"])
-def test_memory_that_no_operator_wrote_is_recorded_where_it_is_read(saved: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", SAVED)
+def test_memory_that_no_operator_wrote_is_recorded_where_it_is_read(saved: Saved, tmp_path: Path) -> None:
     with opdump.capture(path=str(tmp_path), saved_data=saved) as dump:
         a = torch.empty(4)
         a.numpy()[:] = [1, 2, 3, 4]
@@ -68,10 +75,10 @@ def test_memory_that_an_operator_does_not_read_is_not_looked_at(
 
 
 @pytest.mark.parametrize("follow", ["0", "strict"])
-@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("saved", SAVED)
 @pytest.mark.parametrize("make", [torch.empty, torch.zeros], ids=["empty", "zeros"])
 def test_what_is_written_between_operators_is_read_anew_in_each_step(
-    make: Callable[..., torch.Tensor], saved: str, follow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., torch.Tensor], saved: Saved, follow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPDUMP_FOLLOW", follow)
     kept = make(4)
@@ -101,3 +108,40 @@ def test_an_operator_that_read_what_numpy_wrote_agrees_when_it_runs_again(tmp_pa
         a.numpy()[:] = [1, 2, 3, 4]
         torch.exp(a)
     assert opdump.replay(tmp_path, "Default/exp-op2").verdict == "agrees"
+
+
+@pytest.mark.parametrize("saved", SAVED)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (torch.empty, "in memory that no recorded operator wrote: data-0"),
+        (torch.zeros, "in memory that was changed since Default/zeros-op0 by something that is no operator"),
+    ],
+    ids=["empty", "zeros"],
+)
+def test_a_nan_that_numpy_wrote_was_born_in_no_operator(
+    make: Callable[..., torch.Tensor], words: str, saved: Saved, tmp_path: Path
+) -> None:
+    with opdump.capture(path=str(tmp_path), saved_data=saved) as dump:
+        a = make(4)
+        a.numpy()[:] = [1, 2, np.nan, 4]
+        a * torch.ones(4)
+    assert dump.report is not None
+    verdict = dump.report.verdict
+    assert (verdict.kind, verdict.op_type) == ("nan", "aten::mul.Tensor")
+    assert words in verdict.how
+
+
+@pytest.mark.parametrize("saved", SAVED)
+def test_show_says_what_wrote_an_input_and_what_did_not(saved: Saved, tmp_path: Path) -> None:
+    with opdump.capture(path=str(tmp_path), saved_data=saved):
+        a, b, c = torch.empty(4), torch.zeros(4), torch.ones(4)
+        a.numpy()[:] = b.numpy()[:] = [1, 2, 3, 4]
+        torch.addcmul(a, b, c)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path), "--op", "addcmul"]).output.splitlines()
+    makers = {line.split()[0]: line.split("  ")[-1].strip() for line in shown if line.strip().startswith("input.")}
+    assert "  input.0: data-0 was not written by any recorded operator" in shown
+    assert "  input.1: changed since Default/zeros-op1 by something that is no operator" in shown
+    assert [makers[f"input.{slot}"] for slot in range(3)] == [
+        *("data-0", "changed since Default/zeros-op1:0", "Default/ones-op2:0")
+    ]

@@ -7,8 +7,9 @@ maker left, and no operator in between wrote it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from opdump.comparison.differences import equal_elements
 from opdump.comparison.lifetimes import lifetimes
-from opdump.comparison.memory import Memory, Named, in_storage_order
+from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
 from opdump.comparison.nodes import Node
+from opdump.comparison.statistics_apart import same_statistics
 from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.comparison.value_index import has_statistics
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -171,6 +174,25 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
             found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
     found.left |= _digests(memory.contents())
     return found
+
+
+def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
+    """Whether an input is not what its maker left there, though the framework counted no write since; by their elements, or by their statistics
+    where it is all of the output. False where that cannot be told.
+    """
+    before, after = made.memory, read.memory
+    if before is None or after is None or made.dtype != read.dtype:
+        return False
+    if (before.storage, before.version) != (after.storage, after.version):
+        return False
+    if has_elements(made) and has_elements(read):
+        flat = in_storage_order(made.numpy(), made)
+        if flat is None or after.offset < before.offset or extent_of(read) > before.offset + len(flat):
+            return False
+        held = view_of(flat, replace(read, memory=replace(after, offset=after.offset - before.offset)))
+        return not equal_elements(held, read.numpy()).all()
+    is_all = before == after and math.prod(made.shape) == math.prod(read.shape)
+    return is_all and has_statistics(made) and has_statistics(read) and not same_statistics(made, read)
 
 
 def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Digest, frozenset[int]]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from opdump import amounts
 from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
+from opdump.checks.consequences import is_root_input
 from opdump.degradation import told
-from opdump.graph import graph_word
+from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, graph_word
 from opdump.records import TensorRecord, shown_shape
 from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
@@ -128,13 +129,15 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
     _print_more(printer, executions, limit)
 
 
-def print_details(printer: Printer, executions: Sequence[Execution], damaged: list[str], *, limit: int) -> None:
+def print_details(
+    printer: Printer, catalog: Catalog, executions: Sequence[Execution], damaged: list[str], *, limit: int
+) -> None:
     """Everything about each operator: where it comes from, what it read and wrote, and in which files that is.
 
     Files that cannot be read are added to `damaged`.
     """
     for execution in executions[:limit] if limit else executions:
-        _print_execution(printer, execution, damaged)
+        _print_execution(printer, catalog, execution, damaged)
         printer.text()
     _print_more(printer, executions, limit)
 
@@ -198,7 +201,7 @@ def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str]
     ]
 
 
-def _print_execution(printer: Printer, execution: Execution, damaged: list[str]) -> None:
+def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, damaged: list[str]) -> None:
     op = execution.op
     printer.text(op.op_name, style="bold")
     place = f"rank {op.rank_id}, graph {graph_word(op.graph_id)}, step {op.step}, {op.phase}"
@@ -226,7 +229,15 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
         Column("made by", gives_way=True),
         Column("left out", spare=1),
     )
-    printer.table(columns, [_tensor_row(record, damaged, added) for record in execution.tensors], indent="  ")
+    made_by = [_made_by(catalog, record) for record in execution.tensors]
+    rows = [
+        _tensor_row(record, source, damaged, added)
+        for record, (source, _) in zip(execution.tensors, made_by, strict=True)
+    ]
+    printer.table(columns, rows, indent="  ")
+    for record, (_, remark) in zip(execution.tensors, made_by, strict=True):
+        if remark:
+            printer.text(f"  {record.io}.{record.slot}: {remark}")
     files = (file_of(record) for record in execution.tensors)
     for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
         printer.text(f"  {file}")
@@ -235,7 +246,28 @@ def _print_execution(printer: Printer, execution: Execution, damaged: list[str])
             printer.text(f"  {_sample(record)}")
 
 
-def _tensor_row(record: TensorRecord, damaged: list[str], added: Sequence[str]) -> list[str]:
+def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
+    """What made an input, as the table has it, and what has to be said of that: numpy or a library may have written the memory instead."""
+    source = record.source
+    if source.startswith(CONSTANT_PREFIX):
+        return source, f"{source} was not written by any recorded operator"
+    name, _, slot = source.rpartition(":")
+    if not slot.isdigit():
+        is_input = is_root_input(source)
+        plain = source.removeprefix(PARAMETER_PREFIX) if is_input else source
+        return plain, f"{plain} is an input of the network" if is_input else ""
+    if record.memory is not None and not record.skip:
+        from opdump.comparison.integrity import was_changed
+
+        op = record.op
+        makers = catalog.ops(name, step=op.step, rank=op.rank_id)
+        made = [each for each in makers if each.op.op_name == name and each.op.order < op.order]
+        if made and int(slot) in made[-1].outputs and was_changed(made[-1].outputs[int(slot)], record):
+            return f"changed since {source}", f"changed since {name} by something that is no operator"
+    return source, ""
+
+
+def _tensor_row(record: TensorRecord, source: str, damaged: list[str], added: Sequence[str]) -> list[str]:
     return [
         f"{record.io}.{record.slot}",
         record.argument,
@@ -243,7 +275,7 @@ def _tensor_row(record: TensorRecord, damaged: list[str], added: Sequence[str]) 
         _shape(record),
         _format(record),
         *shown_statistics(statistics_of(record, damaged), added),
-        record.source,
+        source,
         record.skip,
     ]
 

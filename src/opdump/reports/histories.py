@@ -37,7 +37,9 @@ def _lines(history: History) -> Iterator[str]:
     if history.born is not None:
         yield f"born    {_told(history.born)}"
     else:
-        yield f"given   step {history.first_step}  {printable(history.given) or 'by what left no data'}"
+        given = printable(history.given) or "by what left no data"
+        where = ", memory that no recorded operator wrote" if given.startswith("data-") else ""
+        yield f"given   step {history.first_step}  {given}{where}"
     if history.passed_on:
         last = f", up to step {history.last_step}" if history.last_step > history.first_step else ""
         yield f"passed on by {amounts.count(history.passed_on, 'operator')}, in {', '.join(history.phases)}{last}"

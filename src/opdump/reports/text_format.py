@@ -36,7 +36,7 @@ class TextFormat:
             return
         executions = selected(catalog, part)
         if part.op is not None or part.source is not None:
-            print_details(printer, executions, report.damaged, limit=part.limit)
+            print_details(printer, catalog, executions, report.damaged, limit=part.limit)
         else:
             print_runs(printer, catalog)
             if report.run == "latest":

@@ -384,3 +384,17 @@ def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
     (told,) = recorder.lost.in_words()
     assert "Cos" in told
     assert "AssertionError: literal" in told
+
+
+def test_an_error_of_an_operator_that_is_computed_apart_has_the_name_of_the_program() -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def layer(x: Any) -> Any:
+        return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, tf.ones((3, 3)), name="product"), tf.ones(3)), name="result")
+
+    with recorded() as recording:
+        layer(tf.ones((2, 3)))
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            layer(tf.ones((2, 4)))
+    assert any("inside" in op.arguments for op in recording.ops(step=0)), "the product is a part of what ran"
+    assert "opdump" not in str(raised.value)
+    assert "product" in str(raised.value) or "result" in str(raised.value)

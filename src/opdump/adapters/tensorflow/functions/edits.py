@@ -30,6 +30,8 @@ class Edits:
     """Adds nodes to an executed graph."""
 
     def __init__(self, graph: PlacedGraph) -> None:
+        self.programs: dict[str, str] = {}
+        """Nodes that compute something apart -> the names of the program's, for errors."""
         self._graph = graph
         self._count = 0
         hosts = (node.device for node in graph.nodes.values() if node.device.endswith(_HOST))
@@ -52,7 +54,9 @@ class Edits:
     def apart(self, program: Any, inputs: list[Tensor], after: Iterable[str], device: str) -> str:
         """An operator of the program that is computed apart."""
         attributes = {name: value for name, value in program.attr.items() if not name.startswith("_")}
-        return self._add(program.op, inputs, attributes, after, device or self._host)
+        name = self._add(program.op, inputs, attributes, after, device or self._host)
+        self.programs[name] = program.name
+        return name
 
     def constant(self, node: Any, near: str) -> str:
         """The value of a constant, where the node `near` runs; anywhere if that is empty."""

@@ -292,8 +292,8 @@ def _renamed(
         with rewriting_off(context):
             return original(context, copy.name.encode(), [*inputs, tf.constant(0)], num_outputs)
     except tf.errors.OpError as error:
-        error._message = without_suffix(error.message)
-        error.args = tuple(without_suffix(each) if isinstance(each, str) else each for each in error.args)
+        error._message = copy.as_the_programs(error.message)
+        error.args = tuple(copy.as_the_programs(each) if isinstance(each, str) else each for each in error.args)
         raise
     finally:
         callbacks[:] = registered

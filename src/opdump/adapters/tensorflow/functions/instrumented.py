@@ -29,6 +29,7 @@ from opdump.adapters.tensorflow.graphs.library import Definition, hidden_callees
 from opdump.adapters.tensorflow.graphs.program import Program, function_program, shown_names
 
 _NUMBERS: Final = itertools.count()
+_ADDED: Final = re.compile(rf"\b{MINE}\w+?_\d+\b")
 _SUFFIX: Final = re.compile(r"_opdump_(\d+|look)")
 
 
@@ -53,6 +54,8 @@ class InstrumentedFunction:
         """Functions that its operators have run elsewhere: bodies of loops over data sets."""
         self.listed: set[tuple[int, bool]] = set()
         """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
+        self._programs: dict[str, str] = {}
+        """Nodes of copies that compute something apart -> the names of the program's."""
         self._probes: list[Callable[..., Any]] = []
         """Kept alive: the runtime knows them by a token alone."""
         self._context = context
@@ -78,6 +81,10 @@ class InstrumentedFunction:
                 f"{name} is not shown: what TensorFlow executes for it could not be looked up, or does not stay the same when it is looked at"
             )
             self.bodies.append(self._unseen(program, names))
+
+    def as_the_programs(self, text: str) -> str:
+        """A message of the runtime with the names of the program in place of those of copies and of what is computed apart."""
+        return _ADDED.sub(lambda found: self._programs.get(found[0], found[0]), without_suffix(text))
 
     def _make(
         self,
@@ -116,6 +123,7 @@ class InstrumentedFunction:
         copies = {call.node: self._copy_of_call(call, naming) for call in observed.kept_calls()}
         calls = {node: copy for node, copy in copies.items() if copy is not None}
         observed.build(naming, number, calls)
+        self._programs |= observed.programs
         self.bodies[number : number + len(program.bodies)] = observed.bodies()
         copy = definition_of(observed.graph, definition, f"{definition.signature.name}_opdump_{next(_NUMBERS)}")
         with_one_more = with_argument(copy, f"{copy.signature.name}_look" if is_inner else copy.signature.name)

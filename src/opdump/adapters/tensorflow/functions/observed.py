@@ -231,6 +231,11 @@ class Observed:
         for name, copy in calls.items():
             self._edits.run_instead(name, copy)
 
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """Added nodes that compute something apart -> the names of the program's."""
+        return self._edits.programs
+
     def bodies(self) -> Iterator[BodyOperators]:
         for body in self._program.bodies:
             yield BodyOperators.of(self._operators[body.number], self._counted[body.number])
