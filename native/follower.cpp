@@ -256,7 +256,8 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   now_.inputs.resize(found_.size());
   for (size_t i = 0; i < found_.size(); ++i) {
     Slot& slot = now_.inputs[i];
-    if (!observe(found_[i], false, known.function, is_self_ignored, &known.inputs[i], slot, views_[i])) return differs("inputs");
+    if (!observe(found_[i], false, known.function, is_self_ignored, &known.inputs[i], slot, views_[i]))
+      return differs("inputs");
     if (!slot.is_same(known.inputs[i])) return differs("inputs");
     if (slot.is_constant) note(found_[i].tensor, slot.source);
   }
@@ -424,7 +425,8 @@ bool Follower::follow_value(nb::handle name, nb::handle graph_id, nb::handle ten
     now_.outputs.resize(1);
     Slot& slot = now_.outputs[0];
     found_.assign(1, {0, 0, tensor.ptr()});
-    if (!observe(found_[0], false, nullptr, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0])) return false;
+    if (!observe(found_[0], false, nullptr, false, nullptr, slot, views_[0]) || !slot.is_same(known.outputs[0]))
+      return false;
     read(found_, views_, now_.outputs, true);
     note_step();
     if (generation != generation_) return false;
