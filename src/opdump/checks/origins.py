@@ -84,6 +84,8 @@ class Origins:
         self._other = ""
         self._read = ""
         self._overflowed = ""
+        self.unexplained: tuple[str, str] = ("", "")
+        """The first operator that read NaN or infinities from an operator that is not known to have made them, and what it read: the source."""
         self._updates: list[Update] = []
         self._poisons = False
 
@@ -194,3 +196,5 @@ class Origins:
             elif maker not in self._recorded or record.source in self._unjudged:
                 self._other = maker
                 return
+            elif not self.unexplained[0]:
+                self.unexplained = op_name, record.source

@@ -23,6 +23,7 @@ from opdump.statistics import SummaryStatistics
 from opdump.step_columns import BlockPattern, Singles, StepColumns, TensorFacts, columns_of
 from opdump.verdict import Verdict, VerdictKind
 
+_CHANGED: Final = "changed since"
 _FLOATING: Final = ("float", "bfloat", "complex")
 
 
@@ -81,7 +82,7 @@ class Lookout:
                     self._note_updates(columns)
                     self._origins.end_step(step)
                 return
-            if not writing and not self._observe_columns(columns, places):
+            if not writing and not self._observe_columns(columns, places) and not self._origins.unexplained[0]:
                 self._origins.end_step(step)
                 return
             not_finite_in = {id(tensors[place].op) for place in places}
@@ -94,6 +95,10 @@ class Lookout:
             for op in ops:
                 self._origins.observe(op, of_op.get(id(op), ()))
         kind, name = self._origins.origin()
+        if not kind and _gave_finite(self._origins.unexplained[1], tensors):
+            reader, source = self._origins.unexplained
+            maker = source.rpartition(":")[0]
+            kind, name = "read", f"{_CHANGED} {maker} by something that is no operator (read by {reader})"
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
@@ -182,6 +187,17 @@ class Lookout:
             self._found = _of_op(self._mode.verdict, step, op, "")
 
 
+def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
+    """Whether the operator that a source names gave finite numbers there, each time that it ran."""
+    name, _, slot = source.rpartition(":")
+    counts = [
+        not_finite(tensor.statistics)
+        for tensor in tensors
+        if tensor.io == "output" and str(tensor.slot) == slot and tensor.op.op_name == name and not tensor.skip
+    ]
+    return bool(counts) and not any(count is None or count for count in counts)
+
+
 def _writing(op_types: Iterable[str]) -> set[str]:
     return {op_type for op_type in op_types if writes_variable(op_type)}
 
@@ -201,9 +217,12 @@ def _found(
     maker = next((op for op in ops if op.op_name == name), None)
     if maker is not None and is_made:
         return _of_op(kind, step, maker, f"not recorded there; {amount} of {op.op_name}, which read it")
-    return _of_op(
-        kind, step, op, f"{amount}; made by {name}" if is_made else f"{amount}, which was there before: {name}"
-    )
+    if is_made:
+        return _of_op(kind, step, op, f"{amount}; made by {name}")
+    if name.startswith(_CHANGED):
+        return _of_op(kind, step, op, f"{amount}, in memory that was {name}")
+    where = "in memory that no recorded operator wrote" if name.startswith("data-") else "which was there before"
+    return _of_op(kind, step, op, f"{amount}, {where}: {name}")
 
 
 def _amount(tensor: OwnedTensor) -> str:
