@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -271,12 +272,13 @@ class Comparison:
         own = recorded(record)
         is_leaf = (one.index, slot) in self.reference.leaf_reads
         if not is_leaf or expected is None or own is None or own.shape != expected.shape:
-            part = self.reference.unwritten.get((one.index, slot))
-            if part is None or expected is None or own is None or own.shape != expected.shape:
+            unwritten = self.reference.unwritten.get((one.index, slot))
+            if unwritten is None or expected is None or own is None or own.shape != expected.shape:
                 return self.run.look_up(other, slot, self._as_of_a(other, slot, own))
             value = self.run.look_up(other, slot, expected)
-            if np.array_equal(part, self.run.unwritten.get((other.index, slot), ())):
-                self._leaf(one, other, slot, expected, np.asarray(np.where(part, own, expected)))
+            there = self.run.unwritten.get((other.index, slot))
+            if value is not None and there is not None and np.array_equal(unwritten, there):
+                self._leaf(one, other, slot, expected, np.where(unwritten, own, expected))
             return value
         before = len(self.run.leaf_reads)
         value = self.run.look_up(other, slot, expected)
@@ -299,13 +301,15 @@ class Comparison:
             return
         if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
             return  # told by `_memory`
-        if is_permutation(expected, own):
-            self.found.permuted.append(record.source or record.argument or other.op.op_name)
-            return
         tensor = leaf_name(record) or (record.memory and record.memory.storage)
         if tensor and tensor in self._told:
             return  # where it is read first
         suspect = data_suspect(one, other, slot, (expected, own), found)
+        if is_permutation(expected, own):
+            self.found.permuted.append(
+                replace(suspect, evidence=f"{suspect.evidence}; it holds the same elements in another order")
+            )
+            return
         if suspect.kind == "data" and not shows(self.a, self.b, self.alignment, other):
             self.found.idle.append(shown_data(record))
             return
