@@ -363,8 +363,12 @@ def test_a_defect_in_reading_one_operator_of_a_block_loses_that_operator(saved_d
 def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
     graph = ToyGraph()
     run = graph.begin(0)
-    with run.losing(MUL):
+
+    def without_memory() -> None:
         raise MemoryError
+
+    with run.losing(MUL):
+        without_memory()
     assert graph.recorder.is_over
     assert "no memory" in str(graph.recorder.failure)
 

@@ -117,7 +117,7 @@ def replayer_of(op: OpRecord) -> Replayer | None:
 
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
     """What an operator does where the program left an argument out; empty where its framework is not installed or does not tell."""
-    replayer = replayer_of(op)
+    replayer: object = replayer_of(op)
     return replayer.defaults(op, inputs) if isinstance(replayer, SupportsDefaults) else {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,10 @@ def far_apart(one: Any, other: Any, saved_data: str) -> bool:
     size = np.sqrt(np.mean(one**2))
     apart = np.sqrt(np.mean((one - other) ** 2))
     if saved_data == "statistic":
-        told = [(each.max(), each.min(), each.mean(), np.sqrt(np.mean(each**2))) for each in (one, other)]
-        apart = np.abs(np.subtract(*told)).max()
+        first, second = (
+            np.array([each.max(), each.min(), each.mean(), np.sqrt(np.mean(each**2))]) for each in (one, other)
+        )
+        apart = np.abs(first - second).max()
     return bool(apart > 100 * 2.0**-23 * size)
 
 
@@ -226,12 +229,12 @@ def test_random_programs_with_random_edits_are_never_benign_where_their_results_
             (other_data, others, mode != "plain"),
         ):
             function: Any = jax.jit(run, static_argnums=1) if is_compiled else run
-            programs.append(lambda function=function, values=values, each=tuple(each): function(values, each))
-        answers = [np.asarray(program()) for program in programs]
-        result = compared(tmp_path / str(number), *programs, saved_data)
-        differs = far_apart(*answers, saved_data)
+            programs.append(partial(function, values, tuple(each)))
+        one, other = programs
+        result = compared(tmp_path / str(number), one, other, saved_data)
+        differs = far_apart(one(), other(), saved_data)
         if differs and result.verdict in ("benign", "identical"):
             wrong.append((number, operations, others, result.headline))
         if (other_data is data and others == operations) and result.verdict == "divergent":
-            wrong.append((number, operations, "the same", result.headline))
+            wrong.append((number, operations, operations, result.headline))
     assert wrong == []

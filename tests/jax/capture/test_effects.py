@@ -75,7 +75,8 @@ def _in_scan_of_branches(ref: Any) -> Callable[[Any], Any]:
 def _in_shards(ref: Any) -> Callable[[Any], Any]:
     mesh = jax.make_mesh((1,), ("d",))
     spec = PartitionSpec()
-    return jax.shard_map(_plainly(ref), mesh=mesh, in_specs=spec, out_specs=spec)
+    shards: Callable[[Any], Any] = jax.shard_map(_plainly(ref), mesh=mesh, in_specs=spec, out_specs=spec)
+    return shards
 
 
 CLOSE_OVER = [_plainly, _in_scan, _in_branch, _in_loop, _in_inner_function, _in_scan_of_branches]
@@ -184,7 +185,7 @@ def _seen_where_it_lies(value: Any) -> Any:
     return value * 2
 
 
-class _Noting(effects.Effect):  # type: ignore[misc]
+class _Noting(effects.Effect):  # type: ignore[name-defined]
     def __str__(self) -> str:
         return "Noting"
 
@@ -268,8 +269,9 @@ REFUSED |= {"SingleSideCollectiveEffect", "CommsEffect", "SemaphoreEffect", "Del
 
 
 def test_every_effect_that_jax_knows_has_its_treatment() -> None:
-    def below(kind: type) -> set[str]:
-        return {each for sub in kind.__subclasses__() for each in (sub.__name__, *below(sub))}
+    def below(kind: type[Any]) -> set[str]:
+        kinds: list[type[Any]] = kind.__subclasses__()
+        return {each for sub in kinds for each in (sub.__name__, *below(sub))}
 
     for module in ("callback", "debugging", "ffi", "checkify", "state.types", "export.shape_poly"):
         importlib.import_module(f"jax._src.{module}")

@@ -113,7 +113,7 @@ def records_of_place(
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, str], int] = {}
     true_names = [_true_name(group[0], names) for group in executions]
-    described: dict[str, tuple[tuple[Frame, ...], Mapping[str, Any]]] = {}
+    described: dict[str, tuple[Sequence[Frame], Mapping[str, Any]]] = {}
     """The lines and the arguments of operators, by name."""
     for group, true_name in zip(executions, true_names, strict=True):
         first = group[0].name
