@@ -51,9 +51,9 @@ def assert_same(program: Callable[[], None], place: Path, monkeypatch: Patch) ->
     left: list[Left] = []
     take_block, read_ahead = Recorder.take_block, Recorder.read_ahead
 
-    def noted(recorder: Recorder, sequence: Any, step: int, timestamps: Any, tensors: Any) -> None:
+    def noted(recorder: Recorder, sequence: Any, step: int, timestamps: Any, tensors: Any) -> bool:
         taken.append(isinstance(tensors, ChosenTensors))
-        take_block(recorder, sequence, step, timestamps, tensors)
+        return take_block(recorder, sequence, step, timestamps, tensors)
 
     def noted_ahead(recorder: Recorder, tensors: Any) -> None:
         ahead.append(tensors)
