@@ -69,7 +69,9 @@ def recorded(
     *, steps: str = "all", manual: bool = False, marks: ProgramMarks | None = None, stop: bool = False, **fields: Any
 ) -> Iterator[Recording]:
     """Captures everything while the block runs, as far as `fields` of the plan do not say otherwise."""
-    plan = DumpPlan(path=Path("unused"), steps=StepSet.parse(steps), **{"saved_data": "full", **fields})
+    plan = DumpPlan(
+        path=Path("unused"), steps=StepSet.parse(steps), **{"saved_data": "full", "layout": "mindspore-2.10", **fields}
+    )
     writer = CollectingWriter()
     recorder = make_recorder(plan, writer, NumpyReader.of_plan(plan))
     settings = Settings(steps="manual" if manual else "auto", marks=marks or ProgramMarks(), stop_after_dump=stop)
