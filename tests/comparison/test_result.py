@@ -163,7 +163,7 @@ def test_jobs_give_the_same_for_ranks(ranks: tuple[Path, Path]) -> None:
     runner = CliRunner()
     plain = runner.invoke(main, ["compare", *map(str, ranks), "--json"])
     shared = runner.invoke(main, ["compare", *map(str, ranks), "--json", "--jobs", "2"])
-    assert (shared.exit_code, shared.output) == (plain.exit_code, plain.output)
+    assert (shared.exit_code, shared.stdout) == (plain.exit_code, plain.stdout)
 
 
 def test_an_interrupt_ends_with_a_line_and_leaves_no_part_of_a_file(dumps: tuple[Path, Path], tmp_path: Path) -> None:

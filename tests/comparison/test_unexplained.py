@@ -167,10 +167,10 @@ def test_other_arguments_at_equal_inputs_are_named_by_statistics(
     assert told.lower() in first.evidence.lower()
 
 
-def test_a_verdict_without_a_cause_names_where_the_runs_part(tmp_path: Path) -> None:
+def test_a_transposed_weight_is_named_where_it_is_read(tmp_path: Path) -> None:
     result = compared(tmp_path, SQUARE, ("T.T", "T"), "full")
-    assert result.headline.startswith("DIVERGENT: results differ, cause not found: first difference at #")
-    assert (result.introduced[0].kind, result.introduced[0].op.op_type) == ("result", "mm")
+    assert (result.verdict, result.introduced[0].op.op_type, result.introduced[0].io) == ("divergent", "mm", "input")
+    assert "data differ: 56 of 64 elements" in result.headline
 
 
 @BOTH

@@ -48,6 +48,10 @@ for step in (0, 1):
 """
 
 
+FOR_THE_PROFILER = {"torch.profiler._cupti_monitor"}
+"""PyTorch's profiler imports it while it records stacks, and keeps addresses of names that are freed after an import."""
+
+
 def _loaded(*command: str | Path, folder: Path) -> set[str]:
     done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -61,7 +65,7 @@ def test_a_capture_loads_no_module_of_torch_that_the_program_does_not(tmp_path: 
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(""), encoding="utf-8")
     captured = _loaded("-m", "opdump", "run", "--path", tmp_path / "dump", *options, script, folder=tmp_path)
-    assert captured - _loaded(script, folder=tmp_path) == set()
+    assert captured - _loaded(script, folder=tmp_path) - FOR_THE_PROFILER == set()
     assert "torch._dynamo" not in captured
     assert (tmp_path / "dump").is_dir()
 
@@ -78,7 +82,7 @@ def test_nor_do_the_modes_of_acl_json(tmp_path: Path, config: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(""), encoding="utf-8")
     captured = _loaded("-m", "opdump", "run", "-c", "acl.json", script, folder=tmp_path)
-    assert captured - _loaded(script, folder=tmp_path) == set()
+    assert captured - _loaded(script, folder=tmp_path) - FOR_THE_PROFILER == set()
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
@@ -91,7 +95,7 @@ def test_a_compiler_that_the_program_loads_later_is_met_as_one_that_was_there(tm
         "mul sum ones_like mul add_" if eager else f"compiled_doubled ones_like {gradient_of('compiled_doubled')} add_"
     )
     # What is exported and traced afterwards is not run.
-    assert done.stdout.splitlines() == [f"ones {step}", f"{step} uniform_ uniform_ zeros Parameter"]
+    assert done.stdout.splitlines() == [f"ones {step}", f"{step} uniform_ uniform_ zeros"]
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["continue", "stop"])

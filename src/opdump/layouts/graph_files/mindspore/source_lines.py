@@ -31,6 +31,7 @@ _SOURCE_LINE: Final = re.compile(
     r"(?:\((?P<line_in_parentheses>\d+)(?:~\d+)?\)|:(?P<line>\d+)(?:~\d+)?(?:, \d+~\d+)?)"
     r"/(?P<code>.*?)/?\s*(?:<~~.*)?$"
 )
+_LEFT_OUT: Final = re.compile(r"\s*#\s*(?P<told>\.\.\. \d+ lines of the stack are left out)\s*$")
 _LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
@@ -50,13 +51,18 @@ def one_line(text: str) -> str:
 
 
 def format_frame(frame: Frame, form: SourceForm) -> str:
-    """One line for one frame, indented as upstream does it; the function's name has no place in it."""
+    """One line for one frame, indented as upstream does it; the function's name has no place in it.
+
+    A frame without a file says how many lines are left out, as `parse_frames` found it.
+    """
+    if not frame.file:
+        return f"{_INDENT}# {one_line(frame.code)}"
     place = f"({frame.line})" if form == "parenthesis" else f":{frame.line}"
     return f"{_INDENT}# In file {one_line(frame.file)}{place}/        {one_line(frame.code).strip()}/"
 
 
 def format_stack(stack: Sequence[Frame], format_one: Callable[[Frame], str]) -> Iterator[str]:
-    """One line for each frame that is told, innermost first; and where frames are left out a line which says so, which readers pass over."""
+    """One line for each frame that is told, innermost first; and where frames are left out a line which says so."""
     told = shortened(stack)
     yield from map(format_one, told.inner)
     if told.left_out:
@@ -65,7 +71,10 @@ def format_stack(stack: Sequence[Frame], format_one: Callable[[Frame], str]) -> 
 
 
 def parse_frame(line: str) -> Frame | None:
-    """The frame of a `# In file` line in any of the forms; None for every other line."""
+    """The frame of a `# In file` line in any of the forms, and of a line that says how many are left out, which has no file; else None."""
+    missing = _LEFT_OUT.match(line)
+    if missing is not None:
+        return Frame("", 0, "", missing["told"])
     match = _SOURCE_LINE.match(line)
     if match is None:
         return None
