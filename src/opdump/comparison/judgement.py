@@ -168,7 +168,11 @@ def judge(
                 found.suspects = (
                     bounded.suspects
                     or not_finite(trace_a, trace_b, alignment)
-                    or unexplained(trace_a, trace_b, alignment)
+                    or (
+                        []
+                        if _are_all_matched(trace_a, trace_b, alignment)
+                        else unexplained(trace_a, trace_b, alignment)
+                    )
                 )
                 found.notes += [note for note in bounded.notes if note not in found.notes]
             else:
@@ -209,6 +213,11 @@ class _Traces:
             self._read[number] = with_makers(one), with_makers(other)
             self._read.pop(number - 2, None)
         return self._read[number]
+
+
+def _are_all_matched(a: Trace, b: Trace, alignment: Alignment) -> bool:
+    """Whether both runs have the same operators: then each was held against its bound, and what comes together on the way is within them."""
+    return alignment.matched == len(a.nodes) == len(b.nodes)
 
 
 def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:

@@ -13,6 +13,7 @@ from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.checks.consequences import is_root_input
 from opdump.degradation import told
+from opdump.errors import OpdumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, graph_word
 from opdump.records import TensorRecord, shown_shape
 from opdump.reports.shown_part import file_of
@@ -262,7 +263,13 @@ def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
         op = record.op
         makers = catalog.ops(name, step=op.step, rank=op.rank_id)
         made = [each for each in makers if each.op.op_name == name and each.op.order < op.order]
-        if made and int(slot) in made[-1].outputs and was_changed(made[-1].outputs[int(slot)], record):
+        try:
+            is_changed = (
+                bool(made) and int(slot) in made[-1].outputs and was_changed(made[-1].outputs[int(slot)], record)
+            )
+        except OpdumpError:  # a file that cannot be read, which the row of its statistics reports
+            is_changed = False
+        if is_changed:
             return f"changed since {source}", f"changed since {name} by something that is no operator"
     return source, ""
 

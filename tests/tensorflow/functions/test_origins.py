@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_the_operator_that_made_the_first_infinity_is_named_in_each_step(name: s
     place = header.index("first with nan/inf")
     assert len(rows) == len(ORIGINS[name]), shown
     for row, text in zip(rows, ORIGINS[name], strict=True):
-        found = row[place:].partition("  ")[0]
+        found = re.sub(r"-op\d+", "", row[place:].partition("  ")[0])
         # Keras 3 gives each optimizer a name of its own.
         assert found == text or (found.endswith(f"/{text}") and text.startswith("learning_rate")), shown
 
@@ -146,7 +147,7 @@ def test_no_reader_of_a_poisoned_variable_is_an_origin_for_check(root: Path) -> 
     for name in ORIGINS:
         findings = check_dump(opdump.open(root / name), Thresholds()).findings
         assert findings, name
-        origins = {each.op_name for each in findings if each.origin}
+        origins = {re.sub(r"-op\d+", "", each.op_name) for each in findings if each.origin}
         assert not {each for each in origins if "ReadVariableOp" in each or "Iterator" in each}, name
         made = {"too_large_for_two_layers": LAYER, "a_product_of_a_function": "mul"}.get(name)
         assert made is None or made in origins, name
