@@ -81,6 +81,7 @@ class Origins:
         """Outputs of which it is not known whether they were written: what reads one tells it."""
         self._made = ""
         self._meant = ""
+        self._given = ""
         self._other = ""
         self._read = ""
         self._overflowed = ""
@@ -148,6 +149,8 @@ class Origins:
         made = self._overflowed or self._made or self._other
         if made:
             return "made", made
+        if self._given and not (self._read and self._poisoned and self._earlier):
+            return "meant", self._given  # what a variable gives that the program wrote is not news
         if self._read:
             return "read", self._earlier if self._poisoned and self._earlier else self._read
         return ("meant", self._meant) if self._meant else ("", "")
@@ -180,7 +183,8 @@ class Origins:
         if self._made or self._other or self._read:
             return
         if writes and not any(record.source for record in read):
-            self._meant = self._meant or op_name  # the program gave it to a variable
+            self._given = self._given or op_name
+            self._meant = self._meant or op_name
             return
         for record in read:
             if is_given_mask(record):
