@@ -36,6 +36,10 @@ _REWRITTEN: Final = (
 _UNSEEN: Final = ("not executed", "not observed")
 
 
+_UNIQUE: Final = re.compile(r"-op[0-9]+\Z")
+"""The number of a last component that another operator has, too."""
+
+
 @dataclass
 class Found:
     """How many executed nodes there are, and which of them no operator of the dump tells."""
@@ -62,11 +66,12 @@ def find(told: dict[str, Any], operators: Iterable[Any]) -> Found:
     by_end: dict[str, list[Any]] = defaultdict(list)
     types: Counter[str] = Counter()
     for operator in operators:
-        by_name[operator.op_name].append(operator)
+        name = _UNIQUE.sub("", operator.op_name)
+        by_name[name].append(operator)
         types[operator.op_type] += 1
-        for place, letter in enumerate(operator.op_name):
+        for place, letter in enumerate(name):
             if letter == "/":
-                by_end[operator.op_name[place + 1 :]].append(operator)
+                by_end[name[place + 1 :]].append(operator)
     found = Found()
     for name, op_type, original, function, _ in told["executed"]:
         if op_type in WITHOUT_RECORD or INLINED.search(name) or OF_HOOKS.search(name):
