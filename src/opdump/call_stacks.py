@@ -108,7 +108,7 @@ class Stacks:
         return len(self._known)
 
     def within(self, callers: Stack | None, frame: Frame) -> Stack:
-        """The stack of that line, called from there. Both are told by their identity."""
+        """The stack of that line, called from there. Both are compared by identity."""
         key = (id(callers), id(frame))  # the stack keeps both
         found = self._known.get(key)
         if found is None:
@@ -212,7 +212,7 @@ def left_out(lines: int) -> str:
 
 
 def told_lines(stack: Sequence[Frame]) -> Iterator[tuple[str, str]]:
-    """Place (`train.py:7`) and code of each line as far as it is shown; of those that are left out an empty place and how many they are."""
+    """Place (`train.py:7`) and code of each line as far as it is shown; an empty place and a count stand for the lines that are left out."""
     inner, missing, outer = shortened(stack)
     yield from ((f"{frame.file}:{frame.line}", frame.code) for frame in inner)
     if missing:

@@ -49,7 +49,7 @@ def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
     """The tensors of an operator without memory that has not been written: outputs that nothing specifies, inputs that the operator only
     overwrites (`out=`, the buffer of a receive), and of those what it left as it was.
 
-    An operator of PyTorch writes all of its `out`. One of a library may write a part: what nobody wrote before it stays unjudged.
+    An operator of PyTorch writes all of its `out`. An operator of a library may write a part of it: an output that was not written before is not judged.
     """
     nothing = unspecified_outputs(op.kernel or op.op_type)
     before: dict[str, int] = {}

@@ -78,7 +78,7 @@ def tell_until(
 ) -> None:
     """Says a line each time that `has_ended`, given the seconds to wait, is False; `now` is a clock."""
     began = now()
-    with suppress(Exception):  # nobody reads it any more: the lines end, and nothing else does
+    with suppress(Exception):  # stderr is closed: only the progress lines end
         while not has_ended(_BETWEEN_LINES):
             part = doing.noted()
             say(f"opdump: {command} has run for {now() - began:.0f} s" + (f": {part}" if part else ""))

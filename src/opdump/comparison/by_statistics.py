@@ -170,7 +170,7 @@ class StatisticsComparison:
             partner = self.alignment.a_of.get(other.index)
             if partner is not None and not other.overwrites(0):
                 suspect = self._data(self.a.nodes[partner], other)
-                # How a step left a state is told by what it was computed from.
+                # The state that a step left is compared through the values that it was computed from.
                 if suspect is not None and (suspect.kind == "data" or self._is_first):
                     yield suspect
 

@@ -377,7 +377,7 @@ class Observed:
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
         stage_of: dict[tuple[Region, str], int] = {}
-        """Of the operators of a region, so that none is told before what makes what it reads."""
+        """Order of the operators of a region: each after the makers of its inputs."""
         for each in self._seen:
             region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
             stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
@@ -450,7 +450,7 @@ class Observed:
 
 
 def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
-    """The operators, each behind those that make what it reads: one that stands for another's node is told where that stands."""
+    """The operators, each after the makers of its inputs; an operator that stands for the node of another takes the place of that node."""
     places = {each.operator.op_name: place for place, each in enumerate(seen)}
 
     def makers(place: int) -> list[int]:
