@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,8 @@ def load_protobuf() -> None:
     A capture does this before the program goes on: `torch.profiler` with stacks records what an import runs, and keeps the addresses of names that
     are freed after the import.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: F401
+    for name in ("descriptor_pb2", "descriptor_pool", "message_factory"):
+        importlib.import_module(f"google.protobuf.{name}")
 
 
 def message_classes(

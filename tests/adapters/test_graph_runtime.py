@@ -367,7 +367,7 @@ def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
     def without_memory() -> None:
         raise MemoryError
 
-    with run.losing(MUL):
+    with run.recorder.losing(MUL):
         without_memory()
     assert graph.recorder.is_over
     assert "no memory" in str(graph.recorder.failure)
@@ -376,5 +376,5 @@ def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
 def test_a_program_that_is_to_stop_without_its_dump_stops_at_a_defect() -> None:
     graph = ToyGraph({"on_error": "stop"})
     run = graph.begin(0)
-    with pytest.raises(DumpPathError, match="defect of opdump"), run.losing(MUL):
+    with pytest.raises(DumpPathError, match="defect of opdump"), run.recorder.losing(MUL):
         raise AssertionError("literal")

@@ -44,6 +44,22 @@ _Recorder = TypeVar("_Recorder", bound=_Stops)
 _Part = TypeVar("_Part", bound=_HasRecorder)
 
 
+class Losing:
+    """A block that records one operator: a defect of opdump in it costs that operator, and neither the dump nor the program."""
+
+    def __init__(self, recorder: _Stops, what: object) -> None:
+        self._recorder, self._what = recorder, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._recorder.loses(self._what, error)
+        return True
+
+
 def told_where_it_stops(
     method: Callable[Concatenate[_Recorder, _Given], _Result],
 ) -> Callable[Concatenate[_Recorder, _Given], _Result]:
@@ -70,10 +86,8 @@ def lost_where_it_fails(
 
     @functools.wraps(method)
     def call(recorder: _Recorder, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
-        try:
+        with Losing(recorder, args[0] if args else None):
             return method(recorder, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
-            recorder.loses(args[0] if args else None, error)
         return None
 
     return call

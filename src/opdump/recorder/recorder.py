@@ -30,6 +30,7 @@ from opdump.recorder.limits import most_held, most_operators
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.loss_spikes import LossSpikes
 from opdump.recorder.own_errors import (
+    Losing,
     LostOperators,
     cut_short,
     failure_text,
@@ -444,6 +445,10 @@ class Recorder:
         if isinstance(error, OpdumpError) and self.failure is not None and self.plan.on_error == "stop":
             raise error  # on its way to the program already
         self._failed(error)
+
+    def losing(self, what: object) -> Losing:
+        """For a block that records an operator, or prepares it: an error in it goes to `loses`."""
+        return Losing(self, what)
 
     def loses(self, what: object, error: Exception) -> None:
         """A defect of opdump has kept `what`, an operator, from being recorded whole: it is counted, and a warning has the reason.

@@ -15,7 +15,6 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -113,14 +112,6 @@ class GraphRun:
         opened = self.recorder.before_op(self.record(operator, occurrence=occurrence), inputs)
         self.recorder.after_op(opened, outputs)
 
-    @contextmanager
-    def losing(self, operator: NamedOperator) -> Iterator[None]:
-        """For what is made of an operator before it is handed over: a defect of opdump costs this operator, and not the dump."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  whatever it is, a warning tells it
-            self.recorder.loses(operator, error)
-
     def takes(self, block: Block) -> bool:
         """Whether the recorder takes the block as a whole: then what its runs have in common is done once for all of them."""
         return block.is_known and self.recorder.takes_blocks
@@ -151,7 +142,7 @@ class GraphRun:
             if each.operator.skip:
                 self.skip(each.operator)
                 continue
-            with self.losing(each.operator):
+            with self.recorder.losing(each.operator):
                 self.emit(each.operator, _lives(each.inputs, tensors), _lives(each.outputs, tensors))
         block.is_known = True
 

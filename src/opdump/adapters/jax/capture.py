@@ -102,16 +102,15 @@ class Capture:
 
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
         """The program calls a function: see `Interception`."""
-        try:
-            with self._lock:
-                self._steps.file()  # of another thread, or around a call that the host makes within one
-                function = self._functions.of(closed, name, donated)
-                self._here.function = function
-                if function.is_programs:
-                    self._steps.calls(function)
-                is_wanted = self._steps.is_wanted
-        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
-            self._recorder.loses(name, error)
+        is_wanted = None
+        with self._recorder.losing(name), self._lock:
+            self._steps.file()  # of another thread, or around a call that the host makes within one
+            function = self._functions.of(closed, name, donated)
+            self._here.function = function
+            if function.is_programs:
+                self._steps.calls(function)
+            is_wanted = self._steps.is_wanted
+        if is_wanted is None:
             return real()
         if not is_wanted or any(getattr(value, "is_deleted", _never)() for value in arguments):
             try:
@@ -171,14 +170,12 @@ class Capture:
         self, function: Function, arguments: tuple[Any, ...]
     ) -> tuple[bool, TwinRun | None, Arguments] | None:
         """Whether the twin runs before the function, the run that has begun then, and the arguments; None where a defect keeps it from that."""
-        try:
+        with self._recorder.losing(function):
             twin = self._twin_of(function)
             comes_first = twin is not None and twin.count == 1 and not function.callbacks
             twin_run = self._run_twin(function, arguments) if comes_first else None
             return comes_first, twin_run, self._given(function, twin_run, arguments)
-        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
-            self._recorder.loses(function, error)
-            return None
+        return None
 
     def _given(self, function: Function, twin_run: TwinRun | None, values: Sequence[Any]) -> Arguments:
         """The arguments, as they can be read when the function has run: copied where it takes them away, or read already."""
@@ -241,11 +238,9 @@ class Capture:
     def _emit(self, function: Function, twin_run: TwinRun | None, given: Arguments, answer: Any) -> None:
         results, executable = answer[0], answer[1]
         run = self._run_of(function)
-        try:
-            twin_run = self._emit_inside(function, twin_run, run, given, executable)
-        except Exception as defect:  # noqa: BLE001  the call itself is recorded all the same
-            twin_run = None
-            self._recorder.loses(function, defect)
+        begun, twin_run = twin_run, None
+        with self._recorder.losing(function):  # the call itself is recorded all the same
+            twin_run = self._emit_inside(function, begun, run, given, executable)
         error = _error_of(results)
         if error is not None:  # the program meets it where it looks at the results
             self._fail(function, run, given, error)

@@ -144,7 +144,7 @@ class Emitter:
                 emit_prepared(part, values, run)
                 continue
             within = next((each.operator for inner in part.inner for each in inner.each()), None)
-            with run.losing(within) if within is not None else nullcontext():
+            with run.recorder.losing(within) if within is not None else nullcontext():
                 self._part(part, values, run)
 
     def _part(self, part: Scan | While | Branches | Shards, values: Values, run: GraphRun) -> None:

@@ -127,10 +127,8 @@ class GraphPieces:
             self._recorder.count_op("not selected", left)
 
     def _emit_or_lose(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
-        try:
+        with self._recorder.losing(execution.place.net_name):
             self._emit(executions, execution, failure)
-        except Exception as error:  # noqa: BLE001  one execution of a graph, of many
-            self._recorder.loses(execution.place.net_name, error)
 
     def _emit(self, executions: Executions, execution: Execution, failure: BaseException | None) -> None:
         place, program = execution.place, execution.program

@@ -64,7 +64,7 @@ class NodeEmitter:
             if run.is_over:
                 return
             if chosen.skip:
-                with run.losing(chosen.node.operator):
+                with run.recorder.losing(chosen.node.operator):
                     if not (chosen.around and self._emit_bodies(run, chosen, tensors)):
                         _skip(run, chosen.node.with_bodies, chosen.skip)
                 continue
@@ -74,7 +74,7 @@ class NodeEmitter:
 
     def _emit_node(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> None:
         operator = chosen.node.operator
-        with run.losing(operator):
+        with run.recorder.losing(operator):
             run.emit(operator, self.live(chosen.inputs, tensors), self.live(chosen.outputs, tensors))
 
     def _emit_bodies(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> bool:

@@ -176,10 +176,8 @@ class EagerCapture:
                     eager_context.async_wait()
                 with self._capture.lock:
                     if self._steps is not None:
-                        try:
+                        with self._capture.recorder.losing(name):
                             self._emit(name, op_def, inputs, attrs, outputs or (), self._steps)
-                        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
-                            self._capture.recorder.loses(name, error)
         return outputs if len(eager_context.context().op_callbacks) > 1 else None
 
     def _emit(

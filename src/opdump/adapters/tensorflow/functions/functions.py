@@ -51,7 +51,7 @@ def emit_compiled(
         if skip:
             run.skip(operator)
             return
-        with run.losing(operator):
+        with run.recorder.losing(operator):
             run.emit(
                 operator,
                 live_tensors(selection, operator, "input", inputs, signature.input_arg),

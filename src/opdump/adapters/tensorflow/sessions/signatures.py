@@ -108,7 +108,7 @@ class SignatureEmitter:
                     part.emit([each[0] for each in seen if each], run, hosts)
                     continue
             for chosen in part.operators if isinstance(part, _Prepared) else (part,):
-                with run.losing(chosen.operator):
+                with run.recorder.losing(chosen.operator):
                     self._emit_one(chosen, values, run, hosts)
 
     def _emit_one(self, chosen: ChosenOperator, values: Values, run: GraphRun, hosts: dict[int, HostTensor]) -> None:
