@@ -114,12 +114,12 @@ def test_at_a_terminal_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch) ->
     heard = Heard(monkeypatch)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with signs_of_life("show"):
-        assert not any(thread.name == "opdump-signs-of-life" for thread in threading.enumerate())
+        assert not any(thread.name == "opdump-progress" for thread in threading.enumerate())
     assert heard.lines == []
 
 
 def test_a_command_that_has_ended_says_no_more(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(monkeypatch)
     CliRunner().invoke(main, ["show", str(dump)])
-    assert not any(thread.name == "opdump-signs-of-life" for thread in threading.enumerate())
+    assert not any(thread.name == "opdump-progress" for thread in threading.enumerate())
     assert all(line.startswith("opdump: show has run for ") for line in heard.lines)

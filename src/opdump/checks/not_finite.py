@@ -29,7 +29,9 @@ def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
     return sum(counts) or None
 
 
-class _Tensor(Protocol):
+class WrittenTensor(Protocol):
+    """What is asked of an input or output to tell whether its memory was written."""
+
     @property
     def io(self) -> IO: ...
     @property
@@ -42,7 +44,7 @@ class _Tensor(Protocol):
     def statistics(self) -> Mapping[str, StatisticValue]: ...
 
 
-_T = TypeVar("_T", bound=_Tensor)
+_T = TypeVar("_T", bound=WrittenTensor)
 
 
 def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
@@ -65,7 +67,7 @@ def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
     return [each for each in found if each.io == "input" or not _was_left(op, each, before)]
 
 
-def _was_left(op: OpRecord, output: _Tensor, before: Mapping[str, int]) -> bool:
+def _was_left(op: OpRecord, output: WrittenTensor, before: Mapping[str, int]) -> bool:
     """Whether an output has as many NaN and infinities as the memory had before; any of them where that is not known."""
     count = not_finite(output.statistics) or 0
     return count > 0 and only_overwrites(op.kernel, output.argument) and before.get(output.argument, count) == count

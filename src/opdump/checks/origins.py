@@ -6,10 +6,11 @@ Steps are followed in their order, since a parameter that one step poisoned is r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 from opdump.checks.not_finite import (
+    WrittenTensor,
     has_nan,
     has_only_finite_arguments,
     has_only_negative_infinities,
@@ -18,7 +19,7 @@ from opdump.checks.not_finite import (
     written,
 )
 from opdump.checks.operator_classes import class_of, reads_variable, takes_out, writes_variable
-from opdump.records import IO, OpRecord, SkipReason, StatisticValue
+from opdump.records import OpRecord
 
 Update = tuple[str, frozenset[tuple[int, ...]]]
 """An operator that computed the present value of a variable, with the shapes of what it read."""
@@ -30,23 +31,13 @@ OriginKind = Literal["", "made", "meant", "read"]
 """`made`: an operator gave it where it read none; `meant`: the program wrote it, as into a mask; `read`: it was there before the step."""
 
 
-class ObservedTensor(Protocol):
+class ObservedTensor(WrittenTensor, Protocol):
     """An input or output, as a record or as it was just taken."""
 
-    @property
-    def io(self) -> IO: ...
-    @property
-    def slot(self) -> int: ...
-    @property
-    def argument(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def source(self) -> str: ...
-    @property
-    def skip(self) -> SkipReason: ...
-    @property
-    def statistics(self) -> Mapping[str, StatisticValue]: ...
 
 
 def is_update(op_type: str) -> bool:

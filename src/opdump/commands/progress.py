@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -42,29 +42,42 @@ def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
+
+    def report(has_ended: Callable[[float], bool]) -> None:
+        shown, shown_at = 0, time.monotonic()
+        while not has_ended(_POLL):
+            operators = dump.operators
+            if operators != shown and time.monotonic() - shown_at >= _BETWEEN_LINES:
+                shown, shown_at = operators, time.monotonic()
+                console.print(f"opdump: {progress_text(dump)}", style="dim")
+
+    with reporting(report):
+        yield
+
+
+@contextmanager
+def reporting(report: Callable[[Callable[[float], bool]], None]) -> Iterator[None]:
+    """Run `report` in a thread beside the block. It is given what waits for so many seconds, and says whether the block has ended.
+
+    If the error output goes away, memory ends or no thread can be started, the reports end, and nothing else does.
+    """
     done = threading.Event()
 
-    def report() -> None:
-        shown, shown_at = 0, time.monotonic()
-        # A terminal that went away, or no memory: the lines end, and nothing else does.
+    def run() -> None:
         with suppress(Exception):
-            while not done.wait(_POLL):
-                operators = dump.operators
-                if operators != shown and time.monotonic() - shown_at >= _BETWEEN_LINES:
-                    shown, shown_at = operators, time.monotonic()
-                    console.print(f"opdump: {progress_text(dump)}", style="dim")
+            report(done.wait)
 
-    reporter = threading.Thread(target=report, name="opdump-progress", daemon=True)
+    thread = threading.Thread(target=run, name="opdump-progress", daemon=True)
     try:
-        reporter.start()
-    except (RuntimeError, MemoryError):  # no thread is to be had: the script runs without lines of progress
+        thread.start()
+    except (RuntimeError, MemoryError):
         yield
         return
     try:
         yield
     finally:
         done.set()
-        reporter.join()
+        thread.join()
 
 
 def progress_text(dump: SupportsProgress) -> str:

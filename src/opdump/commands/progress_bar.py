@@ -6,15 +6,15 @@ opdump: compare has run for 20 s: judging steps, 1 of 3; running Default/mm-op7 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
 from opdump import doing
+from opdump.commands.progress import reporting
 
 _SHOWN_AFTER: Final = 0.5
 _BETWEEN: Final = 0.1
@@ -56,21 +56,8 @@ def signs_of_life(command: str) -> Iterator[None]:
     if sys.stderr is None or sys.stderr.isatty():
         yield
         return
-    ended = threading.Event()
-
-    teller = threading.Thread(
-        target=tell_until, args=(command, ended.wait, time.monotonic, _say), name="opdump-signs-of-life", daemon=True
-    )
-    try:
-        teller.start()
-    except (RuntimeError, MemoryError):  # no thread is to be had: the work is done without a word
+    with reporting(lambda has_ended: tell_until(command, has_ended, time.monotonic, _say)):
         yield
-        return
-    try:
-        yield
-    finally:
-        ended.set()
-        teller.join()
 
 
 def tell_until(
@@ -78,10 +65,9 @@ def tell_until(
 ) -> None:
     """Says a line each time that `has_ended`, given the seconds to wait, is False; `now` is a clock."""
     began = now()
-    with suppress(Exception):  # stderr is closed: only the progress lines end
-        while not has_ended(_BETWEEN_LINES):
-            part = doing.noted()
-            say(f"opdump: {command} has run for {now() - began:.0f} s" + (f": {part}" if part else ""))
+    while not has_ended(_BETWEEN_LINES):
+        part = doing.noted()
+        say(f"opdump: {command} has run for {now() - began:.0f} s" + (f": {part}" if part else ""))
 
 
 def _say(line: str) -> None:

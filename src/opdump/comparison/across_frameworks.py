@@ -190,11 +190,18 @@ def _is_number(trace: Trace, place: Place) -> bool:
 def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
     """Whether a node is one of these results, or only moved on the way to one."""
     last = {end for end, _ in ends}
-    return index in last or any(
-        class_of(node.op.op_type) in ("moves", "casts") and _leads_to(trace, node.index, ends)
-        for node in trace.nodes[index + 1 :]
-        if any(maker == index for maker, _ in node.makers.values())
-    )
+    reached, waiting = set[int](), [index]
+    while waiting:
+        each = waiting.pop()
+        if each in last:
+            return True
+        if each not in reached:
+            reached.add(each)
+            readers = {
+                reader for slot in trace.nodes[each].outputs for reader, _ in trace.users().get((each, slot), ())
+            }
+            waiting += [reader for reader in readers if class_of(trace.nodes[reader].op.op_type) in ("moves", "casts")]
+    return False
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -265,7 +272,7 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
     such a value on.
     """
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
-    found |= {node.index for node in trace.nodes} - _with_ancestors(trace, {index for index, _ in ends})
+    found |= {node.index for node in trace.nodes} - trace.with_ancestors(index for index, _ in ends)
     nodes = [trace.nodes[index] for index in sorted(found)]
     return [each for each in nodes if (each.index, 0) not in shared.made or class_of(each.op.op_type) != "moves"]
 
@@ -339,7 +346,7 @@ def _results(trace: Trace) -> set[int]:
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
     """These nodes, those that they depend on, and those that only move what these gave."""
-    found = _with_ancestors(trace, nodes)
+    found = trace.with_ancestors(nodes)
     for node in trace.nodes:
         if (
             class_of(node.op.op_type) == "moves"
@@ -347,16 +354,4 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
             and all(maker in found for maker, _ in node.makers.values())
         ):
             found.add(node.index)
-    return found
-
-
-def _with_ancestors(trace: Trace, nodes: Iterable[int]) -> set[int]:
-    """These nodes, and those that they depend on."""
-    found: set[int] = set()
-    waiting = list(nodes)
-    while waiting:
-        index = waiting.pop()
-        if index not in found:
-            found.add(index)
-            waiting += [maker for maker, _ in trace.nodes[index].makers.values()]
     return found

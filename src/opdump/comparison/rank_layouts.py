@@ -13,6 +13,7 @@ scattered sums, messages between two ranks), where the other run has none. A col
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,15 +109,8 @@ def _of_rank(dump: Catalog, rank: int) -> _RankLayout:
         for tensor in dump.tensors(step=step, rank=rank):
             name = tensor.source.removeprefix(PARAMETER_PREFIX)
             if name != tensor.source and not is_input(name):
-                found.parameters.setdefault(_WRAPPERS.sub("", name), (_elements(tensor.shape), tensor.shape))
+                found.parameters.setdefault(_WRAPPERS.sub("", name), (math.prod(tensor.shape), tensor.shape))
     return found
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _kind(op: OpRecord) -> str | None:

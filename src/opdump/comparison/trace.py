@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -46,6 +46,17 @@ class Trace:
     def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
         """Who reads each output: (node, slot) -> (node, slot)s."""
         return self.rows.users
+
+    def with_ancestors(self, nodes: Iterable[int], ends: Container[tuple[int, int]] = ()) -> set[int]:
+        """These nodes, and those that they depend on by other outputs than `ends`."""
+        found: set[int] = set()
+        waiting = list(nodes)
+        while waiting:
+            index = waiting.pop()
+            if index not in found:
+                found.add(index)
+                waiting += [maker[0] for maker in self.nodes[index].makers.values() if maker not in ends]
+        return found
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:

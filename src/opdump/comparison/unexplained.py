@@ -62,15 +62,6 @@ def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> boo
     return not found.found() and (found.has_common or bool(judged.pairs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Apart:
-    """Two results that are not the same."""
-
-    one: Place
-    other: Place
-    roundings: float
-
-
 class _Unexplained:
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, spread: Spread, judged: JudgedGraphs) -> None:
         self.a, self.b, self.alignment, self._spread, self._judged = a, b, alignment, spread, judged
@@ -181,7 +172,7 @@ class _Unexplained:
         """The first operator on the way to two results at which the runs part."""
         off = distance(*self._records(one, other))
         result = self.b.nodes[other[0]].op.op_name
-        for index in sorted(_ancestors(self.b, other[0])):
+        for index in sorted(self.b.with_ancestors([other[0]])):
             partner = self.alignment.a_of.get(index)
             slots = () if partner is None else self.a.nodes[partner].outputs.keys() & self.b.nodes[index].outputs.keys()
             for slot in sorted(slots):
@@ -331,17 +322,6 @@ def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
     if has_elements(made) and has_elements(read):
         return same_bits(made.numpy(), read.numpy())
     return same_statistics(made, read)
-
-
-def _ancestors(trace: Trace, index: int) -> set[int]:
-    found: set[int] = set()
-    waiting = [index]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += [maker for maker, _ in trace.nodes[each].makers.values()]
-    return found
 
 
 class _Ways:

@@ -144,14 +144,7 @@ def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
 
 def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
     """The nodes that lead to this one, back to the outputs that both runs have, in order."""
-    found: set[int] = set()
-    waiting = [last]
-    while waiting:
-        index = waiting.pop()
-        if index not in found:
-            found.add(index)
-            waiting += [maker[0] for maker in trace.nodes[index].makers.values() if maker not in ends]
-    return [trace.nodes[index] for index in sorted(found)]
+    return [trace.nodes[index] for index in sorted(trace.with_ancestors([last], ends))]
 
 
 def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair) -> float:
