@@ -1,4 +1,4 @@
-"""What this process is doing now, for whoever shows it: a line of progress in a pipe.
+"""What this process is doing now, for progress lines where the error output is not a terminal.
 
 Work notes it where a part of it begins, which costs as much as an assignment; the words are put together when somebody reads them.
 """

@@ -147,9 +147,9 @@ def test_both_layouts_are_named_as_far_as_they_were_seen(recorded: Recorded) -> 
 @pytest.mark.parametrize(
     ("a", "b", "why"),
     [
-        ("ddp", "tp", "of up.bias A has 16 elements on each rank, B has 8 + 8"),
-        ("ddp", "fsdp", "of up.bias A has 16 elements on each rank, B has 8 + 8"),
-        ("fsdp", "tp", "of down.bias A has 4 + 4, B 8 elements on each rank"),
+        ("ddp", "tp", "up.bias has 16 elements on each rank of A and 8 + 8 in B"),
+        ("ddp", "fsdp", "up.bias has 16 elements on each rank of A and 8 + 8 in B"),
+        ("fsdp", "tp", "down.bias has 4 + 4 elements in A and 8 on each rank of B"),
         ("ddp", "pipeline", "A uses all-reduce, broadcast, B receive, send"),
         ("tp", "sp", "A uses all-reduce, B all-gather, reduce-scatter"),
     ],

@@ -1,4 +1,4 @@
-"""Signs of life of work that takes longer: a bar at a terminal, and a line every ten seconds where the error output is none.
+"""Progress of long work: a bar at a terminal, and a line every ten seconds if the error output is not a terminal.
 
 opdump: compare has run for 20 s: judging steps, 1 of 3; running Default/mm-op7 of step 1 again
 """

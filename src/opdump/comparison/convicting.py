@@ -152,7 +152,7 @@ def _given(a: Trace, one: Node | None, node: Node) -> str:
 
 
 def _is_in(trace: Trace, record: TensorRecord) -> bool:
-    """Whether a run has a tensor, whoever made or read it."""
+    """Whether a run has a tensor, regardless of the operator that made or read it."""
     return any(
         _roundings(record, each) <= _AGREES
         for node in trace.nodes

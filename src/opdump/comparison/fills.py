@@ -1,6 +1,6 @@
-"""What masks put in place of elements that do not count: -1e9 among numbers of everyday size. Sums of squares are those of the mask alone.
+"""Fill values of masks: -1e9 in the place of elements that do not count, among numbers of ordinary size.
 
-Minus infinity is left out of comparisons as a matter of course; a finite fill is the same thing.
+A fill dominates every sum of squares. Comparisons leave out minus infinity already; a finite fill has the same purpose.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators that both runs have, given the same by what was recorded, with other arguments: whether they give something else."""
+"""Matched operators whose recorded inputs agree and whose arguments differ, and whether their outputs differ."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OtherArguments:
 
 
 def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherArguments]:
-    """All of them, in the order of B. An input of which neither elements nor statistics are known is not the same."""
+    """All such pairs, in the order of B. An input of which neither elements nor statistics were recorded never agrees."""
     read = b.users().keys()
     for index, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[index]

@@ -1,7 +1,7 @@
 """How the ranks of two runs share the work, as far as their records show it: runs that share it differently cannot be compared yet.
 
     A ran on 1 rank, B on 4
-    A and B share the work of 2 ranks differently: A has up.weight (128 elements) whole on each rank, B has 64 + 64
+    A and B share the work of 2 ranks differently: up.weight has 128 elements on each rank of A and 64 + 64 in B
 
 Operators of one rank of a data-parallel run see a part of the batch, those of a tensor-parallel run a part of the weights: each gives other numbers than
 the operator of the same name in the other run, and none is wrong.
@@ -138,9 +138,9 @@ def _in_parts(one: _Layout, other: _Layout) -> str:
             [rank.parameters[name][0] for rank in each.values() if name in rank.parameters] for each in (one, other)
         )
         if _are_parts(b, of=a):
-            return f"of {name} A has {a[0]:,} elements on each rank, B has {_sum(b)}"
+            return f"{name} has {a[0]:,} elements on each rank of A and {_sum(b)} in B"
         if _are_parts(a, of=b):
-            return f"of {name} A has {_sum(a)}, B {b[0]:,} elements on each rank"
+            return f"{name} has {_sum(a)} elements in A and {b[0]:,} on each rank of B"
     return ""
 
 

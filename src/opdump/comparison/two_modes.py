@@ -1,4 +1,4 @@
-"""Runs of one JAX program in two modes, compiled and operator by operator: what they have in common is values, and neither can be run again."""
+"""Runs of one JAX program in two modes, compiled and operator by operator: they share only values, and neither can be run again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COMPILED: Final = 0.25
 """The modes are two where one run has so much larger a share of its operators in compiled functions."""
 _ROUNDINGS: Final = 100.0
 OTHER_STEPS: Final = (
-    "one run compiles its step, which has {} steps, and the other runs operator by operator, in {}: neither was judged; call dump.step() at "
+    "one run compiles its step and has {} steps, the other runs operator by operator and has {}: they were not compared; call dump.step() at "
     "the end of each step of both programs, and record again"
 )
 OTHER_RESULTS: Final = (
-    "one run compiles what the other runs operator by operator. Output {} of {}, which is a result, has no counterpart within rounding, and "
-    "where that begins is not known, since operators of JAX cannot be run again: compare two compiled runs, or two that are not"
+    "one run compiles what the other runs operator by operator. Output {} of {}, which is a result, has no counterpart within rounding; the "
+    "cause cannot be found, since JAX operators cannot be run again: compare two compiled runs, or two that are not compiled"
 )
 
 

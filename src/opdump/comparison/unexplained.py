@@ -1,8 +1,8 @@
-"""Results of a step that differ between the runs though nothing was found that explains it: such a verdict is never benign.
+"""Results of a step that differ between the runs although no operator explains it: such a verdict is never benign.
 
-A result is what leaves the step or lasts, and depends on data or parameters: what no operator reads any more, numbers that the program reads, losses,
-and the last writes to what was there before the step. Each is compared as it was recorded. What is further apart than rounding makes it is told with
-the first operator before it at which the runs part.
+A result leaves the step or lasts, and depends on data or parameters: outputs that no operator reads, numbers that the program reads, losses, and the last
+writes to memory from before the step. Results are compared as recorded. One that differs by more than rounding is reported with the first operator before
+it at which the runs part.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from opdump.records import IO, TensorRecord
 Place = tuple[int, int]
 """A node and the slot of an output."""
 Spread = Callable[[AbstractSet[int], AbstractSet[int], float], tuple[Mapping[Place, float], Mapping[Place, float]]]
-"""How far rounding moves the outputs of these nodes of A and of B, by root mean square; no type rounds more coarsely than by so much."""
+"""The effect of rounding on the outputs of these nodes of A and of B, as root mean square; the last argument bounds the unit of rounding."""
 
 _ROUNDINGS: Final = 100.0
 _NARROW_ROUNDINGS: Final = 16.0
-"""Units of rounding of the coarsest type on the way that come together in a network; of narrow types fewer."""
+"""How many units of rounding, of the coarsest type on the way, may accumulate in a network; fewer for narrow types."""
 _PARTS: Final = 8.0
-"""The first operator whose output is so many units apart is where the runs part."""
+"""The runs part at the first operator whose outputs differ by this many units of rounding."""
 _TIMES_SPREAD: Final = 16.0
-"""A kernel may round so many times worse than each element of its output by itself."""
+"""A kernel may round this many times worse than the rounding of its output elements."""
 
 
 def no_spread(*_: object) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
-    """That of runs whose operators cannot be run again: not known."""
+    """For runs whose operators cannot be run again: the effect of rounding is not known."""
     return {}, {}
 
 

@@ -15,9 +15,9 @@ from opdump.index.opening import TURNS, Idle, address_of, key_of
 # A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
 _PATIENCE_SECONDS = 60.0
 _MOST_PAGES: Final = 2**30
-"""As SQLite has it where nothing is said."""
+"""The default of SQLite."""
 _KEPT_PAGES: Final = 2
-"""For what is still to be said of a run: which bound was met, and its end."""
+"""Kept for the last rows of a run: which bound was reached, and the end of the run."""
 
 _IDLE: Final = Idle()
 os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child

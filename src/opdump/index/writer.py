@@ -179,7 +179,7 @@ class IndexWriter:
                     if number is None:
                         operators = rows.operators(pattern.first_operators, pattern.operators)
                         number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
-                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # nobody asks for these again
+                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # not needed again
                             del self._rows_of_patterns[each]
                         self._rows_of_patterns[pattern] = number
                     database.execute(

@@ -80,7 +80,7 @@ def hands_on(file: str, line: int) -> bool:
 
 
 def strip(error: BaseException) -> None:
-    """Takes opdump's frames out of an error and out of every error that it is chained to, in place: also where someone holds the traceback."""
+    """Removes opdump's frames, in place, from an error and from every error chained to it, so that existing references to the traceback see it too."""
     for each in chained(error):
         if not _is_whole([*_walked(each.__traceback__)]):
             each.__traceback__ = stripped(each.__traceback__)

@@ -13,7 +13,7 @@ from opdump.degradation import Bound
 from opdump.plan import DumpPlan
 
 LEAST_BYTES: Final = 256_000
-"""A smaller `max_disk` ends a dump after the first step, and does not cut that: an index without any row has 50 kB."""
+"""A smaller `max_disk` ends the dump after the first step but does not truncate that step: an index without rows already has 50 kB."""
 _LOOK_EACH_BYTES: Final = 64_000_000
 """So much may be filed before the disk is asked again how much is free."""
 

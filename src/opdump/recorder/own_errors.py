@@ -130,7 +130,7 @@ def _beside(
 
 
 class LostOperators:
-    """The operators that defects of opdump kept from being recorded whole, by what these were. The first of each is logged."""
+    """The operators that were not recorded, or not completely, because of defects of opdump, by reason. The first of each reason is logged."""
 
     def __init__(self) -> None:
         self._names: dict[str, Counter[str]] = {}
@@ -179,7 +179,7 @@ def _defect_text(error: BaseException) -> str:
 
 
 def is_defect(error: Exception) -> bool:
-    """Whether an error is a defect of opdump, and nothing that the system, the disk or the program's own settings cause."""
+    """Whether an error is a defect of opdump, rather than caused by the system, the disk or the program's settings."""
     return not (isinstance(error, OpdumpError) or is_out_of_memory(error)) and traceback_of(error) is not None
 
 

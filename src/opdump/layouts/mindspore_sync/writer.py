@@ -147,7 +147,7 @@ class SyncWriter:
         batch = self._index.batch_of(ops, tensors)
         room = self.sink.room()
         if room is not None and not self._write_index(step, batch, files, counted, room):
-            return  # a bound leaves no room for it: no table tells of it either
+            return  # a bound leaves no room for it, and no table lists it
         self._write_statistics(batch)
         # A step in which nothing of a graph was selected is one that the graph has executed.
         self._write_history(step, batch.pattern.graph_ids - self._described)
