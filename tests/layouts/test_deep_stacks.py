@@ -100,8 +100,10 @@ def test_graph_files_tell_the_innermost_and_the_outermost_lines(layout: str) -> 
         assert b"# ... 888 lines of the stack are left out" in written
         assert len(written) < 2_500 * len(nested)
     for read in (decode_ir(text), decode_pb(protocol_buffer)):
-        assert [len(node.stack) for node in read.nodes[34:38]] == [35, 36, 12, 12]
-        assert [frame.line for frame in read.nodes[-1].stack] == [7] * 11 + [20]
+        assert [len(node.stack) for node in read.nodes[34:38]] == [35, 36, 13, 13]
+        stack = read.nodes[-1].stack
+        assert [frame.line for frame in stack] == [7] * 8 + [0] + [7] * 3 + [20]
+        assert (stack[8].file, stack[8].code) == ("", "... 888 lines of the stack are left out")
 
 
 def test_json_of_operators_tells_as_many_lines_and_how_many_are_missing(tmp_path: Path) -> None:

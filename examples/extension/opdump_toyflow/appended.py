@@ -82,7 +82,7 @@ class AppendedWriter(RankWriter):
         assert record.payload is not None, "only tensors with elements are filed"
         array = np.ascontiguousarray(record.payload.to_host()).reshape(record.payload_shape)
         stored = {"stored": [array.dtype.str, array.shape], "size": array.nbytes}
-        return str(self._append({"op": asdict(record.op), "tensor": _facts(record), **stored}, array.tobytes()))
+        return str(self._append({"op": _op_facts(record.op), "tensor": _facts(record), **stored}, array.tobytes()))
 
     def write_step(
         self,
@@ -98,7 +98,7 @@ class AppendedWriter(RankWriter):
             {"op": places[id(tensor.op)], "at": file, "tensor": _facts(tensor), "statistics": dict(tensor.statistics)}
             for tensor, file in zip(tensors, files, strict=True)
         ]
-        self._append({"step": step, "ops": [asdict(op) for op in ops], "tensors": rows, "counted": dict(counted)})
+        self._append({"step": step, "ops": [*map(_op_facts, ops)], "tensors": rows, "counted": dict(counted)})
 
     def write_graph(self, graph: Graph) -> None:
         """Nothing: there is no place for graphs."""
@@ -267,6 +267,11 @@ def _unfinished_parts(path: Path, filed: Mapping[str, Mapping[str, Any]]) -> Ite
 def _elements(path: Path, begin: str, filed: Mapping[str, Any]) -> AppendedElements:
     dtype, shape = filed["stored"]
     return AppendedElements(path, int(begin), dtype, tuple(shape))
+
+
+def _op_facts(op: OpRecord) -> dict[str, Any]:
+    """The fields of an operator as JSON has them; its stack, which shares the frames of its callers with other stacks, as a list."""
+    return {**asdict(replace(op, stack=())), "stack": [asdict(frame) for frame in op.stack]}
 
 
 def _facts(tensor: FiledTensor) -> dict[str, Any]:
