@@ -62,7 +62,10 @@ WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
 """Reasons of operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 RunFact = Literal["source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for"]
-"""An argument that adapters add: how an operator ran and where its values are from, and not what the program asked for."""
+"""An argument that an adapter adds: how an operator ran and where its values are from. The page of each framework explains them.
+
+Another run of the same operator may have other facts, so comparisons leave them out. Operators of PyTorch have none, and may have arguments of these names.
+"""
 RUN_FACTS: Final[frozenset[str]] = frozenset(get_args(RunFact))
 StatisticValue = float | int | str
 
@@ -125,10 +128,6 @@ def escaped(name: str) -> str:
 
 
 Record = TypeVar("Record")
-OWN_FACTS: Final = frozenset({"deviation of the twin", "executed_as", "inside", "materialised", "source"})
-"""What adapters say of how an operator ran, among its arguments; the page of each framework has what it means. A run in another mode has others of the
-same operator, so comparisons leave them out. Operators of PyTorch have none, and may have arguments of these names.
-"""
 _LONGEST_SHOWN: Final = 400
 """Characters of arguments in a notebook: a list of a network may have thousands of numbers."""
 
@@ -208,7 +207,7 @@ class OpRecord:
     stack: Sequence[Frame] = ()
     """The lines of the program that lead to it, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Non-tensor arguments by their name in the operator's schema, and beside them those of `OWN_FACTS` that are known; JSON values. Not to be
+    """Non-tensor arguments by their name in the operator's schema, and the `RUN_FACTS` that are known; JSON values. Not to be
     changed afterwards.
     """
     skip: SkipReason = ""

@@ -26,7 +26,7 @@ def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]
     """The draws of B that gave other numbers than in A, and that somebody reads."""
     for there, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[there]
-        if other.op.phase != "forward" or not draws(other) or one.op.arguments != other.op.arguments:
+        if other.op.phase != "forward" or not draws(other) or one.written_arguments != other.written_arguments:
             continue
         for slot, record in other.outputs.items():
             first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)

@@ -47,9 +47,11 @@ class Node:
 
     @cached_property
     def written_arguments(self) -> Mapping[str, Any]:
-        """The arguments that are no tensors and that the program wrote, without what an adapter adds about the run."""
+        """The non-tensor arguments that the program wrote, without the facts that an adapter adds about the run."""
         arguments = self.op.arguments
-        return arguments if RUN_FACTS.isdisjoint(arguments) else _without_facts(arguments)
+        if RUN_FACTS.isdisjoint(arguments) or self.op.kernel.startswith("aten::"):
+            return arguments
+        return {name: value for name, value in arguments.items() if name not in RUN_FACTS}
 
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
@@ -95,10 +97,6 @@ class Node:
             tuple((slot, record.shape) for slot, record in self.inputs.items()),
             tuple((slot, record.shape) for slot, record in self.outputs.items()),
         )
-
-
-def _without_facts(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in arguments.items() if name not in RUN_FACTS}
 
 
 def are_of_two_modes(a: Node, b: Node) -> bool:

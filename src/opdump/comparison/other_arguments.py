@@ -50,7 +50,7 @@ def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherA
     read = b.users().keys()
     for index, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[index]
-        if one.op.arguments == other.op.arguments or not (arguments := differing(one, other)):
+        if one.written_arguments == other.written_arguments or not (arguments := differing(one, other)):
             continue
         arguments = {name: both for name, both in arguments.items() if not all(map(_fills, both))}
         if not arguments:

@@ -16,7 +16,7 @@ from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
 from opdump.graph import PYNATIVE
-from opdump.records import OWN_FACTS, Memory, OpRecord, TensorRecord
+from opdump.records import Memory, OpRecord, TensorRecord
 
 _INPUT: Final = re.compile(r"inputs\d+")
 
@@ -108,7 +108,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         if execution.op.skip or not execution.tensors:
             continue
         slots, outputs = execution.by_slot()
-        op, inputs = _without_own_facts(execution.op), slots
+        op, inputs = execution.op, slots
         if has_compiled and op.graph_id != PYNATIVE:
             op, inputs = as_read(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
@@ -129,13 +129,6 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         last[execution.op.op_name] = node.index
         nodes.append(node)
     return _with_places(nodes, updates) if has_compiled else nodes, finals
-
-
-def _without_own_facts(op: OpRecord) -> OpRecord:
-    """The operator with what it was given, and without what was found out about how it ran: that is the same operator in another mode."""
-    if OWN_FACTS.isdisjoint(op.arguments) or op.kernel.startswith("aten::"):
-        return op
-    return replace(op, arguments={name: value for name, value in op.arguments.items() if name not in OWN_FACTS})
 
 
 _FEW: Final = 3
