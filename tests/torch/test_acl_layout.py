@@ -220,6 +220,40 @@ def test_the_level_op_is_what_the_program_called(tmp_path: Path) -> None:
     assert all(execution.op.stack[0].file == __file__ for execution in executions)
 
 
+def test_a_module_at_the_level_op_has_its_parameters_and_buffers_behind_the_inputs_of_the_call(tmp_path: Path) -> None:
+    norm = nn.BatchNorm2d(2)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(32, 3, bias=False))
+    lookup = nn.Embedding(5, 2)
+    expected = {
+        "Conv2d": [IMAGES, *net[0].parameters()],
+        "BatchNorm2d": [net[0](IMAGES), *(each.clone() for each in (*norm.parameters(), *norm.buffers()))],
+        "Linear": [net[1](net[0](IMAGES)).flatten(1), *net[3].parameters()],
+        "Embedding": [torch.tensor([3, 1]), lookup.weight],
+    }
+    norm.reset_running_stats()
+    with opdump.capture(acl_plan(tmp_path, level="op")):
+        net(IMAGES)
+        lookup(torch.tensor([3, 1]))
+    found = {execution.op.op_type: execution.inputs for execution in opdump.open(tmp_path).executions()}
+    for kind, tensors in expected.items():
+        inputs = found[kind]
+        assert list(inputs) == list(range(len(tensors))), kind
+        for given, tensor in zip(inputs.values(), tensors, strict=True):
+            # Running averages too are those that the module had before the call.
+            assert np.array_equal(given.numpy(), tensor.detach().numpy()), kind
+    assert [given.argument for given in found["Conv2d"].values()] == ["[0]", "weight", "bias"]
+    assert not found["BatchNorm2d"][3].numpy().any()
+
+
+def test_a_blacklist_leaves_the_weight_of_a_module_out(tmp_path: Path) -> None:
+    entry = ModelSelection(model_name="LeNet", type_exclusions=(Exclusion("Conv2d", inputs=frozenset({1})),))
+    with torch.no_grad(), opdump.capture(acl_plan(tmp_path, entry, level="op")):
+        LeNet()(IMAGES)
+    (convolution,) = (each for each in opdump.open(tmp_path).executions() if each.op.op_type == "Conv2d")
+    # A device leaves no gap in the file either, so the bias is the second input there.
+    assert [record.shape for record in convolution.inputs.values()] == [(1, 1, 6, 6), (2,)]
+
+
 def test_the_level_all_is_both(tmp_path: Path) -> None:
     with torch.no_grad(), opdump.capture(acl_plan(tmp_path, ModelSelection(model_name="LeNet"), level="all")):
         LeNet()(IMAGES)

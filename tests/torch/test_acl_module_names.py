@@ -130,6 +130,33 @@ def test_names_work_without_class_names_in_scopes(tmp_path: Path) -> None:
     assert report.warnings == ()
 
 
+class Averages(nn.Module):
+    """Buffers only, so that it is no network without a name in `dump_list`."""
+
+    kernel: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kernel", torch.full((1, 5, 3), 1 / 15))
+        self.act = nn.ReLU()
+        self.again = nn.ModuleList([self.act])
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.again[0](nn.functional.conv1d(x, self.kernel))
+        return result
+
+
+@pytest.mark.parametrize("layer", ["act", "again.0"])
+@pytest.mark.parametrize(("level", "expected"), [("op", ["act()"]), ("kernel", ["act.relu"])])
+def test_modules_of_a_module_without_parameters_have_their_names(
+    layer: str, level: str, expected: list[str], tmp_path: Path
+) -> None:
+    entry = ModelSelection(layers=(layer,))
+    names, report = dumped(tmp_path, Averages(), entry, level=level, single_operators=True)
+    assert scopes(names) == expected
+    assert report.warnings == ()
+
+
 class Wrapped(nn.Module):
     """Parts inside the wrappers that programs use."""
 
@@ -239,7 +266,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
     )
     _, report = dumped(tmp_path, ResNet(), entry, level="op")
     sides = [(len(each.inputs), len(each.outputs)) for each in opdump.open(tmp_path).executions()]
-    assert sides == [(0, 0), (1, 0)]
+    assert sides == [(1, 0), (2, 0)]  # the weight of each
     assert report.warnings == ()
 
 

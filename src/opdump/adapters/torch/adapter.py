@@ -42,7 +42,7 @@ from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.training_scopes import class_name, is_network, unwrapped
+from opdump.adapters.torch.training_scopes import RootScopes, class_name, is_network, unwrapped
 from opdump.adapters.torch.unseen import apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.interrupts import not_interrupted
@@ -382,6 +382,14 @@ class _Capture(TrainingListener):
 
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
         self._recorder.graph(graph_id, name)
+
+    @never_seen
+    @deeper
+    @beside_the_program
+    def other_call_begins(self, scopes: RootScopes) -> None:
+        root = scopes.reference()
+        if self._mode.recording and root is not None and (self._models is not None or self._mode.watches is not None):
+            self._names.learn(root, scopes)
 
     @never_seen
     @deeper

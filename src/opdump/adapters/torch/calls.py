@@ -3,6 +3,8 @@
     x + 1, torch.relu(x), functional.cross_entropy(x, y)    a function, in a scope: Default/network-Net/relu-call0
     self.fc(x), nn.TransformerEncoderLayer(...)(x)          a module whose code is PyTorch's: Default/network-Net/fc-Linear
 
+The inputs of a module are those of the call, its parameters and its buffers, as an operator of a device has its weight and bias.
+
 A function mode of PyTorch sees them. What they call in turn was not called by the program and is not seen; code of the program (its own
 modules, containers) is looked into. PyTorch takes other roads through some of its modules while a function mode is on, and
 `torch.compile` compiles other code, so the mode is off inside both: the answer is that of a run without it.
@@ -142,6 +144,7 @@ class CallMode(TorchFunctionMode):
                     lambda: call(module, *args, **kwargs),
                     args,
                     kwargs,
+                    module,
                 )
             finally:
                 _put_back(self, place)
@@ -166,22 +169,34 @@ class CallMode(TorchFunctionMode):
 
     @records_failures
     def _run(
-        self, name: str, op_name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        op_name: str,
+        call: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        module: nn.Module | None = None,
     ) -> Any:
         try:
-            return self._recorded(name, op_name, call, args, kwargs) if self._records else call()
+            return self._recorded(name, op_name, call, args, kwargs, module) if self._records else call()
         except Exception as error:
             if self._mode.failures is not None and not was_recorded(error):
                 self._mode.failures.record(name, args, kwargs, error)
             raise
 
     def _recorded(
-        self, op_type: str, op_name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        op_type: str,
+        op_name: str,
+        call: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        module: nn.Module | None,
     ) -> Any:
         mode, recorder = self._mode, self._recorder
         if mode.graphs.is_recording():
             return call()  # its operators are counted with the graph
-        op = self._opened(op_type, op_name, args, kwargs)
+        op = self._opened(op_type, op_name, args, kwargs, module)
         if op is None:
             return call()
         launched = getattr(mode.launched, "count", 0)
@@ -200,11 +215,19 @@ class CallMode(TorchFunctionMode):
         return result
 
     @beside_the_program
-    def _opened(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
+    def _opened(
+        self,
+        op_type: str,
+        op_name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        module: nn.Module | None,
+    ) -> OpRecord:
         with without_modes(), unseen():
             op = self._mode.naming.name_call(op_type, op_name, args, kwargs)
             if not op.skip:
-                found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""))
+                held = () if module is None else (*module.named_parameters(), *module.named_buffers())
+                found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""), *held)
                 self._recorder.before_op(op, self._lives(op, found, "input"))
         return op
 

@@ -57,6 +57,9 @@ class TrainingListener:
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         """A network is called by the program; the position is inside it already."""
 
+    def other_call_begins(self, scopes: RootScopes) -> None:
+        """The program calls a module that is no network, such as a loss, or one below it; the position is inside it already."""
+
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """The program asks for the gradients of these, outside of a network."""
 
@@ -271,6 +274,8 @@ class TrainingObserver:
                 whole = None if replica or position.top is not None else self.networks.around(module)
                 if replica or not self._is_model(module):
                     self._enter_other(position, module, whole)
+                    if position.top is not None:
+                        self.listener.other_call_begins(position.top)
                     return run()
                 scopes = whole or self.networks.add(module, network=True)
             return self._call_network(position, scopes, module, args, kwargs, run)
