@@ -31,7 +31,7 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace
 from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
-from opdump.comparison.unexplained import agree, unexplained
+from opdump.comparison.unexplained import agree, unexplained, with_other_digests
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
@@ -152,7 +152,11 @@ def judge(
                 _add_graphs(found, graphs)
                 found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
                 _weigh_by_results(found, trace_a, trace_b, alignment, graphs)
-                found.suspects = found.suspects or not_finite(trace_a, trace_b, alignment)
+                found.suspects = (
+                    found.suspects
+                    or not_finite(trace_a, trace_b, alignment)
+                    or with_other_digests(trace_a, trace_b, alignment)
+                )
                 _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
                 once = (
                     None if found.suspects or given is not None or whole else repeats.add(trace_a, trace_b, alignment)

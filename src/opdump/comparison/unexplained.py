@@ -24,7 +24,7 @@ from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.precision import accepted_rounding
-from opdump.comparison.statistics_apart import apart, same_statistics
+from opdump.comparison.statistics_apart import apart, differ_only_in_digests, has_digest, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
@@ -54,6 +54,13 @@ def unexplained(
 ) -> list[Suspect]:
     """Where the runs part on the way to the results that differ, if any do; at most one suspect. Results that are `judged` already are left out."""
     return _Unexplained(a, b, alignment, spread, judged or JudgedGraphs()).found()
+
+
+def with_other_digests(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
+    """Where the runs part on the way to results with the same statistics and other digests; at most one suspect."""
+    if not any(has_digest(record) for node in b.nodes for record in node.outputs.values()):
+        return []
+    return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).with_other_digests()
 
 
 def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> bool:
@@ -93,6 +100,14 @@ class _Unexplained:
         if alone_a and alone_b:
             return [self._parting(alone_a[0], alone_b[0])]
         return []
+
+    def with_other_digests(self) -> list[Suspect]:
+        pairs, _, _ = self._pairs()
+        written = set(results(self.b).written)
+        far = [each for each in pairs if _differ_only_in_digests(*self._records(*each))]
+        if self._trains:
+            far = [each for each in far if each[1] in written]
+        return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
         """The results that belong together, and those of either run that the other has nowhere among its own."""
@@ -142,7 +157,7 @@ class _Unexplained:
         records = self._records(one, other)
         found = distance(*records)
         if not found:
-            return False
+            return _differ_only_in_digests(*records)
         epsilon = self._ways.epsilon(one, other)
         if not epsilon:
             return True
@@ -150,6 +165,8 @@ class _Unexplained:
 
     def _is_reordered(self, one: Place, other: Place) -> bool:
         """Whether two results are near when the elements of each are put in order."""
+        if _differ_only_in_digests(*self._records(one, other)):
+            return True
         first, second = (recorded(record) for record in self._records(one, other))
         if first is None or second is None or first.size < 2:
             return False
@@ -171,6 +188,8 @@ class _Unexplained:
     def _parting(self, one: Place, other: Place) -> Suspect:
         """The first operator on the way to two results at which the runs part."""
         off = distance(*self._records(one, other))
+        is_by_digest = _differ_only_in_digests(*self._records(one, other))
+        how_far = "has the same statistics and a different digest" if is_by_digest else f"is {_told(off)} apart"
         result = self.b.nodes[other[0]].op.op_name
         for index in sorted(self.b.with_ancestors([other[0]])):
             partner = self.alignment.a_of.get(index)
@@ -179,14 +198,14 @@ class _Unexplained:
                 assert partner is not None
                 place = (partner, slot), (index, slot)
                 here, epsilon = self._ways.apart(*place), self._ways.epsilon(*place)
-                if here > _PARTS * epsilon:
+                if here > _PARTS * epsilon or (is_by_digest and _differ_only_in_digests(*self._records(*place))):
                     before, node = self.a.nodes[partner], self.b.nodes[index]
-                    reached = f"the result {result} is {_told(off)} apart"
+                    reached = f"the result {result} {how_far}"
                     changes = told_of(differing(before, node))
                     kind: Kind = "argument" if changes else "result"
                     what = f"{changes or 'nothing that differs before it explains it'}; {reached}"
                     return Suspect(kind, before, node, "output", slot, _units(here, epsilon), what)
-        what = f"it is a result of the step, and {_told(off)} apart"
+        what = f"it is a result of the step, and {how_far}"
         io: IO = "output" if other[1] >= 0 else "input"
         slot = other[1] if other[1] >= 0 else ~other[1]
         score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
@@ -208,6 +227,10 @@ def distance(one: TensorRecord, other: TensorRecord) -> float | None:
     if has_elements(one) and has_elements(other):
         return unshaped_difference(one.numpy(), other.numpy()).relative
     return 0.0 if same_statistics(one, other) else apart(one, other)
+
+
+def _differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
+    return not (has_elements(one) and has_elements(other)) and differ_only_in_digests(one, other)
 
 
 def record_at(trace: Trace, place: Place) -> TensorRecord:
