@@ -25,17 +25,17 @@ _VERBS = MappingProxyType(
     {
         "run": "Run a script or module and dump its operators.",
         "infer": "Run an ONNX model and dump its nodes.",
-        "show": "Show what a dump holds.",
-        "check": "Say what in a dump looks wrong.",
-        "compare": "Say which operator makes two runs differ.",
-        "replay": "Run one operator of a dump again.",
+        "show": "Show the contents of a dump.",
+        "check": "Find NaN, infinities and other suspicious values in a dump.",
+        "compare": "Find the operator where two runs diverge.",
+        "replay": "Run one operator of a dump again, on its recorded inputs.",
         "convert": "Convert dump files of Ascend devices.",
-        "unpack": "Write the tensors of a packed dump as files.",
-        "export": "Write the tensors of a dump as a table.",
-        "complete": "Complete a dump that MindSpore wrote.",
-        "overflow": "Show what overflowed on Ascend devices.",
-        "extensions": "List what installed packages add.",
-        "config": "Write or check a data_dump.json or an acl.json.",
+        "unpack": "Write the tensors of a packed dump to separate files.",
+        "export": "Export statistics of a dump to a Parquet, Arrow or CSV table.",
+        "complete": "Add statistics and an index to a dump that MindSpore wrote.",
+        "overflow": "Show which operators overflowed on an Ascend device.",
+        "extensions": "List frameworks, layouts and checks, and the packages that add them.",
+        "config": "Create or check a data_dump.json, acl.json or npu_dump.json.",
     }
 )
 _RUN_PROGRAMS = frozenset({"run", "infer"})
@@ -103,11 +103,11 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
-  opdump run train.py                         train, and say where the first NaN is
-  opdump check /tmp/dump                      what looks wrong
-  opdump infer resnet.onnx -c acl.json        run an offline model under it
-  opdump show /tmp/dump                       what was dumped
-  opdump show /tmp/dump --source train.py:175 the operators of one line""",
+  opdump run train.py                         train, and report the first NaN
+  opdump check /tmp/dump                      find suspicious values
+  opdump infer resnet.onnx -c acl.json        run a model with a config
+  opdump show /tmp/dump                       list the recorded operators
+  opdump show /tmp/dump --source train.py:175 operators of one source line""",
 )
 @click.option(
     "--version",
@@ -115,7 +115,7 @@ Examples:
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show the version and which kernels run.",
+    help="Show the version and the kernels in use.",
 )
 def main() -> None:
     """Record what every operator of a neural network reads and writes."""

@@ -31,15 +31,17 @@ EXIT_NOT_CHECKED = EXIT_USAGE
     epilog="""\b
 Examples:
   opdump check /data/dump                               NaN, Inf, overflow, zeros, extremes
-  opdump check /data/dump --step 3 --json | jq .        one step, for a program
-  opdump check /data/dump --watch recommended           conditions of MindSpore Insight
+  opdump check /data/dump --step 3 --json | jq .        one step, as JSON
+  opdump check /data/dump --watch recommended           the conditions of MindSpore Insight
   opdump check /data/dump --watch "tensor_too_large abs_mean_gt=100"
   opdump check /data/dump --emit-config data_dump.json  then: opdump run -c data_dump.json ...
 
 \b
-Ends with 0 where nothing was found; with 1 where something was; with 2 for a
-wrong command line, where PATH holds no dump, and where nothing was found but
-a file is damaged or the configuration cannot be written.""",
+Exit codes:
+  0  nothing suspicious
+  1  something suspicious was found
+  2  wrong command line, PATH is not a dump, a file is damaged and the rest is
+     clean, or the config cannot be written""",
 )
 @click.argument("path")
 @click.option(
@@ -47,29 +49,34 @@ a file is damaged or the configuration cannot be written.""",
     "watch",
     metavar="CONDITION",
     multiple=True,
-    help="A watchpoint too, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; may be given several times.",
+    help="Check a watchpoint too, such as 'gradient_vanishing abs_mean_lt=1e-9', or 'recommended'. Repeatable.",
 )
-@click.option("--emit-config", metavar="FILE", help="Write the configuration that dumps the suspicious operators.")
+@click.option("--emit-config", metavar="FILE", help="Write a config that dumps only the suspicious operators.")
 @click.option(
-    "--dialect", type=click.Choice(["acl", "mindspore"]), help="Of FILE.  [default: by its name, else as the dump]"
+    "--dialect",
+    type=click.Choice(["acl", "mindspore"]),
+    help="Dialect of FILE.  [default: from its name, or that of the dump]",
 )
-@click.option("--path", "directory", metavar="DIR", help="Where the second run dumps.  [default: where the first did]")
-@click.option("--rank", type=int, metavar="N", help="This rank alone.")
-@click.option("--step", type=int, metavar="N", help="This step alone.")
+@click.option("--path", "directory", metavar="DIR", help="Dump directory in FILE.  [default: that of this dump]")
+@click.option("--rank", type=int, metavar="N", help="Only this rank.")
+@click.option("--step", type=int, metavar="N", help="Only this step.")
 @click.option(
     "--extreme",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.9,
     show_default=True,
     metavar="FRACTION",
-    help="Of the type's largest number.",
+    help="Report magnitudes above this fraction of the type's maximum.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Rows to show; 0 for all."
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of rows; 0 for all.",
 )
-@click.option(
-    "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
-)
+@click.option("--wide", is_flag=True, help="Do not truncate to the terminal width.")
 @format_options(json_help="Print JSON.")
 def check(
     *,
@@ -85,7 +92,7 @@ def check(
     wide: bool,
     report_format: ReportFormat,
 ) -> None:
-    """Say what in the dump in PATH looks wrong."""
+    """Find NaN, infinities, overflow and other suspicious values in the dump in PATH."""
     if emit_config is None and (dialect is not None or directory is not None):
         raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
     try:

@@ -46,31 +46,42 @@ class _Steps(click.ParamType[tuple[int, int]]):
 Examples:
   opdump compare /data/before /data/after            two versions of a program
   opdump compare /data/run --step 3:4                two steps of one run
-  opdump compare /data/a /data/b --save-match m.yaml which operator is which
+  opdump compare /data/a /data/b --save-match m.yaml save the operator mapping
   opdump compare /data/a /data/b --json | jq .introduced[0]
 
 \b
-Ends with 0 where nothing differs beyond rounding, with 1 where results differ
-or an operator introduced a difference, with 2 for a wrong command line or a
-dump that cannot be read, with 3 where nothing of A was found in B, or hardly
-anything, and where the ranks of the runs share the work differently.
-docs/compare.md tells how the verdict is reached. Dump with --full to have
-elements: statistics alone prove less.""",
+Exit codes:
+  0  identical, or different only by rounding
+  1  results differ, or an operator introduced a difference
+  2  wrong command line, or a dump cannot be read
+  3  not comparable: hardly any operator of A was found in B, or the ranks of
+     the runs share the work differently
+
+\b
+Record both runs with --full to compare values; statistics prove less.
+docs/compare.md explains the verdicts.""",
 )
 @click.argument("a")
 @click.argument("b", required=False)
-@click.option("--step", "steps", type=_Steps(), help="This step alone, of both; N:M for N of A and M of B.")
-@click.option("--rank", type=int, metavar="R", help="This rank of both.  [default: all that both have]")
+@click.option("--step", "steps", type=_Steps(), help="Only this step; N:M compares step N of A with step M of B.")
+@click.option("--rank", type=int, metavar="R", help="Only this rank.  [default: all ranks that both have]")
 @click.option(
-    "-o", "--output", metavar="DIR", help="Write compare.json, .csv (every pair of outputs), .html and .txt there."
+    "-o", "--output", metavar="DIR", help="Write compare.json, .csv (every pair of outputs), .html and .txt to DIR."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Sources to show."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of divergences to show.",
 )
-@click.option("--save-match", metavar="FILE", help="Write there which operator is which (match.yaml).")
-@click.option("--match", metavar="FILE", help="Keep the pairs of this match.yaml as they are.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Processes.")
-@click.option("--wide", is_flag=True, help="Cut nothing for the width of the terminal.")
+@click.option("--save-match", metavar="FILE", help="Write the operator mapping to FILE (match.yaml).")
+@click.option("--match", metavar="FILE", help="Use the operator mapping in FILE (match.yaml).")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Number of processes."
+)
+@click.option("--wide", is_flag=True, help="Do not truncate to the terminal width.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json/compare.json).")
 def compare(
     *,
@@ -86,7 +97,7 @@ def compare(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Say which operator makes the runs dumped in A and B differ.
+    """Find the operator where the runs dumped in A and B diverge.
 
     Without B, two steps of A are compared: --step N:M.
     """

@@ -24,33 +24,35 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   opdump complete /data/dump                    in place
-  opdump complete /data/dump -o out             a copy, /data/dump stays as it is
+  opdump complete /data/dump -o out             complete a copy
   opdump complete /data/dump --statistics max,min,avg,md5
-  opdump show /data/dump                        then: what it holds
+  opdump show /data/dump                        then show its contents
 
 \b
-DIR is the path of the data_dump.json that MINDSPORE_DUMP_CONFIG named. MindSpore
-is not needed. What changes: a statistic.csv comes into every iteration, files of
-bfloat16 that numpy cannot read are written again as float32, and the index comes
-into .dump_metadata. All else stays. Completing again does what is left to do.
+DIR is the `path` in the data_dump.json that MINDSPORE_DUMP_CONFIG named. MindSpore
+is not needed. This adds a statistic.csv to every iteration and an index in
+.dump_metadata, and converts bfloat16 files, which numpy cannot read, to float32.
+Everything else stays the same. You can run it again to finish an interrupted run.
 
 \b
-Ends with 0; with 1 where a file could not be read (the rest is done) or DIR holds
-no such dump; with 2 for a wrong command line; with 130 after Ctrl-C. Whatever the
-end, every file is whole, and DIR can be read.""",
+Exit codes:
+  0    done
+  1    a file could not be read (the rest is done), or DIR is not such a dump
+  2    wrong command line
+  130  interrupted by Ctrl-C; every file is whole, and DIR can be read""",
 )
 @click.argument("directory", metavar="DIR")
-@click.option("-o", "--out", metavar="OUT", help="Complete a copy in OUT, which must be new or empty.")
+@click.option(
+    "-o", "--out", metavar="OUT", help="Leave DIR unchanged and complete a copy in OUT, a new or empty directory."
+)
 @click.option(
     "--statistics",
     metavar="NAME,...",
-    help="The columns of statistic.csv, as statistic_category names them.  [default: those of the dump's data_dump.json]",
+    help="Columns of statistic.csv, named as in statistic_category.  [default: those in the dump's data_dump.json]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: what was done in each rank, and what could not be read."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the work done in each rank, and unreadable files.")
 def complete(*, directory: str, out: str | None, statistics: str | None, as_json: bool) -> None:
-    """Complete a dump that MindSpore wrote in DIR."""
+    """Add statistics and an index to the dump that MindSpore wrote in DIR."""
     with imported_for_good("opdump.conversion.completion"):
         from opdump.conversion.completion import complete as complete_dump
         from opdump.conversion.copied_dump import copy_dump

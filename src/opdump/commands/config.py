@@ -39,39 +39,39 @@ class _DialectName(click.Choice[str]):
 
 @click.group()
 def config() -> None:
-    """Write or check a data_dump.json, an acl.json or an npu_dump.json."""
+    """Create or check a data_dump.json, acl.json or npu_dump.json."""
 
 
 @config.command(
     epilog="""\b
 Examples:
-  opdump config check data_dump.json             the resolved plan as JSON
-  opdump config check data_dump.json --strict    a mistyped key is an error
-  opdump config check acl.json                   an acl.json; its content tells which it is
+  opdump config check data_dump.json             print the plan as JSON
+  opdump config check data_dump.json --strict    unknown keys are errors
+  opdump config check acl.json                   the dialect is detected
   opdump config check acl.json --dialect-version current
-  opdump config check npu_dump.json              the keys of a TensorFlow program's parameter_map
+  opdump config check npu_dump.json              keys of a TensorFlow parameter_map
   MINDSPORE_DUMP_CONFIG=data_dump.json opdump config check"""
 )
 @click.argument("file", required=False, type=click.Path(path_type=str))
-@click.option("--strict", is_flag=True, help="Make an unknown key an error.")
+@click.option("--strict", is_flag=True, help="Treat unknown keys as errors.")
 @click.option(
     "--dialect",
     type=_DialectName(),
-    help="What FILE is written in; without it, its content tells.",
+    help="Dialect of FILE.  [default: detected from its content]",
 )
 @click.option(
     "--dialect-version",
     type=click.Choice(["seed", "current"]),
     default="seed",
     show_default=True,
-    help="acl.json: as the documents have it, or as newer versions behave.",
+    help="For acl.json: the behaviour that the documents describe (seed), or that of newer versions (current).",
 )
 def check(file: str | None, strict: bool, dialect: str | None, dialect_version: DialectVersion) -> None:
-    """Check FILE and print the plan that it resolves to.
+    """Check FILE and print the dump plan that it describes.
 
-    Without FILE the one that MINDSPORE_DUMP_CONFIG names. The plan goes to standard output, warnings go to standard
-    error. The dump directory of a data_dump.json is created, as a run would; that of an acl.json or an npu_dump.json must be
-    there. Exit code 0 if FILE can be used, 1 if not: for an acl.json the message starts with the dump system's code (EP0001 to EP0005).
+    FILE defaults to $MINDSPORE_DUMP_CONFIG. The plan goes to standard output, warnings go to standard error. The dump directory
+    of a data_dump.json is created, as in a run; that of an acl.json or npu_dump.json must exist. The exit code is 0 if FILE is valid and 1
+    if not; for an acl.json the message starts with the code of the dump system (EP0001 to EP0005).
     """
     plan = load_plan(file, environ=os.environ, dialect=dialect, strict=strict, dialect_version=dialect_version)
     print_warnings(plan.warnings)
@@ -79,12 +79,13 @@ def check(file: str | None, strict: bool, dialect: str | None, dialect_version: 
 
 
 @config.command(
+    short_help="Create a starting config in FILE.",
     epilog="""\b
 Examples:
   opdump config new                              write data_dump.json here
   opdump config new lenet.json --path /tmp/lenet --force
   opdump config new --dialect acl                write acl.json here
-  opdump config new --dialect tensorflow         write npu_dump.json here"""
+  opdump config new --dialect tensorflow         write npu_dump.json here""",
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -92,15 +93,15 @@ Examples:
     type=_DialectName(),
     default="mindspore",
     show_default=True,
-    help="What to write.",
+    help="Dialect of the new file.",
 )
-@click.option("--path", "directory", default=None, help="Where to dump; an absolute path.  [default: ./dump]")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--path", "directory", default=None, help="Dump directory, an absolute path.  [default: ./dump]")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
 def new(file: Path | None, dialect: str, directory: str | None, force: bool) -> None:
-    """Write a starting configuration to FILE (data_dump.json, acl.json or npu_dump.json).
+    """Create a starting config in FILE, a data_dump.json, acl.json or npu_dump.json.
 
-    It dumps everything of the first step; docs/config.md, docs/acl-json.md and docs/tensorflow-config.md explain each key. The
-    directory of an acl.json and of an npu_dump.json is made, for it has to be there before a run.
+    The new file dumps all operators in the first step. docs/config.md, docs/acl-json.md and docs/tensorflow-config.md explain each key. The
+    dump directory of an acl.json or npu_dump.json is created, because it must exist before a run.
     """
     chosen = DIALECTS.load(dialect)
     file = file or Path(chosen.words.file)

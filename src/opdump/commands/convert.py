@@ -29,43 +29,44 @@ _MOST_SHOWN = 50
 @click.command(
     epilog="""\b
 Examples:
-  opdump convert Conv2D.conv1.1.5.1732082705016774 -o out     one file
+  opdump convert Conv2D.conv1.1.5.1732082705016774 -o out     a single file
   opdump convert /data/dump/20261120101530/0/net/1/0 -o out   a directory
-  opdump convert /data/dump -o out --recursive --format NCHW  all below, in NCHW
+  opdump convert /data/dump -o out --recursive --format NCHW  recursively, in NCHW
   opdump convert /data/dump -o out --recursive --layout mindspore
-                                     a tree that opdump show and Insight read
-  opdump convert Add.add.1.2.3 -o out --output 0 --to txt     values as text
-  opdump convert /data/dump -o out --json | jq .failures      for a program
+                                     readable by opdump show and Insight
+  opdump convert Add.add.1.2.3 -o out --output 0 --to txt     as text
+  opdump convert /data/dump -o out --json | jq .failures      list the failures
 
 \b
-Ends with 0; with 1 where a file, or a tensor of one, could not be converted (the
-others are, and each is listed with its reason); with 2 for a wrong command line;
-with 130 after Ctrl-C. Whatever the end, every file in OUT is whole.""",
+Exit codes:
+  0    everything was converted
+  1    some files or tensors failed; each is listed with the reason
+  2    wrong command line
+  130  interrupted by Ctrl-C; every file in OUT is whole""",
 )
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
-@click.option(
-    "-o", "--out", required=True, metavar="OUT", help="The directory to write into; made where it is missing."
-)
+@click.option("-o", "--out", required=True, metavar="OUT", help="Output directory; created if missing.")
 @click.option(
     "--to",
     "file_type",
     type=click.Choice(["npy", "bin", "pt", "txt"]),
     default="npy",
     show_default=True,
-    help="The kind of file; bin keeps the device's bytes, pt needs PyTorch.",
+    help="File type; bin keeps the bytes of the device, pt needs PyTorch.",
 )
+@click.option("--layout", type=click.Choice(["mindspore"]), help="Arrange the files like a synchronous MindSpore dump.")
+@click.option("--format", "format_", default="", metavar="NCHW", help="Convert the elements to this format.")
+@click.option("--shape", metavar="1,3,224,224", help="Shape in that format, if the file does not have it.")
+@click.option("--input", "input_", type=click.IntRange(min=0), metavar="I", help="Only this input.")
+@click.option("--output", type=click.IntRange(min=0), metavar="I", help="Only this output.")
 @click.option(
-    "--layout", type=click.Choice(["mindspore"]), help="Arrange the files as a synchronous dump of MindSpore."
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of processes.  [default: depends on the amount of work]",
 )
-@click.option("--format", "format_", default="", metavar="NCHW", help="Bring the elements into this format.")
-@click.option("--shape", metavar="1,3,224,224", help="The true shape in that format, where the file does not say it.")
-@click.option("--input", "input_", type=click.IntRange(min=0), metavar="I", help="This input alone.")
-@click.option("--output", type=click.IntRange(min=0), metavar="I", help="This output alone.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; by default as many as the work is worth."
-)
-@click.option("--recursive", is_flag=True, help="Also the directories below SRC, at the same places below OUT.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the files written, the failures, the sums.")
+@click.option("--recursive", is_flag=True, help="Include subdirectories of SRC; OUT gets the same structure.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: files written, failures, totals.")
 def convert(
     *,
     sources: tuple[str, ...],
@@ -80,7 +81,7 @@ def convert(
     recursive: bool,
     as_json: bool,
 ) -> None:
-    """Convert dump files, or directories of them, into OUT."""
+    """Convert Ascend dump files, or directories of them, to files in OUT."""
     if input_ is not None and output is not None:
         raise click.UsageError("--input and --output each choose one tensor; give one of them")
     if shape is not None and not format_:

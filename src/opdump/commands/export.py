@@ -25,34 +25,39 @@ _KINDS = ("parquet", "arrow", "csv")
 @click.command(
     epilog="""\b
 Examples:
-  opdump export /data/dump                          /data/dump becomes dump.parquet, here
-  opdump export /data/dump --to csv --step 3        step 3 as dump.csv
+  opdump export /data/dump                          write dump.parquet here
+  opdump export /data/dump --to csv --step 3        step 3, to dump.csv
   opdump export /data/dump -o all.parquet --op MatMul --io output
   python -c "import polars; print(polars.read_parquet('dump.parquet'))"
 
 \b
-One row is one tensor: its rank, step, operator, module and line, dtype, shape,
-and every statistic. polars, pandas, DuckDB, Spark and Ray read the file.
-Elements are not in it; `opdump show` names their files.
-Needs polars: pip install 'opdump[polars]'.
+Each row is one tensor: rank, step, operator, module, source line, dtype, shape and
+all statistics. polars, pandas, DuckDB, Spark and Ray read the files. Values are
+not exported; `opdump show` prints the files that hold them.
+Requires polars: pip install 'opdump[polars]'.
 
 \b
-Ends with 0; with 1 where PATH holds no dump or nothing of what was asked for, a
-file of it is damaged (the rest is in the table), or the table cannot be written;
-with 2 for a wrong command line; with 130 after Ctrl-C, and then there is no file.""",
+Exit codes:
+  0    done
+  1    PATH is not a dump, nothing matched, a file is damaged (the rest is in the
+       table), or the table cannot be written
+  2    wrong command line
+  130  interrupted by Ctrl-C; no file was written""",
 )
 @click.argument("path")
-@click.option("--to", "kind", type=click.Choice(_KINDS), default="parquet", show_default=True, help="The kind of file.")
-@click.option("-o", "--out", metavar="FILE", help="The file.  [default: the name of PATH, in this directory]")
-@click.option("--op", metavar="NAME", help="These operators alone, as `opdump show --op` takes them.")
-@click.option("--source", metavar="FILE:LINE", help="The operators that a line of the program became.")
-@click.option("--step", type=int, metavar="N", help="This step alone.")
-@click.option("--rank", type=int, metavar="N", help="This rank alone.  [default: all]")
-@click.option("--run", metavar="N|all", default="latest", show_default=True, help="Which of several runs into PATH.")
-@click.option("--io", type=click.Choice(["input", "output"]), help="Inputs or outputs alone.")
-@click.option("--skipped", is_flag=True, help="Also tensors that left no data.")
-@click.option("--overwrite", is_flag=True, help="The file may be there already.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the file, its rows and columns, what was damaged.")
+@click.option("--to", "kind", type=click.Choice(_KINDS), default="parquet", show_default=True, help="File type.")
+@click.option("-o", "--out", metavar="FILE", help="Output file.  [default: the name of PATH, in the current directory]")
+@click.option("--op", metavar="NAME", help="Only these operators, as in `opdump show --op`.")
+@click.option("--source", metavar="FILE:LINE", help="Only the operators of this source line.")
+@click.option("--step", type=int, metavar="N", help="Only this step.")
+@click.option("--rank", type=int, metavar="N", help="Only this rank.  [default: all]")
+@click.option(
+    "--run", metavar="N|all", default="latest", show_default=True, help="Run number, if PATH holds several runs."
+)
+@click.option("--io", type=click.Choice(["input", "output"]), help="Only inputs, or only outputs.")
+@click.option("--skipped", is_flag=True, help="Include tensors that were not recorded.")
+@click.option("--overwrite", is_flag=True, help="Overwrite the output file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the file, its rows and columns, damaged files.")
 def export(
     *,
     path: str,
@@ -68,7 +73,7 @@ def export(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write the tensors of the dump in PATH as a table."""
+    """Export the statistics of the tensors in PATH to a table."""
     from opdump.catalog.catalog import open_dump
     from opdump.commands.show import run_choice
     from opdump.conversion.table_export import Selection, export_table

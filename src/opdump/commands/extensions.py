@@ -17,17 +17,17 @@ from opdump.commands import EXIT_ERROR
 @click.command(
     epilog="""\b
 Examples:
-  opdump extensions                  what is there, and who adds it
-  opdump extensions --json | jq .    for a program
+  opdump extensions                  all, with the packages that add them
+  opdump extensions --json | jq .    as JSON
 
 \b
-An installed package adds to opdump by entry points, whose groups are in the first
-column. Ends with 1 where what a package adds cannot be loaded; that a
-framework of opdump's own is not installed is no error.""",
+Packages extend opdump by entry points; the first column shows their groups. The exit
+code is 1 if an extension cannot be loaded. A framework that is not installed is
+not an error.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def extensions(*, as_json: bool) -> None:
-    """List what can be captured, filed, checked, compared and run again, and what installed packages add to it."""
+    """List frameworks, layouts, checks, comparisons and report formats, and the packages that add them."""
     from opdump.adapters.registry import FRAMEWORKS
     from opdump.adapters.replay import REPLAYERS
     from opdump.checks.registry import CHECKS

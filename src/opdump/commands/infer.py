@@ -34,38 +34,52 @@ Examples:
   opdump infer resnet.onnx --path /tmp/dump
 
 \b
-An input that no --input gives is random, from the printed seed; of a shape that the
-model leaves open every dimension is 1, unless --shape says more. A model or config
-that cannot be used, and a run that fails, end with 1; a wrong command line with 2; a
-dump that could not be written to its end with 3.""",
+Inputs without --input are random; the seed is printed. Open dimensions of the
+model are 1 unless --shape gives them.
+
+\b
+Exit codes:
+  0  done
+  1  the model or config is invalid, or the run failed
+  2  wrong command line
+  3  the dump is incomplete""",
 )
 @click.option("-c", "--config", metavar="FILE", help="An acl.json or data_dump.json.")
-@click.option("--path", metavar="DIR", help="Dump into DIR; without a config, everything of every node.")
+@click.option("--path", metavar="DIR", help="Dump directory. Without a config, all tensors of all nodes are dumped.")
+@click.option("--input", "inputs", metavar="NAME=FILE.npy", multiple=True, help="Value of a model input. Repeatable.")
+@click.option("--shape", "shapes", metavar="NAME=1,3,8,8", multiple=True, help="Shape of a random input. Repeatable.")
 @click.option(
-    "--input", "inputs", metavar="NAME=FILE.npy", multiple=True, help="An input of the model; may be repeated."
+    "--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run the model N times; each run is a step."
 )
-@click.option("--shape", "shapes", metavar="NAME=1,3,8,8", multiple=True, help="Shape of a random input.")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Run N times; each run is a step.")
 @click.option(
     "--optimize",
     type=click.Choice(["disable", "basic", "extended", "all"]),
     default="disable",
-    help="Graph optimisation of ONNX Runtime; default disable: the model's own nodes.",
+    help="Graph optimisation level of ONNX Runtime.  [default: disable, which keeps the nodes of the model]",
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of random inputs; else one is chosen.")
 @click.option(
-    "--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Most bytes of tensors held at a time."
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of random inputs.  [default: chosen and printed]"
 )
-@click.option("--dialect", type=click.Choice(["acl", "mindspore"]), help="Of the config; else its keys tell.")
+@click.option(
+    "--memory-limit",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Maximum memory for recorded tensors.",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(["acl", "mindspore"]),
+    help="Dialect of the config.  [default: detected from its keys]",
+)
 @first_option()
 @checking_options()
-@click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
+@click.option("--strict", is_flag=True, help="Treat unknown config keys and gaps in the capture as errors.")
 @click.option(
     "--on-error",
     type=click.Choice(["continue", "stop"]),
-    help="Where the dump cannot be written any more: run on without it (the default), or stop (under --strict).",
+    help="If the dump can no longer be written, continue without it or stop.  [default: continue; stop with --strict]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the closing line as JSON.")
 @click.argument("model", type=click.Path(path_type=Path))
 def infer(
     *,
@@ -86,7 +100,7 @@ def infer(
     as_json: bool,
     model: Path,
 ) -> NoReturn:
-    """Run the ONNX file MODEL and dump what its nodes read and write."""
+    """Run the ONNX file MODEL and dump the inputs and outputs of its nodes."""
     if config is None and path is None:
         raise click.UsageError(
             "no config: give -c acl.json, or --path DIR to dump everything. To write one: opdump config new acl.json --dialect acl"

@@ -140,7 +140,7 @@ def _command() -> click.Command:
         "%%opdump",
         params=[
             click.Option(["--path"], metavar="DIR", help="Dump into DIR; without it into a new directory here."),
-            click.Option(["--full"], is_flag=True, help="Elements too, and not statistics alone."),
+            click.Option(["--full"], is_flag=True, help="Record tensor values, not just statistics."),
             click.Option(["--steps"], metavar="STEPS", help='These steps of the cell: "0|5-8" or "all".'),
             click.Option(
                 ["--kernels"],

@@ -21,18 +21,23 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   opdump overflow /data/dump                   which operators overflowed, and how
-  opdump overflow /data/dump --json | jq .     for a program
+  opdump overflow /data/dump --json | jq .     as JSON
 
 \b
-Finds the files Opdebug.Node_OpDebug.* in DIR and below it, and the dump of each
-operator by task and stream. Ends with 0, also where nothing overflowed; with 1
-where a file is damaged or DIR cannot be read; with 2 for a wrong command line.""",
+Reads the files Opdebug.Node_OpDebug.* below DIR, and finds the dump of each operator
+by its task and stream.
+
+\b
+Exit codes:
+  0  done, with or without overflow
+  1  a file is damaged, or DIR cannot be read
+  2  wrong command line""",
 )
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
-@click.option("--wide", is_flag=True, help="Cut nothing, however narrow the terminal is; a pipe gets all of it anyway.")
-@format_options(json_help="Print JSON; NaN and infinities as strings.")
+@click.option("--wide", is_flag=True, help="Do not truncate to the terminal width.")
+@format_options(json_help="Print JSON; NaN and infinities are strings.")
 def overflow(*, directories: tuple[str, ...], wide: bool, report_format: ReportFormat) -> None:
-    """Show what overflowed in the dumps in DIR."""
+    """Show which operators overflowed in the Ascend dumps in DIR."""
     from opdump.conversion.overflow import find_overflows
     from opdump.reports.table import printable
 

@@ -20,36 +20,41 @@ _EXIT_CANNOT = 3
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Examples:
-  opdump replay /data/dump --op addmm-op3                   one operator
-  opdump replay /data/dump --op net.py:45 --step 2          by its line
-  opdump replay /data/dump --op addmm-op3 --emit repro.py   as a program
+  opdump replay /data/dump --op addmm-op3                   an operator, by name
+  opdump replay /data/dump --op net.py:45 --step 2          by source line
+  opdump replay /data/dump --op addmm-op3 --emit repro.py   as a stand-alone script
 
 \b
-Ends with 0 where the recorded outputs are what the inputs give, within what
-their types' rounding allows, with 1 where they are not, with 2 for a wrong
-command line, a name that is not in the dump or a dump that cannot be read,
-with 3 where the operator cannot be run again (standard error says why).""",
+Exit codes:
+  0  the recorded outputs follow from the inputs, up to rounding
+  1  they do not
+  2  wrong command line, no such operator, or the dump cannot be read
+  3  the operator cannot be replayed; standard error has the reason""",
 )
 @click.argument("dump")
 @click.option(
-    "--op", metavar="NAME", required=True, help="Its name as `opdump show` prints it, or the end of that; or FILE:LINE."
+    "--op", metavar="NAME", required=True, help="Operator name as in `opdump show`, the end of one, or FILE:LINE."
 )
-@click.option("--step", type=int, metavar="N", help="In this step.  [default: the first that has it]")
-@click.option("--rank", type=int, metavar="R", help="On this rank.  [default: the lowest]")
+@click.option("--step", type=int, metavar="N", help="Step.  [default: the first step with this operator]")
+@click.option("--rank", type=int, metavar="R", help="Rank.  [default: the lowest]")
 @click.option(
-    "--occurrence", type=click.IntRange(min=0), default=0, metavar="N", help="Its N-th execution in the step, from 0."
+    "--occurrence",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Execution within the step, counted from 0.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["recorded", "float64", "float32", "bfloat16", "float16"]),
     default="recorded",
     show_default=True,
-    help="Compute floats in this type; outputs are held against float64 in any case.",
+    help="Type in which floats are computed. The error against float64 is printed in any case.",
 )
 @click.option(
     "--emit",
     metavar="FILE.py",
-    help="Write a program that runs it again without opdump; large inputs beside it, in an npz.",
+    help="Write a script that runs the operator without opdump. Large inputs go to an npz file beside it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json/replay.json).")
 def replay(
@@ -63,7 +68,7 @@ def replay(
     emit: str | None,
     as_json: bool,
 ) -> None:
-    """Run one operator of DUMP again, from what it read."""
+    """Run one operator of DUMP again, on its recorded inputs."""
     from opdump.replaying.replay import replay as run_again
     from opdump.reports.replay import replay_lines
 

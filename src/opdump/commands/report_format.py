@@ -16,7 +16,10 @@ def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callabl
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
-            "--format", "format_name", metavar="NAME", help="text, json, or what a package adds.  [default: text]"
+            "--format",
+            "format_name",
+            metavar="NAME",
+            help="text, json, or a format of an installed package.  [default: text]",
         )
         @click.option("--json", "as_json", is_flag=True, help=json_help)
         @functools.wraps(command)

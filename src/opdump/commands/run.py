@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
@@ -33,11 +34,11 @@ from opdump.commands.tracebacks import without_opdump_frames
 
 _EPILOG: Final = """\b
 Examples:
-  opdump run train.py --lr 0.1              statistics of all it does, all steps
+  opdump run train.py --lr 0.1              statistics of all operators in all steps
   opdump run --path dump --full --steps "0|100-102" train.py
-  opdump run --every 100 train.py           each hundredth step
-  opdump run --ring 3 train.py              the last 3 steps, filed when a NaN, an infinity,
-                                            an exception or SIGUSR1 comes
+  opdump run --every 100 train.py           every 100th step
+  opdump run --ring 3 train.py              write the last 3 steps at a NaN, infinity,
+                                            exception or SIGUSR1
   opdump run --max-disk 20GB --max-overhead 10% train.py
   opdump run --kernels conv --kernels "name-regex(.*/attn/.*)" train.py
   opdump run --watch "gradient_vanishing abs_mean_lt=1e-9" train.py
@@ -45,17 +46,39 @@ Examples:
   opdump run -c data_dump.json -m package.train --lr 0.1
   opdump run -c acl.json infer.py
   MINDSPORE_DUMP_CONFIG=data_dump.json opdump run train.py
-  opdump run train_for_npu.py     a TensorFlow program that asks for a dump itself
+  opdump run train_for_npu.py     a TensorFlow program with its own DumpConfig
   torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
 
 \b
-Options after the script's name are the script's. Its exit code is passed on;
-a config that cannot be used ends with 1 before the script starts, a wrong
-command line with 2. A script that ended well, and whose dump could not be
-written to its end, gives 3."""
+Arguments after the script name are passed to the script. The exit code is that of
+the script, or 1 if the config is invalid (the script does not start), 2 for a wrong
+command line, 3 if the script succeeded and the dump is incomplete."""
+
+_OPTION_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Program": ("as_module", "framework", "eager", "no_children", "stop_after_dump"),
+    "What to record": ("config", "full", "kernels", "steps", "every", "ring", "triggers", "first", "reread"),
+    "Where and how to write it": ("path", "layout", "short_names", "stream_in_names", "streams"),
+    "Limits": ("max_disk", "min_free_disk", "max_memory", "max_overhead"),
+    "Checks": ("check", "watch"),
+    "Errors and output": ("strict", "on_error", "as_json"),
+}
+"""The sections of `--help`, by the names of the options in each; other options come last."""
+
+
+class _CommandWithGroups(click.Command):
+    """A command whose `--help` lists the options by topic."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
+        sections = {title: [records.pop(name) for name in names] for title, names in _OPTION_GROUPS.items()}
+        for title, rows in {**sections, "Other": [*records.values()]}.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 @click.command(
+    cls=_CommandWithGroups,
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
 )
@@ -63,77 +86,81 @@ written to its end, gives 3."""
     "-c",
     "--config",
     metavar="FILE",
-    help="A data_dump.json, acl.json or npu_dump.json. Without it: what MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names, what a "
-    "TensorFlow program asks for in its DumpConfig or NpuOptimizer, or else statistics of everything.",
+    help="A data_dump.json, acl.json or npu_dump.json.  [default: $MINDSPORE_DUMP_CONFIG or $MS_ACL_DUMP_CFG_PATH; the DumpConfig of a "
+    "TensorFlow program; else statistics of all operators]",
 )
-@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT names a module, as in python -m.")
+@click.option("-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module name, as in python -m.")
 @click.option(
-    "--path", metavar="DIR", help="Dump into DIR instead of the config's path; without both into a new directory here."
+    "--path", metavar="DIR", help="Dump directory.  [default: the path in the config, or a new directory here]"
 )
-@click.option("--full", is_flag=True, help="Elements too, and not statistics alone.")
-@click.option("--steps", metavar="STEPS", help='These steps: "0|5-8|100-120" or "all"; instead of the config\'s.')
-@click.option("--every", metavar="N", type=click.IntRange(1), help="Of the wanted steps the multiples of N.")
+@click.option("--full", is_flag=True, help="Record tensor values, not just statistics.")
+@click.option(
+    "--steps", metavar="STEPS", help='Steps to record, such as "0|5-8|100-120" or "all"; overrides the config.'
+)
+@click.option("--every", metavar="N", type=click.IntRange(1), help="Record every Nth selected step.")
 @click.option(
     "--ring",
     metavar="N",
     type=click.IntRange(1),
-    help="Keep the last N steps in memory, and file them, and the one that runs, when a trigger fires; with --full give --max-memory.",
+    help="Keep the last N steps in memory, and write them and the current step when a trigger fires. With --full, set --max-memory.",
 )
 @click.option(
     "--trigger",
     "triggers",
     type=click.Choice(["nan", "inf", "exception", "signal", "loss-spike"]),
     multiple=True,
-    help="With --ring: what fires. The first NaN, the first infinity that is none of a mask, an exception that ends SCRIPT, SIGUSR1: all of these "
-    "by default; loss-spike: the loss leaps up; and dump.trigger() of the program in any case. May be given several times.",
+    help="Trigger of --ring: the first NaN, the first infinity outside a mask, an exception that ends SCRIPT, SIGUSR1, or a jump of the loss. "
+    "dump.trigger() in the program always fires. Repeatable.  [default: all but loss-spike]",
 )
 @bound_options()
 @click.option(
     "--reread",
     is_flag=True,
-    help="Read a tensor each time that an operator has it, also where nothing is known to have written into it since it was read.",
+    help="Read every tensor at every use, even if no write to it was seen since the last read.",
 )
 @click.option(
     "--kernels",
     metavar="NAME",
     multiple=True,
-    help="Operators of this type or name alone, or name-regex(...); may be given several times.",
+    help="Record only operators of this type or name, or name-regex(...). Repeatable.",
 )
-@click.option("--eager", is_flag=True, help="Run compiled regions eagerly and capture inside them.")
-@click.option("--stop-after-dump", is_flag=True, help="End the script once the last wanted step is on disk.")
+@click.option("--eager", is_flag=True, help="Run compiled regions eagerly, and record the operators inside.")
+@click.option("--stop-after-dump", is_flag=True, help="End the script after the last selected step is on disk.")
 @first_option()
 @checking_options()
-@click.option("--strict", is_flag=True, help="Unknown config keys and gaps in the capture are errors.")
+@click.option("--strict", is_flag=True, help="Treat unknown config keys and gaps in the capture as errors.")
 @click.option(
     "--on-error",
     type=click.Choice(["continue", "stop"]),
-    help="Where the dump cannot be written any more: run on without it (the default), or stop the script (under --strict).",
+    help="If the dump can no longer be written, continue without it or stop the script.  [default: continue; stop with --strict]",
 )
 @click.option(
     "--layout",
     metavar="NAME",
     callback=checked_layout,
-    help="How files are named and arranged: mindspore-2.3 (a file for each tensor), mindspore-2.10, packed (one file for all elements: the "
-    "default of --full without a config), or a layout of `opdump extensions`.",
+    help="Names and structure of the files: mindspore-2.3 (one file per tensor), mindspore-2.10, packed (one file for all values), or a layout "
+    "listed by `opdump extensions`.  [default: packed for --full without a config, else from the config]",
 )
 @click.option(
     "--framework",
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="Whose operators are captured: torch, tensorflow, jax, mindspore, or one of `opdump extensions`; auto: of the one that SCRIPT imports.",
+    help="Framework to record: torch, tensorflow, jax, mindspore, one listed by `opdump extensions`, or auto (the one that SCRIPT imports).",
 )
 @click.option(
     "--stream-in-names",
     is_flag=True,
-    help="TensorFlow's own dumps: five parts in the names of files, as newer versions.",
+    help="TensorFlow's own dumps: add the stream to file names, as newer versions do.",
 )
 @click.option(
-    "--streams", is_flag=True, help="TensorFlow sessions: hand over tensors one by one; less memory, more time."
+    "--streams",
+    is_flag=True,
+    help="TensorFlow sessions: fetch tensors one at a time, which is slower and uses less memory.",
 )
-@click.option("--short-names", is_flag=True, help="Leave class names out of the scopes of operators.")
-@click.option("--no-children", is_flag=True, help="Count processes that SCRIPT starts, and do not capture them.")
-@click.option("--json", "as_json", is_flag=True, help="Print the line at the end as JSON.")
+@click.option("--short-names", is_flag=True, help="Omit class names from operator scopes.")
+@click.option("--no-children", is_flag=True, help="Do not record the processes that SCRIPT starts; count them.")
+@click.option("--json", "as_json", is_flag=True, help="Print the closing line as JSON.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -143,7 +170,7 @@ def run(
     arguments: tuple[str, ...],
     **asked: Any,
 ) -> NoReturn:
-    """Run SCRIPT with ARGUMENTS and dump what its operators read and write."""
+    """Run SCRIPT with ARGUMENTS and record the inputs and outputs of its operators."""
     options = RunOptions(**asked)
     last_word = LastWord()
     from opdump.tensorflow.scripts import facts_of_program, prepared_for

@@ -191,7 +191,7 @@ def rank_among_several(environ: Mapping[str, str]) -> int | None:
 
 
 def first_option() -> Callable[[Any], Any]:
-    return click.option("--first", is_flag=True, help="In overflow mode, dump the first operator that overflows alone.")
+    return click.option("--first", is_flag=True, help="In overflow mode, dump only the first operator that overflows.")
 
 
 def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
@@ -208,14 +208,16 @@ def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
 def checking_options() -> Callable[[Any], Any]:
     """`--check` and `--watch`, of commands that run a program or a model."""
     check = click.option(
-        "--check", is_flag=True, help="Check tensors while it runs, and say at the end what `opdump check` would."
+        "--check",
+        is_flag=True,
+        help="Check tensors during the run, and print the findings of `opdump check` at the end.",
     )
     watch = click.option(
         "--watch",
         metavar="CONDITION",
         multiple=True,
-        help="The same, and hold tensors against a watchpoint, as 'gradient_vanishing abs_mean_lt=1e-9', or recommended; elements are "
-        "looked at, whatever is dumped. May be given several times.",
+        help="Like --check, with a watchpoint such as 'gradient_vanishing abs_mean_lt=1e-9', or 'recommended'. All values are "
+        "checked, whether or not they are dumped. Repeatable.",
     )
     return lambda command: check(watch(command))
 
@@ -223,12 +225,12 @@ def checking_options() -> Callable[[Any], Any]:
 def bound_options() -> Callable[[Any], Any]:
     """`--max-disk` and the others: when less is recorded, and at last nothing."""
     options = (
-        ("--max-disk", "SIZE", "The run may write SIZE at most, as 20GB."),
-        ("--min-free-disk", "SIZE", "SIZE stays free on the disk."),
-        ("--max-memory", "SIZE", "What waits to be filed, and steps of --ring, take SIZE at most."),
-        ("--max-overhead", "PERCENT", "Capture takes PERCENT of the program's own time at most, as 10%."),
+        ("--max-disk", "SIZE", "Limit the size of the dump, for example 20GB."),
+        ("--min-free-disk", "SIZE", "Keep SIZE free on the disk."),
+        ("--max-memory", "SIZE", "Limit the memory for data that waits to be written, and for the steps of --ring."),
+        ("--max-overhead", "PERCENT", "Limit the overhead to PERCENT of the program's own time, for example 10%."),
     )
-    order = " As a bound is approached, elements are left out, then steps, then all that follows."
+    order = " Near the limit, values are left out first, then whole steps, then everything that follows."
 
     def add(command: Any) -> Any:
         for name, metavar, text in reversed(options):

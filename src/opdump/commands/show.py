@@ -30,49 +30,52 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Examples:
-  opdump show /data/dump                           runs, steps, the first operators
-  opdump show /data/dump --step 2 --limit 0        every operator of step 2
+  opdump show /data/dump                           runs, steps and the first operators
+  opdump show /data/dump --step 2 --limit 0        all operators of step 2
   opdump show /data/dump --op convolution-op7      one operator: inputs, outputs, files
-  opdump show /data/dump --op Conv2D --step 0      every convolution of step 0
-  opdump show /data/dump --source train.py:175     what a line of the script became
-  opdump show /data/dump --watch                   who wrote into watched memory
-  opdump show /data/dump --json | jq .             all of it for a program
+  opdump show /data/dump --op Conv2D --step 0      all convolutions of step 0
+  opdump show /data/dump --source train.py:175     operators of a source line
+  opdump show /data/dump --watch                   operators that changed watched memory
+  opdump show /data/dump --json | jq .             everything, as JSON
 
 \b
-Of a dump with several models the computational graph is named: the model
-whose ge_proto_*_Build.txt has IteratorV2, Iterator or GetNext. The file is
-looked for in the dump, here, and where DUMP_GRAPH_PATH, NPU_COLLECT_PATH and
-ASCEND_WORK_PATH point.
+If a dump has several models, the computational graph is shown: the model whose
+ge_proto_*_Build.txt contains IteratorV2, Iterator or GetNext. The file is searched
+for in the dump, in the current directory, and in DUMP_GRAPH_PATH,
+NPU_COLLECT_PATH and ASCEND_WORK_PATH.
 
 \b
-Ends with 0; with 1 where PATH holds no dump, the named operator, line, step or
-rank is not in it, or a file of it is damaged; with 2 for a wrong command line.""",
+Exit codes:
+  0  done
+  1  PATH is not a dump, has no such operator, line, step or rank, or a file of it
+     is damaged
+  2  wrong command line""",
 )
 @click.argument("path")
 @click.option(
     "--op",
     metavar="NAME",
-    help="A name as it is printed here: of an operator, its end, a scope, a type, a parameter; or name-regex(...).",
+    help="Only operators that match: an operator name or the end of one, a scope, an operator type, a parameter, or name-regex(...).",
 )
-@click.option("--source", metavar="FILE:LINE", help="The operators that a line of the program became.")
-@click.option("--step", type=int, metavar="N", help="This step alone.")
-@click.option("--rank", type=int, metavar="N", help="This rank alone.")
-@click.option("--run", metavar="N|all", default="latest", show_default=True, help="Which of several runs into PATH.")
-@click.option("--skipped", is_flag=True, help="Also the operators that left no data, with the reason.")
-@click.option("--watch", is_flag=True, help="Who first changed each watched output (a dump of watch mode).")
+@click.option("--source", metavar="FILE:LINE", help="Only the operators of this source line.")
+@click.option("--step", type=int, metavar="N", help="Only this step.")
+@click.option("--rank", type=int, metavar="N", help="Only this rank.")
 @click.option(
-    "--graph", "graph_file", metavar="FILE", help="The graph file of the computational graph, chosen by hand."
+    "--run", metavar="N|all", default="latest", show_default=True, help="Run number, if PATH holds several runs."
+)
+@click.option("--skipped", is_flag=True, help="Include operators that were not recorded, with the reason.")
+@click.option("--watch", is_flag=True, help="Show the operator that first changed each watched output (watch mode).")
+@click.option(
+    "--graph", "graph_file", metavar="FILE", help="Graph file of the computational graph, if it cannot be found."
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Rows to show; 0 for all. Without it 20 in tables, and all with --json.",
+    help="Maximum number of rows; 0 for all.  [default: 20 in tables, all in JSON]",
 )
-@click.option(
-    "--wide", is_flag=True, help="Cut and fold nothing, however narrow the terminal is; a pipe gets all of it anyway."
-)
-@format_options(json_help="Print JSON; NaN and infinities as strings.")
+@click.option("--wide", is_flag=True, help="Do not truncate to the terminal width.")
+@format_options(json_help="Print JSON; NaN and infinities are strings.")
 def show(
     *,
     path: str,
@@ -88,7 +91,7 @@ def show(
     wide: bool,
     report_format: ReportFormat,
 ) -> None:
-    """Show what the dump in PATH holds."""
+    """Show the contents of the dump in PATH."""
     from opdump.catalog.catalog import open_dump
     from opdump.reports.formats import DumpReport
     from opdump.reports.shown_part import ShownPart

@@ -25,43 +25,49 @@ _LAYOUTS = ("mindspore-2.3", "mindspore-2.10", "mindspore-async", "acl")
 @click.command(
     epilog="""\b
 Examples:
-  opdump unpack /data/dump -o files                      a file for each tensor
+  opdump unpack /data/dump -o files                      one file per tensor
   opdump unpack /data/dump -o files --layout mindspore-async
-                                     as MindSpore's asynchronous dump has them
-  opdump unpack /data/dump -o files --json | jq .files   for a program
+                                     like an asynchronous MindSpore dump
+  opdump unpack /data/dump -o files --json | jq .files   list the files
 
 \b
-The files of MindSpore's layouts are those that opdump would have written while
-the program ran, byte for byte; DUMP stays as it is. In the layout of acl operators
-keep the names that the run gave them, which are not those of a device.
+In the MindSpore layouts the files are byte for byte those that a run with that layout
+writes. In the acl layout, operators keep the names of the run, which differ from
+those of a device. DUMP is not changed.
 
 \b
-Ends with 0; with 1 where DUMP is no packed dump, something of it is damaged (the
-rest is written), or OUT holds something already or cannot be written; with 2 for a
-wrong command line; with 130 after Ctrl-C. Whatever the end, every file is whole.""",
+Exit codes:
+  0    done
+  1    DUMP is not a packed dump, part of it is damaged (the rest is written), or OUT
+       is not empty or cannot be written
+  2    wrong command line
+  130  interrupted by Ctrl-C; every file is whole""",
 )
 @click.argument("dump")
-@click.option("-o", "--out", required=True, metavar="OUT", help="The directory to write into, new or empty.")
+@click.option("-o", "--out", required=True, metavar="OUT", help="Output directory, new or empty.")
 @click.option(
     "--layout",
     type=click.Choice(_LAYOUTS),
     default=_LAYOUTS[0],
     show_default=True,
-    help="How files are named and arranged.",
+    help="Names and structure of the files.",
 )
 @click.option(
     "--file-format",
     type=click.Choice(["npy", "bin"]),
     default="npy",
     show_default=True,
-    help="The kind of file, in the layouts of devices; bin is a dump file for each operator.",
+    help="File type in the layouts of devices; bin writes one dump file per operator.",
 )
 @click.option(
-    "--run", type=click.IntRange(min=1), metavar="N", help="Which of several runs into DUMP.  [default: the last]"
+    "--run",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run number, if DUMP holds several runs.  [default: the last]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what was written, and what could not be read.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: files written, and unreadable parts.")
 def unpack(*, dump: str, out: str, layout: str, file_format: FileFormat, run: int | None, as_json: bool) -> None:
-    """Write the tensors of the packed DUMP as files into OUT."""
+    """Write the tensors of the packed dump DUMP to separate files in OUT."""
     from opdump.conversion.unpack import unpack as unpack_dump
 
     with progress_bar("steps") as tell:
