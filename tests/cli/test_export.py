@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,15 @@ def test_without_polars_it_says_what_to_install(dump: Path, tmp_path: Path, monk
     done = export(dump, "-o", tmp_path / "table.parquet")
     assert done.exit_code == 1
     assert "pip install 'opdump[polars]'" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--overwrite",)])
+def test_a_pipe_gets_the_table_and_stays_a_pipe(dump: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        found = reader.submit(pipe.read_bytes)
+        done = export(dump, "-o", pipe, *arguments)
+    assert (done.exit_code, done.output.startswith(f"{pipe}: ")) == (0, True)
+    assert pl.read_parquet(found.result()).height == open_dump(str(dump)).to_polars().height
+    assert pipe.is_fifo()

@@ -6,7 +6,6 @@ part of the table is memory for its records alone, and a step in columns (`expor
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
@@ -17,6 +16,7 @@ from opdump.catalog.data_frames import polars_frame
 from opdump.conversion.exported_columns import StepFrames
 from opdump.errors import NotInDumpError, OpdumpError
 from opdump.records import IO
+from opdump.sink.whole_files import is_stream, whole_file
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,23 +62,23 @@ def export_table(
     overwrite: bool = False,
     progress: Tell | None = None,
 ) -> WrittenTable:
-    """Writes the tensors as a table into the file at `path`, which appears when it is whole.
+    """Writes the tensors as a table into the file at `path`, which appears when it is whole; into a device or a pipe, which stays one.
 
     A shape is a list of numbers, in CSV its text (`[2, 3]`); NaN of a statistic is NaN and a missing one null, in CSV `NaN` and nothing.
     `progress` is called with what was read, how many steps, of how many.
 
     Raises TableExportError as said there, PackageMissingError where polars is not installed, else as `Catalog.tensors` does.
     """
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not is_stream(path):
         raise TableExportError(f"{path}: is there already; name another file, or say --overwrite")
     if not path.parent.is_dir():
         raise TableExportError(f"{path}: its directory is not there; make it, or name another file")
     table = _table(catalog, selection, progress)
     try:
-        _write(table, path, kind)
+        size = _write(table, path, kind)
     except OSError as error:
         raise TableExportError(f"{path}: cannot be written ({error.strerror or error})") from error
-    return WrittenTable(path, table.height, tuple(table.columns), path.stat().st_size)
+    return WrittenTable(path, table.height, tuple(table.columns), size)
 
 
 def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.DataFrame:
@@ -110,16 +110,16 @@ def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.
     return pl.concat(parts, how="diagonal_relaxed")
 
 
-def _write(table: pl.DataFrame, path: Path, kind: TableKind) -> None:
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
-        file = Path(folder) / path.name
+def _write(table: pl.DataFrame, path: Path, kind: TableKind) -> int:
+    """How many bytes were written."""
+    with whole_file(path) as file:
         if kind == "parquet":
             table.write_parquet(file)
         elif kind == "arrow":
             table.write_ipc(file)
         else:
             _with_text(table).write_csv(file)
-        file.replace(path)
+        return file.stat().st_size
 
 
 def _with_text(table: pl.DataFrame) -> pl.DataFrame:

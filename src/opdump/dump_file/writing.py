@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.dump_file.schema import dump_data
 from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
+from opdump.sink.whole_files import whole_file
 
 _SLICE: Final = 1 << 26
 # As devices have it.
@@ -25,28 +25,18 @@ _MOST_IN_MESSAGE: Final = 2**31 - 2**24
 
 
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
-    """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced.
+    """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced, a device or a pipe gets the bytes.
 
     Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for an empty one, and for
     a number that a header cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
     """
-    import tempfile  # who reads alone does without
-
     target = Path(path)
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as output:
-                for part in encode_dump_file(file):
-                    view = memoryview(part)
-                    for start in range(0, len(view), _SLICE):
-                        output.write(view[start : start + _SLICE])
-            os.chmod(temporary, _FILE_MODE)
-            os.replace(temporary, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with whole_file(target, _FILE_MODE) as unfinished, unfinished.open("wb") as output:
+            for part in encode_dump_file(file):
+                view = memoryview(part)
+                for start in range(0, len(view), _SLICE):
+                    output.write(view[start : start + _SLICE])
     except OSError as error:
         raise DumpPathError(f"{target}: cannot be written ({error.strerror})") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from opdump.errors import DumpPathError
 from opdump.html_table import html_line, html_table
 from opdump.reports.comparison import print_comparison
 from opdump.reports.table import Printer
+from opdump.sink.whole_files import whole_file
 
 _ROWS_OF_A_PAGE: Final = 2000
 _PAGE: Final = """<!doctype html>
@@ -38,12 +38,8 @@ def write_comparison(directory: Path, result: Result, *, limit: int) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            unfinished = directory / f".{name}.{os.getpid()}"
-            try:
+            with whole_file(directory / name) as unfinished:
                 unfinished.write_text(content, encoding="utf-8")
-                unfinished.replace(directory / name)
-            finally:
-                unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise DumpPathError(
             f"cannot write into {directory}: {error.strerror or error}; name a directory that can be written with -o"
