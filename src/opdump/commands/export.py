@@ -92,6 +92,7 @@ def export(
 def _report(done: WrittenTable, problems: list[str], *, as_json: bool) -> None:
     from opdump import amounts
     from opdump.reports.table import printable
+    from opdump.sink.whole_files import is_stream
 
     if as_json:
         import json
@@ -100,6 +101,7 @@ def _report(done: WrittenTable, problems: list[str], *, as_json: bool) -> None:
         click.echo(json.dumps({**content, "problems": problems}, indent=2))
         return
     rows = f"{amounts.count(done.rows, 'row')} of {amounts.count(len(done.columns), 'column')}"
-    click.echo(printable(f"{done.path}: {rows}, {amounts.size(done.bytes)}"))
+    # The table may have gone to standard output.
+    click.echo(printable(f"{done.path}: {rows}, {amounts.size(done.bytes)}"), err=is_stream(done.path))
     for problem in problems:
         click.echo(f"opdump: problem: {printable(problem)}", err=True)
