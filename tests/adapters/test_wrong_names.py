@@ -64,7 +64,7 @@ def _entry(**entry: Any) -> dict[str, Any]:
     return {"dump_list": [entry]}
 
 
-NO_NAME = "no operator that ran has a name that `{}` gives"
+NO_NAME = "no operator that ran matches a name in `{}`"
 CASES = {
     "kernels": Case(
         "mindspore",
@@ -85,7 +85,7 @@ CASES = {
         "acl",
         _entry(model_name="Nett"),
         ("dump_list.model_name: ", "is called 'Nett'", "nearest: 'Net'"),
-        "no model of dump_list ran; those that ran are called 'Net'",
+        "no model in dump_list ran; the models that ran are 'Net'",
     ),
     "dump_step": Case(
         "acl",
@@ -98,7 +98,7 @@ CASES = {
         {"dump_step": "7", "dump_op_switch": "on", "dump_list": []},
         (),
         "`dump_step` asks for 7",
-        onnx_reason="`dump_op_switch` dumps single operators, and `dump_list` chooses no model; those that were loaded are called 'Net'",
+        onnx_reason="`dump_op_switch` selects only single operators, and `dump_list` selects no model; the loaded models are 'Net'",
     ),
     **{
         f"layer at {level}": Case(

@@ -133,7 +133,7 @@ def test_nothing_dumped_is_said(dump: Path, tmp_path: Path) -> None:
     ended = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
     assert ended.returncode == 0
     assert "no loaded model is called 'another'; they are called 'graph', 'net'" in ended.stderr
-    assert "nothing was captured: no model of dump_list ran; those that ran are called 'graph', 'net'" in ended.stderr
+    assert "nothing was captured: no model in dump_list ran; the models that ran are 'graph', 'net'" in ended.stderr
     assert opdump("infer", "net.onnx", "-c", "acl.json", "--strict", cwd=tmp_path).returncode == 1
     (tmp_path / "acl.json").write_text('{"dump": {}}')
     assert "valid, but enables nothing" in opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path).stderr

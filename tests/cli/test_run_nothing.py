@@ -35,8 +35,8 @@ def _acl(folder: Path, **dump: Any) -> Path:
 @pytest.mark.parametrize(
     ("script", "config", "reason"),
     [
-        (TRAIN, {"iteration": "5-8"}, "the program ended the steps 0 to 2, and `iteration` asks for 5-8"),
-        (TRAIN, {"dump_mode": 1, "kernels": ["conv3d"]}, "no operator that ran has a name that `kernels` gives"),
+        (TRAIN, {"iteration": "5-8"}, "the program ended steps 0 to 2, and `iteration` asks for 5-8"),
+        (TRAIN, {"dump_mode": 1, "kernels": ["conv3d"]}, "no operator that ran matches a name in `kernels`"),
         (TRAIN, {"dump_mode": 2}, "nothing is marked; call opdump.set_dump(net)"),
         ("print('no framework here')\n", {}, "the program imported no PyTorch"),
         ("def main():\n    import torch\n\n\nmain()\n", {}, "no operator of PyTorch ran"),
@@ -62,7 +62,7 @@ def test_the_true_reason_is_told_and_strict_is_an_error(
     [
         (
             {"dump_list": [{"model_name": "linear"}]},
-            "no model of dump_list ran; those that ran are called 'Linear'",
+            "no model in dump_list ran; the models that ran are 'Linear'",
             "dump_list.model_name: no model is called 'linear'; there are 'Linear'; nearest: 'Linear'",
         ),
         (
@@ -72,7 +72,7 @@ def test_the_true_reason_is_told_and_strict_is_an_error(
         ),
         (
             {"dump_list": [{"model_name": "Linear", "layer": ["admm-op4"]}]},
-            "no operator that ran has a name that `dump_list` gives",
+            "no operator that ran matches a name in `dump_list`",
             "dump_list.layer: 'admm-op4' is no operator and no module that ran; nearest: 'addmm-op",
         ),
     ],

@@ -96,7 +96,7 @@ def test_a_disk_with_less_than_is_to_stay_free_takes_nothing(monkeypatch: pytest
     run = Run(statistics=1, saved_data="statistic", min_free_disk=5_000)
     assert run.steps(0, 5) == []
     assert run.now == [(0, "off")]
-    assert "4.00 kB are free, and 5.00 kB are to stay" in run.bounds.degraded[0].why
+    assert "4.00 kB are free, and 5.00 kB must stay free" in run.bounds.degraded[0].why
 
 
 def test_what_others_write_on_the_disk_counts_for_what_is_to_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:

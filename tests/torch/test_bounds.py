@@ -150,7 +150,7 @@ def test_a_disk_without_room_takes_nothing_and_the_program_goes_on(
     assert dump.report is not None
     assert dump.report.executed == 0
     assert dump.report.nothing is not None
-    assert "900 B are free, and 1.00 kB are to stay (min_free_disk)" in dump.report.nothing.reason
+    assert "900 B are free, and 1.00 kB must stay free (min_free_disk)" in dump.report.nothing.reason
 
 
 def test_free_space_that_others_take_ends_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
-"""Select, summarise, file: the only object that an adapter calls.
+"""Select, summarise and write: the only object that an adapter calls.
 
     opened = recorder.before_op(op, inputs)     # the true inputs, before an in-place kernel overwrites them
     ...the operator runs...
-    recorder.after_op(opened, outputs)          # or, where it raised: recorder.failed_op(opened, error, inputs)
+    recorder.after_op(opened, outputs)          # or, if it raised: recorder.failed_op(opened, error, inputs)
     recorder.end_step(step)                     # statistic.csv, index, graphs
 
-What a tensor is, and how to look at it, is the adapter's affair: it gives a `Reader`. How files are arranged is the layout's: it
-gives a `StepWriter`.
+The adapter knows what a tensor is and how to read it: it provides a `Reader`. The layout knows how files are arranged: it provides a
+`StepWriter`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
 def make_recorder(
     plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector | None = None
 ) -> Recorder:
-    """The recorder for a plan and a layout.
+    """Return the recorder for a plan and a layout.
 
-    `detector` says how an operator that has run overflowed; without one, overflow mode judges by the operator's data.
+    `detector` decides whether an operator that has run overflowed. Without one, overflow mode decides from the data of the operator.
     """
     mode = plan.mode
     if mode.detects_overflow:

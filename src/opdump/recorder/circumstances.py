@@ -1,10 +1,10 @@
-"""Why a capture captured nothing: the one reason that is true, in the words of the configuration.
+"""Explains why a capture recorded nothing: the first reason that applies, in the words of the configuration.
 
     recorder.circumstances.last_step = 3
     why_nothing(recorder.plan, recorder.circumstances, executed=0, skipped={})
-    Nothing("no wanted step was reached: the program ended step 3, and `iteration` asks for 5-8; ...", is_gap=True)
+    Nothing("no selected step was reached: the program ended step 3, and `iteration` asks for 5-8; ...", is_gap=True)
 
-Adapters fill in what they alone know; what nobody filled in is not spoken of.
+Adapters fill in what only they know. Facts that are not filled in are not mentioned.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from opdump.records import WITHOUT_KERNEL
 
 @dataclass(slots=True, kw_only=True)
 class Circumstances:
-    """What an adapter knows of the program beside its operators."""
+    """What an adapter knows about the program besides its operators."""
 
     framework: str = ""
-    """What the program is written for, as people call it."""
+    """The usual name of the framework that the program uses."""
     unable: str = ""
-    """Why no operator can be recorded with what is installed."""
+    """Why no operator can be recorded with the installed packages."""
     is_framework_used: bool = True
-    """Whether the program imported it at all."""
+    """Whether the program imported the framework."""
     first_step: int = 0
     next_step: int | None = None
-    """The step that the program was in when it ended: the first that did not end. None where steps are not counted."""
+    """The step that was running when the program ended, that is, the first that did not end. None if steps are not counted."""
     counts_every_step: bool = False
-    """Operators of steps that nobody asks for are counted as executed too."""
+    """Whether operators in steps that are not selected also count as executed."""
     executions: Mapping[str, int] | None = None
-    """How often each model that the configuration names ran; None where models are no matter."""
+    """How often each model that the configuration names ran. None if the configuration does not select models."""
     elsewhere: int = 0
-    """Calls of networks in threads that nobody looks into."""
+    """Number of network calls in threads that are not captured."""
     marks: bool = False
     chose_nothing: ChoseNothing = ""
-    """The configuration names operators, and none that ran has any of the names, or lies in any of the ranges."""
+    """The configuration lists operator names or ranges, and no operator that ran matches any of them."""
     models_seen: tuple[str, ...] = ()
     exited: bool = False
-    """The program ended by `sys.exit`, as one does that was asked for its help."""
+    """The program ended with `sys.exit`, as after `--help`."""
     in_children: int = 0
-    """Processes that the program started and nobody looks into."""
+    """Number of processes that the program started and that are not captured."""
     bound_met: str = ""
-    """What bound was met before anything was recorded, in words."""
+    """The limit that was reached before anything was recorded, in words."""
 
 
 class Nothing(NamedTuple):
-    """Why nothing was captured. `is_gap`: not because the configuration wanted it so."""
+    """Why nothing was captured. `is_gap` is False if the configuration asked for it."""
 
     reason: str
     is_gap: bool
@@ -66,14 +66,14 @@ class _Case(NamedTuple):
 
 
 def why_nothing(plan: DumpPlan, around: Circumstances, *, executed: int, skipped: Mapping[str, int]) -> Nothing:
-    """The first reason of the table that holds. To be asked where nothing was captured."""
+    """Return the first reason in the table that applies. Call it only if nothing was captured."""
     case = _Case(plan, around, executed, skipped)
     text, reason = next((text, reason) for reason in _REASONS if (text := reason(case)))
     wanted_so = reason in (_other_device, _no_trigger) or (reason is _another_mode and not plan.mode.watches)
     return Nothing(text, not wanted_so)
 
 
-# Each gives the words of a reason, and none where it does not hold.
+# Each function returns the words of its reason, or an empty string if the reason does not apply.
 
 
 def _nothing_enabled(case: _Case) -> str:
@@ -136,35 +136,35 @@ def _steps_not_reached(case: _Case) -> str:
         if around.exited:
             return "the program exited before a step had ended"
         return (
-            f"no wanted step was reached: the program ended no step and was in step {around.first_step} to the end, and {asked}; "
+            f"no selected step was reached: the program ended no step and stayed in step {around.first_step}, and {asked}; "
             "opdump.capture's dump.step() ends one by hand"
         )
     if around.next_step - 1 > around.first_step:
-        ended = f"the steps {around.first_step} to {around.next_step - 1}"
+        ended = f"steps {around.first_step} to {around.next_step - 1}"
     else:
-        ended = f"step {around.first_step} alone"
-    return f"no wanted step was reached: the program ended {ended}, and {asked}"
+        ended = f"only step {around.first_step}"
+    return f"no selected step was reached: the program ended {ended}, and {asked}"
 
 
 def _single_operators_alone(case: _Case) -> str:
-    """Nodes of a loaded model are none that a program starts one by one."""
+    """Nodes of a loaded model are not single operators."""
     around = case.around
     if case.executed or case.plan.models != () or not case.plan.single_operators or not around.models_seen:
         return ""
     seen = ", ".join(map(repr, around.models_seen[:5]))
-    return f"`dump_op_switch` dumps single operators, and `dump_list` chooses no model; those that were loaded are called {seen}"
+    return f"`dump_op_switch` selects only single operators, and `dump_list` selects no model; the loaded models are {seen}"
 
 
 def _nothing_ran(case: _Case) -> str:
     if case.executed or case.around.executions:
         return ""
     framework = f" of {case.around.framework}" if case.around.framework else ""
-    where = "" if case.plan.steps.are_all or case.around.exited else " in a wanted step"
+    where = "" if case.plan.steps.are_all or case.around.exited else " in a selected step"
     return f"no operator{framework} ran{where}"
 
 
 def _another_mode(case: _Case) -> str:
-    """Where operators ran, the other modes may well find nothing to file."""
+    """In the other modes, operators may run without anything to record."""
     return case.plan.mode.nothing_found
 
 
@@ -182,7 +182,7 @@ def _no_model(case: _Case) -> str:
         return ""
     if any(entry.model_name is None for entry in models):
         return ""
-    return f"no model of dump_list ran; those that ran are called {', '.join(map(repr, around.models_seen[:5]))}"
+    return f"no model in dump_list ran; the models that ran are {', '.join(map(repr, around.models_seen[:5]))}"
 
 
 def _no_names(case: _Case) -> str:
@@ -190,7 +190,7 @@ def _no_names(case: _Case) -> str:
     if not found or not case.plan.mode.files_selected:
         return ""
     key = "kernels" if case.plan.selection == "kernels" else words_of(case.plan.dialect).operators
-    said = f"has a name that `{key}` gives" if found == "names" else f"lies in an `opname_range` of `{key}`"
+    said = f"matches a name in `{key}`" if found == "names" else f"lies in an `opname_range` of `{key}`"
     return f"no operator that ran {said}"
 
 
@@ -206,12 +206,12 @@ def _not_this_execution(case: _Case) -> str:
         for name, times in sorted(executions.items())
     )
     asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
-    return f"no wanted execution of a model was reached: {ran}, and {asked}"
+    return f"no selected execution of a model was reached: {ran}, and {asked}"
 
 
 def _other_device(case: _Case) -> str:
     left = {reason for reason, count in case.skipped.items() if count} - WITHOUT_KERNEL
-    return "support_device leaves this device out" if left == {"device not selected"} else ""
+    return "support_device excludes this device" if left == {"device not selected"} else ""
 
 
 def _no_kernels(case: _Case) -> str:
@@ -223,13 +223,13 @@ def _no_kernels(case: _Case) -> str:
 
 def _left_out(case: _Case) -> str:
     if not case.skipped:
-        return "no operator that ran was chosen"
+        return "the selection excluded every operator that ran"
     by_count = sorted(case.skipped.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{count:,} {reason}" for reason, count in by_count)
     return f"all operators that ran were left out ({shown})"
 
 
-# In this order: a reason is told only where those before it do not hold.
+# The order matters: a reason is given only if none before it applies.
 _REASONS: Final[tuple[Callable[[_Case], str], ...]] = (
     _nothing_enabled,
     _bound_met,
@@ -253,9 +253,9 @@ _REASONS: Final[tuple[Callable[[_Case], str], ...]] = (
 
 
 def unmatched_kernels(plan: DumpPlan, matched: Collection[str], seen: Mapping[str, str]) -> list[str]:
-    """What `kernels` names and is not among `matched`, in words, with the nearest names of what was there: `seen`, operators and their types."""
+    """Return a message for each entry of `kernels` that is not in `matched`, with the nearest names in `seen` (operators and their types)."""
     if not seen:
-        return []  # nothing was there at all: that is another reason
+        return []  # no operator ran: another reason covers that
     candidates: dict[str, None] = {}
     for op_name, op_type in seen.items():
         candidates[op_type] = None

@@ -1,4 +1,4 @@
-"""How much of the room that a dump may take on its disk is used (`max_disk`, `min_free_disk`)."""
+"""How much of the allowed disk space a dump has used (`max_disk`, `min_free_disk`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from opdump.plan import DumpPlan
 LEAST_BYTES: Final = 256_000
 """A smaller `max_disk` ends the dump after the first step but does not truncate that step: an index without rows already has 50 kB."""
 _LOOK_EACH_BYTES: Final = 64_000_000
-"""So much may be filed before the disk is asked again how much is free."""
+"""Bytes that may be written before the free space of the disk is measured again."""
 
 
 class Used(NamedTuple):
-    """A part of the room, 1 for all of it, by the bound that has the least left."""
+    """The used share of the allowed space, where 1 is all of it, for the limit that is closest."""
 
     share: float
     bound: Bound
@@ -27,7 +27,9 @@ class Used(NamedTuple):
 
 
 class DiskRoom:
-    """`written` gives the bytes of the run, of all its processes, those that wait for the disk among them."""
+    """Compares the bytes written with the limits. `written` returns the bytes of the run in all its processes, including those still waiting for the
+    disk.
+    """
 
     def __init__(self, plan: DumpPlan, written: Callable[[], int]) -> None:
         self._path = plan.path
@@ -38,16 +40,16 @@ class DiskRoom:
         if self._least_free is not None:
             self._free = self._free_at_first = free_bytes(plan.path)
         self._looked = written()
-        """What was written when the disk was asked."""
+        """Bytes written when the free space was last measured."""
 
     def look(self) -> None:
-        """Asks the disk."""
+        """Measure the free space of the disk."""
         if self._least_free is not None:
             self._free = free_bytes(self._path)
         self._looked = self.written()
 
     def left(self) -> int:
-        """How many bytes may still be written, below which a bound lies; what the first step of a small program needs is always granted."""
+        """Return how many bytes may still be written before a limit is reached, never counting less than LEAST_BYTES for the whole dump."""
         written = self.written()
         left = []
         if self._most is not None:
@@ -57,7 +59,7 @@ class DiskRoom:
         return max(min(left), 0)
 
     def used(self, more: int = 0) -> Used:
-        """What is used once `more` bytes are filed, too."""
+        """Return the used share after `more` bytes have been written."""
         written = self.written()
         if self._least_free is not None and written + more - self._looked > _LOOK_EACH_BYTES:
             self.look()
@@ -70,13 +72,13 @@ class DiskRoom:
             free = self._free - (written + more - self._looked)
             room = self._free_at_first - self._least_free
             share = (self._free_at_first - free) / room if room > 0 else 1.0
-            text = f"{amounts.size(max(self._free, 0))} are free, and {amounts.size(self._least_free)} are to stay"
+            text = f"{amounts.size(max(self._free, 0))} are free, and {amounts.size(self._least_free)} must stay free"
             found.append(Used(share, "min_free_disk", text))
         return max(found)
 
 
 def free_bytes(path: Path) -> int:
-    """What a user without privileges may still write where `path` is, or is going to be."""
+    """Return how many bytes an unprivileged user may still write at `path`, which need not exist yet."""
     place = Path(path)
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent

@@ -1,4 +1,4 @@
-"""The recorder of failures: the operator that raises is filed, and nothing of those that run well."""
+"""The recorder of failures. It writes the operator that raises, and nothing of operators that succeed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from opdump.records import OpRecord
 
 
 class FailureRecorder(OperatorRecorder):
-    """Files the inputs of an operator that raised, with what it said; all of it is on disk when `failed_op` returns.
+    """Writes the inputs of an operator that raised, and its error message. When `failed_op` returns, all of it is on disk.
 
-    What `before_op` has read stands as it was read, the other inputs are read where it fails: what the operator does not write into
-    need not be looked at before.
+    Inputs that `before_op` has read are kept. The other inputs are read after the failure, because the operator does not write into them.
     """
 
     def _begins(

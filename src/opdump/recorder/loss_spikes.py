@@ -1,8 +1,9 @@
-"""A loss that leaps up, as a trigger for the steps in memory (`ring`).
+"""Triggers on a jump of the loss, for the steps in memory (`ring`).
 
-A loss is a spike where it lies above the median of the losses before it by more than eight of their standard deviations, as the median absolute
-deviation tells them, and by more than half of the median. Eight losses must have been seen; the last 64 count. Of losses that stay up the
-first fires. NaN and infinities have triggers of their own.
+A loss is a spike if it exceeds the median of the previous losses by more than eight standard deviations, estimated from the median absolute
+deviation,
+and by more than half of the median. The last 64 losses count, and at least eight are needed. If losses stay high, only the first one fires. NaN and
+infinities have triggers of their own.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _WINDOW: Final = 64
 _FEWEST: Final = 8
 _DEVIATIONS: Final = 8
 _NORMAL: Final = 1.4826
-"""The standard deviation of a normal distribution over its median absolute deviation."""
+"""Ratio of the standard deviation of a normal distribution to its median absolute deviation."""
 _LEAST_RISE: Final = 0.5
 
 
 class LossSpikes:
-    """Judges the loss of each step; `fire` gets words such as `loss-spike in step 12: 8.31, the median before is 0.42`."""
+    """Judges the loss of each step. `fire` receives a text such as `loss-spike in step 12: 8.31, the median before is 0.42`."""
 
     def __init__(self, fire: Callable[[str], object]) -> None:
         self._fire = fire
@@ -31,21 +32,23 @@ class LossSpikes:
         self._is_up = False
         self._is_told = False
         self.seen = False
-        """Whether there was any loss."""
+        """Whether any loss was seen."""
 
     def note(self, loss: float) -> None:
-        """An adapter has seen the loss of a backward of this step; of several their mean counts. Nothing once a program tells its own."""
+        """Note the loss of a backward pass in this step; if there are several, their mean counts. Ignored once the program has passed a loss to
+        `tell`.
+        """
         if not self._is_told:
             self._of_step.append(loss)
 
     def end_step(self, step: int) -> None:
-        """Judges what was noted in the step that ends."""
+        """Judge what was noted in the step that ends."""
         losses, self._of_step = self._of_step, []
         if losses:
             self._judge(step, math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else math.nan)
 
     def tell(self, step: int, loss: float) -> None:
-        """The program says what its loss in this step is."""
+        """Judge the loss that the program reports for this step."""
         self._is_told = True
         self._of_step = []
         self._judge(step, loss)

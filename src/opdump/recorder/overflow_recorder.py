@@ -1,9 +1,7 @@
-"""The recorder of overflows: an operator is judged when it has run, by what was taken of its inputs and outputs, and filed as a whole where it
-overflowed.
+"""The recorder of overflows. Each operator is judged after it has run, from its inputs and outputs, and written as a whole if it overflowed.
 
-A look at the outputs alone is enough for nearly every operator: where every number that came out is finite, nothing that went in can make
-an overflow of it. So the inputs need not be read before the operator runs, but for those that it writes into; and no elements are copied
-until an operator is under suspicion.
+For nearly every operator the outputs suffice: if all of them are finite, no input can make it an overflow. Inputs are therefore not read before the
+operator runs, except those that it writes into, and no elements are copied until an operator is a suspect.
 """
 
 from __future__ import annotations
@@ -21,44 +19,44 @@ from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics
 
 OverflowDetector = Callable[[OpRecord, Sequence[TensorSnapshot]], OverflowStatus | None]
-"""How an operator that has run overflowed; None where it did not. Statistics and elements are there to look at."""
+"""Return how an operator that has run overflowed, or None if it did not. The snapshots have statistics and elements."""
 
 
 @runtime_checkable
 class SupportsLazyInputs(Protocol):
-    """A reader that can look at a tensor without a copy of its elements."""
+    """A reader that can summarise a tensor without copying its elements."""
 
     def without_elements(self) -> Reader:
-        """A reader of summaries, with tables of its own."""
+        """Return a reader that takes only summaries and has its own tables."""
 
     def memory_of(self, tensor: Any) -> object:
-        """What is equal for tensors that share memory; None where that is not known."""
+        """Return a key that is equal for tensors that share memory, or None if that is unknown."""
 
 
 @runtime_checkable
 class SupportsClearing(Protocol):
-    """A detector that can often tell from the outputs."""
+    """A detector that can often decide from the outputs only."""
 
     def clears(self, op: OpRecord, outputs: Sequence[TensorSnapshot]) -> bool:
-        """Whether the outputs, of which statistics are there, prove that the operator did not overflow."""
+        """Return whether the statistics of the outputs prove that the operator did not overflow."""
 
 
 class OverflowRecorder(OperatorRecorder):
-    """Files the operators that overflow."""
+    """Writes the operators that overflow."""
 
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader, detector: OverflowDetector) -> None:
         super().__init__(plan, writer, reader)
         self._overflows = 0
         self._detector = detector
         self._summaries_only: Reader | None = None
-        """Looks at outputs before anything is copied, where the detector can make use of it."""
+        """Summarises outputs before anything is copied, if the detector supports it."""
         self._clearing: SupportsClearing | None = None
         self._memory_of: Callable[[Any], object] | None = None
-        able: object = detector  # a plain function has no methods, says mypy; another callable may
+        able: object = detector  # mypy: a plain function has no methods; other callables may have them
         if isinstance(able, SupportsClearing) and isinstance(reader, SupportsLazyInputs):
             self._summaries_only, self._clearing, self._memory_of = reader.without_elements(), able, reader.memory_of
         self._later: dict[int, list[LiveTensor]] = {}
-        """Inputs of operators that run now, and that stay what they are."""
+        """Inputs of running operators that do not change while the operator runs."""
 
     def abandoned_op(self, op: OpRecord) -> None:
         with self.lock:
@@ -97,10 +95,10 @@ class OverflowRecorder(OperatorRecorder):
         super()._lose()
 
     def _is_cleared(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> bool:
-        """Whether a look at the outputs is enough to see that the operator did not overflow."""
+        """Return whether the outputs prove that the operator did not overflow."""
         summaries_only, detector = self._summaries_only, self._clearing
-        assert summaries_only is not None, "only then inputs are left for later"
-        assert detector is not None, "only then there are summaries_only"
+        assert summaries_only is not None, "inputs are deferred only if the reader has summaries"
+        assert detector is not None, "the detector is set together with summaries_only"
         if self._has_enough():
             return True
         taken = self._read(op, "output", outputs, summaries_only)
@@ -110,7 +108,7 @@ class OverflowRecorder(OperatorRecorder):
         return detector.clears(op, taken)
 
     def _has_enough(self) -> bool:
-        """Whether as many operators overflowed as the plan wants to see."""
+        """Return whether `overflow_number` operators have overflowed already."""
         most = self.plan.overflow_number
         return bool(most) and self._overflows >= most
 
@@ -124,9 +122,7 @@ class OverflowRecorder(OperatorRecorder):
 
 
 class DataOverflowDetector:
-    """Finds the overflows of these kinds that data prove: of tensors with settled statistics, the inputs as they were before the
-    operator ran.
-    """
+    """Finds overflows of the given kinds from the data: tensors with settled statistics, and the inputs as they were before the operator ran."""
 
     def __init__(self, kinds: Collection[OverflowKind]) -> None:
         self._kinds = kinds
@@ -161,15 +157,15 @@ class _Inputs(NamedTuple):
     """The inputs of an operator that is about to run."""
 
     now: list[LiveTensor]
-    """Those that may be others when it has run."""
+    """Inputs that may change while the operator runs."""
     later: list[LiveTensor]
-    """Those that it leaves as they are."""
+    """Inputs that the operator leaves unchanged."""
 
 
 def _split_by_aliasing(
     inputs: Iterable[LiveTensor], changes: Collection[str], memory_of: Callable[[Any], object]
 ) -> _Inputs:
-    """Tells the inputs apart by whether they share memory with an argument among `changes`, into which the operator writes."""
+    """Split the inputs by whether they share memory with an argument in `changes`, into which the operator writes."""
     lives = list(inputs)
     if not changes:
         return _Inputs([], lives)

@@ -1,8 +1,9 @@
-"""Which steps to record so that capture takes no more than a share of the program's own time (`max_overhead`).
+"""Chooses which steps to record so that capture takes no more than a given share of the program's own time (`max_overhead`).
 
-A recorded step may cost much where few are recorded. What the last three recorded steps cost is known, and what the program itself took
-for each step since: of the steps the multiples of N are recorded, N the smallest of 1, 2, 4, 8, ... at which the cost of one recorded step is
-within the share of the program's time for N steps.
+One recorded step may cost much if few steps are recorded. The costs of the last three recorded steps are known, and so is the program's own time
+per step since then. Recorded are the selected steps that are multiples of N, where N is the smallest of 1, 2, 4, 8, ... for which the cost of one
+recorded
+step is within the allowed share of the program's time for N steps.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 _LOOKED_AT: Final = 3
-"""So many recorded steps: of their costs the one in the middle counts, so that a single slow step changes nothing."""
+"""Number of recorded steps considered. Their median cost counts, so that a single slow step changes nothing."""
 _CHEAP: Final = 0.7
-"""More steps are recorded again only where that would take less than this part of the bound: a program at the edge does not go to and fro."""
+"""More steps are recorded again only if that takes less than this share of the limit, so that a program near the limit does not alternate."""
 
 
 class _Stretch(NamedTuple):
-    """From one recorded step to the next: nanoseconds."""
+    """The time from one recorded step to the next, in nanoseconds."""
 
     steps: int
     capture: int
@@ -26,28 +27,28 @@ class _Stretch(NamedTuple):
 
 
 class Overhead:
-    """Judges by what it is told at the end of each recorded step."""
+    """Decides from the times that it receives at the end of each recorded step."""
 
     def __init__(self, bound: float, base: int) -> None:
-        """`base`: of the steps of the plan the multiples of it are recorded (`every`)."""
+        """`base`: the plan selects multiples of this number (`every`)."""
         self._bound = bound
         self._base = base
         self._before: tuple[int, int, int] | None = None
         self._stretches: deque[_Stretch] = deque(maxlen=_LOOKED_AT)
 
     def step_filed(self, step: int, now: int, spent: int) -> None:
-        """A step was recorded: the time, and what capture took of it so far, in nanoseconds."""
+        """Note that a step was recorded. `now` is the time, `spent` the total capture time so far, both in nanoseconds."""
         if self._before is not None and step > self._before[0]:
             capture = spent - self._before[2]
             self._stretches.append(_Stretch(step - self._before[0], capture, now - self._before[1] - capture))
         self._before = step, now, spent
 
     def forget(self) -> None:
-        """From now on recorded steps cost something else."""
+        """Forget the measured costs, because recorded steps cost something else from now on."""
         self._stretches.clear()
 
     def share(self, every: int) -> float | None:
-        """What capture takes where each `every`th wanted step is recorded, over the program; None where too little is known."""
+        """Return the ratio of capture time to program time if every `every`th selected step is recorded, or None if too few steps were measured."""
         if len(self._stretches) < _LOOKED_AT:
             return None
         steps = sum(each.steps for each in self._stretches)
@@ -55,7 +56,9 @@ class Overhead:
         return median(each.capture for each in self._stretches) / (program * self._base * every)
 
     def every(self, now: int, most: int) -> int:
-        """Of the wanted steps each so manyth is to be recorded: a power of 2, above `most` where that is not enough; `now` as it is."""
+        """Return N so that every Nth selected step is to be recorded: a power of 2, above `most` if that does not suffice, or `now` if nothing is
+        known.
+        """
         share = self.share(now)
         if share is None:
             return now

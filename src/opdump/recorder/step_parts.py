@@ -1,4 +1,4 @@
-"""The parts of a step as a recorder holds them: records one by one, and runs of blocks in columns."""
+"""The parts of a step as a recorder keeps them: single records, and runs of blocks in columns."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ TakenPart = BlockRun | TakenSingles
 BYTES_OF_OPERATOR: Final = 1000
 BYTES_OF_TENSOR: Final = 750
 BYTES_OF_OPERATOR_AND_TENSORS: Final = 3000
-"""Of one that has two or three."""
+"""Estimate for an operator with two or three tensors."""
 StepRecords = tuple[int, Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]
-"""A step, its operators and tensors, and the files of these."""
+"""A step, its operators, its tensors, and the files of these tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """What was recorded until a step ended, settled and not filed yet."""
+    """What was recorded until a step ended. Statistics are settled, nothing is written yet."""
 
     step: int
     steps: set[int]
-    """Those that its records name: threads share one count of steps."""
+    """The steps that the records name. There may be several, because threads share one step counter."""
     parts: Sequence[TakenPart]
     records: Sequence[StepRecords]
     counted: Counter[SkipReason]
 
     def with_files(self) -> EndedStep:
-        """The same where elements were filed since it ended."""
+        """Return a copy with the files of elements that were written after the step ended."""
         records = [
             (number, ops, tensors, [each.file if isinstance(each, TensorSnapshot) else None for each in tensors])
             for number, ops, tensors, _ in self.records
@@ -42,7 +42,7 @@ class EndedStep:
 
 
 def merged(parts: Iterable[TakenPart]) -> TakenSingles:
-    """All that was recorded one by one."""
+    """Return all single records of the parts."""
     singles = [part for part in parts if isinstance(part, Singles)]
     if len(singles) == 1:
         return singles[0]
@@ -50,18 +50,19 @@ def merged(parts: Iterable[TakenPart]) -> TakenSingles:
 
 
 def all_ops(parts: Iterable[TakenPart]) -> list[OpRecord]:
-    """All operators, those of blocks too."""
+    """Return all operators, including those of blocks."""
     return [op for part in parts for op in (part.ops if isinstance(part, Singles) else part.records())]
 
 
 def count_tensors(parts: Iterable[TakenPart]) -> int:
-    """How many tensors there are, those of blocks too."""
+    """Return the number of tensors, including those of blocks."""
     return sum(len(part.tensors if isinstance(part, Singles) else part.rows) for part in parts)
 
 
 def held_bytes(parts: Iterable[TakenPart]) -> int:
-    """What parts take in memory, with the elements that they hold: an estimate from above. Measured were, without elements, 2.0 to 2.7 kB for
-    an operator with 2.5 tensors.
+    """Return an upper estimate of the memory that the parts use, in bytes, including elements. Measured without elements: 2.0 to 2.7 kB for an
+    operator
+    with 2.5 tensors.
     """
     total = 0
     for part in parts:
@@ -74,7 +75,7 @@ def held_bytes(parts: Iterable[TakenPart]) -> int:
 
 
 def steps_of(parts: Iterable[TakenPart]) -> set[int]:
-    """The steps that operators name."""
+    """Return the steps that the operators name."""
     steps: set[int] = set()
     for part in parts:
         if isinstance(part, Singles):
@@ -86,7 +87,7 @@ def steps_of(parts: Iterable[TakenPart]) -> set[int]:
 
 
 def changed(parts: Sequence[TakenPart], change: Callable[[OpRecord], OpRecord]) -> list[TakenPart]:
-    """The parts with other operators: `change` gives all of them another step, rank or order, and the same way."""
+    """Return the parts with replaced operators. `change` assigns the same new step, rank or order to all of them."""
     singles = merged(parts)
     found = {id(op): change(op) for op in singles.ops}
     for entry in singles.tensors:
@@ -112,9 +113,11 @@ def records_of_step(
     is_only: bool,
     numbers: BlockNumbers | None,
 ) -> tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]:
-    """The operators and tensors of a step, with their files. `is_only`: all parts are of it; `numbers`: those of blocks, where some ran."""
+    """Return the operators and tensors of a step and the tensors' files. `is_only`: all parts belong to it. `numbers`: the numbers of blocks, if any
+    ran.
+    """
     if not is_only:
-        # Threads share one count of steps: what another thread ran belongs to the step that it was in.
+        # Threads share one step counter: an operator of another thread belongs to the step in which it ran.
         parts = [
             Singles([op for op in part.ops if op.step == step], [each for each in part.tensors if each.op.step == step])
             if isinstance(part, Singles)

@@ -1,4 +1,4 @@
-"""What a capture comes to: operators that were executed, those that left data, and why the others did not."""
+"""Counts the operators that ran, those that left data, and why the others did not."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from opdump.step_columns import VALUE, BlockPattern
 GAPS: frozenset[SkipReason] = frozenset(
     {"no storage", "unsupported layout", "opaque", "device graph", "not observed", "not written"}
 )
-"""Reasons that leave a hole in a dump: `strict` makes them an error."""
+"""Reasons that leave a gap in a dump; `strict` makes them an error."""
 
 
 class Tally:
-    """Counts what was filed, left out and lost. `steps` are those that may be dumped."""
+    """Counts what was written, left out and lost. `steps` are the selected steps."""
 
     def __init__(self, steps: StepSet) -> None:
         self.executed = 0
         self.captured = 0
         self.tensors = 0
         self.skipped: Counter[str] = Counter()
-        """Operators by why they left no data."""
+        """Number of operators without data, by reason."""
         self.tensors_skipped: Counter[str] = Counter()
         self.steps: list[int] = []
         self._wanted = steps
@@ -44,7 +44,7 @@ class Tally:
         self._known_steps.update(steps)
 
     def filed_block(self, pattern: BlockPattern) -> None:
-        """The same for a run of a block, in a step that `filed` was told of."""
+        """Count a run of a block, in a step that was passed to `filed`."""
         ran = pattern.op_types.total() - pattern.op_types[VALUE]
         self.executed += ran
         self.captured += ran
@@ -52,19 +52,19 @@ class Tally:
         self.tensors += len(pattern.tensor_places) - pattern.left_out.total()
 
     def left_out(self, reasons: Counter[SkipReason]) -> None:
-        """So many operators left no data, and are not listed."""
+        """Count operators that left no data and are not listed, by reason."""
         self.executed += reasons.total()
         self.skipped.update(reasons)
 
     def dropped(self, ops: Iterable[OpRecord]) -> None:
-        """These operators were kept in memory, and no trigger fired for them."""
+        """Count operators that were kept in memory and never written, because no trigger fired."""
         for op in ops:
             if op.op_type != VALUE:
                 self.executed += 1
                 self.skipped[op.skip or "not triggered"] += 1
 
     def lost(self, ops: Iterable[OpRecord], tensors: int) -> None:
-        """These operators, and so many tensors, were recorded and cannot be filed any more."""
+        """Count operators, and a number of tensors, that were recorded and can no longer be written."""
         for op in ops:
             if op.op_type != VALUE:
                 self.executed += 1
@@ -74,6 +74,6 @@ class Tally:
 
     @property
     def gaps(self) -> dict[str, int]:
-        """Operators and tensors that should have left data and did not, by reason."""
+        """Number of operators and tensors that should have left data and did not, by reason."""
         total = self.skipped + self.tensors_skipped
         return {reason: count for reason, count in total.items() if reason in GAPS}

@@ -1,4 +1,6 @@
-"""The recorder of watched memory: what the outputs of watched operators hold after others is filed, and nothing of what those compute."""
+"""The recorder of watched memory. It writes the outputs of watched operators as they are after other operators ran, and nothing of those
+operators.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from opdump.records import OpRecord
 
 
 class WatchRecorder(OperatorRecorder):
-    """Files looks at memory. Operators that run are counted alone."""
+    """Writes snapshots of watched memory. Operators that run are only counted."""
 
     @lost_where_it_fails
     def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
-        """Notes in the index what the outputs of a watched operator were when it had run: their digests, and no file."""
+        """Record the digests of the outputs of a watched operator in the index, right after it ran. No file is written."""
         if self.is_over:
             return
         with self.lock:
@@ -27,7 +29,7 @@ class WatchRecorder(OperatorRecorder):
 
     @lost_where_it_fails
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
-        """Files what the outputs of a watched operator hold now; `op` is named for it (`WatchedLook`)."""
+        """Write the current content of the outputs of a watched operator; `op` has the name of the snapshot (`WatchedLook`)."""
         if self.is_over:
             return
         with self.lock:
@@ -48,4 +50,4 @@ class WatchRecorder(OperatorRecorder):
 
     def _step_filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
         super()._step_filed(steps, ops, entries)
-        self.tally.executed -= len(ops)  # looks, and no operators: those are counted
+        self.tally.executed -= len(ops)  # these are snapshots; the operators themselves are counted elsewhere

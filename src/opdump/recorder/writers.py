@@ -1,4 +1,4 @@
-"""What a layout offers to a recorder."""
+"""The interfaces of a layout that a recorder uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 
 
 class StepWriter(Protocol):
-    """The half of a layout that files records."""
+    """The part of a layout that writes records."""
 
     def write_step(
         self,
@@ -28,97 +28,97 @@ class StepWriter(Protocol):
 
 @runtime_checkable
 class SupportsTensorFiles(Protocol):
-    """A layout that files tensor by tensor."""
+    """A layout that writes each tensor as soon as it is recorded."""
 
     def write_payload(self, record: TensorRecord) -> str:
-        """Queue the elements of a tensor; where they are, as `write_step` is told again. Its statistics follow there."""
+        """Queue the elements of a tensor. Return their location, which is passed to `write_step` later, together with the statistics."""
         ...
 
 
 @runtime_checkable
 class SupportsConstants(Protocol):
-    """A layout with a place for tensors that no operator made."""
+    """A layout with a place for tensors that no operator produced."""
 
     def write_constant(self, data_id: int, record: TensorRecord) -> str: ...
 
 
 @runtime_checkable
 class SupportsKernelArgs(Protocol):
-    """A layout that files the non-tensor arguments of operators by themselves (`save_kernel_args`)."""
+    """A layout that writes the non-tensor arguments of operators into files of their own (`save_kernel_args`)."""
 
     def write_kernel_args(self, op: OpRecord) -> None: ...
 
 
 @runtime_checkable
 class SupportsOperatorFiles(Protocol):
-    """A layout whose files hold whole operators."""
+    """A layout with one file per operator."""
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
-        """Queue the file of an operator; for each tensor where it is, None where it left no data."""
+        """Queue the file of an operator. Return the location of each tensor, or None for a tensor without data."""
 
 
 @runtime_checkable
 class SupportsOverflows(Protocol):
-    """A layout that says of an operator how it overflowed."""
+    """A layout that records how an operator overflowed."""
 
     def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
-        """File the status of an operator whose tensors were filed."""
+        """Write the overflow status of an operator whose tensors were written before."""
 
 
 @runtime_checkable
 class SupportsExceptions(Protocol):
-    """A layout with files of its own for the operator that failed."""
+    """A layout with separate files for an operator that failed."""
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
-        """File the inputs of an operator that raised, and what it said."""
+        """Write the inputs of an operator that raised, and its error message."""
 
 
 @runtime_checkable
 class SupportsMetadata(Protocol):
-    """A layout with a directory for what is known of a dump beside its data."""
+    """A layout with a directory for metadata of a dump."""
 
     @property
     def metadata(self) -> Path | None:
-        """That directory; None before anything was filed."""
+        """The directory for metadata, or None before anything was written."""
 
     def adopt(self, file: Path) -> None:
-        """Counts a file that somebody else has written, where it lies in the dump."""
+        """Count a file in the dump that was written by something else."""
 
 
 @runtime_checkable
 class SupportsHistory(Protocol):
-    """A layout that notes the steps that graphs executed."""
+    """A layout that records in which steps a graph was executed."""
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
-        """These graphs executed something in a step that is dumped, whether or not something of it is filed."""
+        """Record that these graphs executed something in a selected step, even if none of it is recorded."""
 
 
 @runtime_checkable
 class SupportsGraphFiles(Protocol):
-    """A layout with a place for the files that MindSpore writes of a graph."""
+    """A layout with a place for the files that MindSpore writes for a graph."""
 
     def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
-        """File them as they are, by their paths below the rank's directory; `graph` is what they say."""
+        """Write the files unchanged, at their paths below the directory of the rank. `graph` is their content."""
 
 
 @runtime_checkable
 class SupportsDegradations(Protocol):
-    """A layout whose index says what was left out of a run because a bound was met."""
+    """A layout whose index records what was left out of a run because a limit was reached."""
 
     def write_degradation(self, degradation: Degradation) -> None: ...
 
 
 @runtime_checkable
 class SupportsIndexSize(Protocol):
-    """A layout with an index that its sink does not write."""
+    """A layout with an index that is not written by its sink."""
 
     @property
     def index_bytes(self) -> int:
-        """What the run has added to the index, as long as the sink does not count it."""
+        """Bytes that the run has added to the index and that the sink does not count yet."""
 
 
 @runtime_checkable
 class SupportsFlush(Protocol):
-    """A layout that can say when everything is on disk."""
+    """A layout that can wait until everything is on disk."""
 
     def flush(self) -> None: ...

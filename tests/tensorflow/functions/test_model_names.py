@@ -157,7 +157,7 @@ def test_a_model_that_no_eager_program_has_is_reported_with_the_name_of_that() -
     found, report = dumped(lambda: tf.cos(tf.constant([1.0])), dump_list=[{"model_name": "ResNet"}])
     assert not found
     assert report.warnings == ("dump_list.model_name: no model is called 'ResNet'; there are 'eager'",)
-    assert report.nothing.reason == "no model of dump_list ran; those that ran are called 'eager'"
+    assert report.nothing.reason == "no model in dump_list ran; the models that ran are 'eager'"
 
 
 def test_a_model_that_is_misspelt_is_reported_with_the_nearest_name_and_that_of_the_eager_program() -> None:
