@@ -8,7 +8,7 @@
     Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 what an overflow left
 
 A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (version 3, in the name space of DNS), and a row
-of `mapping.csv` in its directory says so. See docs/convert.md#other-kinds-of-file.
+of `mapping.csv` in its directory says so. See docs/convert.md#other-file-formats.
 """
 
 from __future__ import annotations
