@@ -52,7 +52,7 @@ def _check_told(found: Found, root: Path, ended: Ended, said: str) -> None:
         line for line in ended.err[0].splitlines() if re.search(r": (the index )?cannot be (written|read) \(", line)
     ]
     match told:
-        case [at_once, at_the_end] if "The program goes on" in at_once and "the dump is not whole" in at_the_end:
+        case [at_once, at_the_end] if "The program goes on" in at_once and "the dump is incomplete" in at_the_end:
             if said not in at_once:
                 found.wrong.append(f"{root}: says {at_once}, expected {said!r}")
         case _:
@@ -232,7 +232,7 @@ def _sigterm(place: Place, name: str, code: int) -> Found:
         if code > 0:  # the program ends by its own handler, and its dump is closed
             catalog = opdump.open(root)
             # Or the handler raised in the moment in which a step was filed.
-            is_told = "the dump is not whole" in ended.err[0] and "SystemExit came while step" in ended.err[0]
+            is_told = "the dump is incomplete" in ended.err[0] and "SystemExit came while step" in ended.err[0]
             if catalog.runs[-1].complete == is_told or set(catalog.steps) < set(range(ran)):
                 found.wrong.append(f"{root}: {ran} steps ran, and {catalog.steps} are there; {ended.err[0]}")
             continue

@@ -259,7 +259,7 @@ def test_what_opdump_cannot_do_is_said_in_its_own_words(tmp_path: Path, beginnin
     assert "Traceback" not in done.stderr
     line, *more = [line for line in done.stderr.splitlines() if line.startswith("opdump: error: ")]
     assert said in line
-    assert all("the dump is not whole" in other and said not in other for other in more)
+    assert all("the dump is incomplete" in other and said not in other for other in more)
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(7)\n"])
@@ -275,7 +275,7 @@ def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str
     assert "compare" not in done.stderr
     at_once, at_the_end = [line for line in done.stderr.splitlines() if "cannot be written (" in line]
     assert at_once.endswith("The program goes on, and nothing more is dumped")
-    assert at_the_end.startswith("opdump: error: the dump is not whole")
+    assert at_the_end.startswith("opdump: error: the dump is incomplete")
     strict = opdump("run", "--strict", "-c", config.name, "--path", "other", "train.py", cwd=tmp_path)
     assert strict.returncode == 1
     assert "step 2" not in strict.stdout

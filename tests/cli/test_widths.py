@@ -89,7 +89,7 @@ def test_operators_keep_their_end_and_their_module(dump: Path) -> None:
     assert "/layers-ModuleList/0-Block " in row or "/0-Block " in row
     assert "train.py:11" in row
     assert any(re.match(r"\S+_for_cpu-op\d+ ", line) for line in lines), lines
-    assert any(line.startswith("not shown for want of width: ") and "--wide" in line for line in lines)
+    assert any(line.endswith(" hidden; use --wide") for line in lines)
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])
@@ -106,5 +106,5 @@ def test_what_was_inherited_is_a_count_on_a_terminal(dump: Path) -> None:
     assert len(inherited) > 5
     lines = on_a_terminal(120, "check", str(dump))
     assert not any(line.endswith("  inherited") for line in lines)
-    counted = [line for line in lines if line.endswith("of operators that inherited it not shown (--wide shows all)")]
+    counted = [line for line in lines if line.endswith("inherited findings not shown (--wide shows all)")]
     assert len(counted) == 1

@@ -89,7 +89,7 @@ def test_numbers_of_a_sample_are_called_so_where_there_are_no_statistics(tmp_pat
     _multiply(tmp_path, saved_data="tensor")
     shown = typed("show", tmp_path, "--op", "mul")
     assert "the first 5 of 1,000 elements; the numbers are those of the sample" in shown
-    assert "of 2 the first elements alone" in typed("check", tmp_path)
+    assert "2 of them by their first elements only" in typed("check", tmp_path)
 
 
 @pytest.mark.usefixtures("without_statistics")

@@ -121,7 +121,7 @@ class CaptureReport:
         have, or the dump could not be written to its end (`strict`).
         """
         if self.failure:
-            raise IncompleteCaptureError(f"strict: the dump is not whole: {self.failure}")
+            raise IncompleteCaptureError(f"strict: the dump is incomplete: {self.failure}")
         if self.nothing is not None and self.nothing.is_gap:
             raise IncompleteCaptureError(f"strict: nothing was captured: {self.nothing.reason}")
         lost = [child for child in self.children if child.end == "lost"]

@@ -1,3 +1,3 @@
-"""What people read: records and counts made into text, tables and JSON. Nothing here captures or loads by itself."""
+"""Printed output: records and counts as text, tables and JSON. Nothing here captures or loads anything."""
 
 from __future__ import annotations

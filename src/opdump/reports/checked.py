@@ -1,4 +1,4 @@
-"""What the checks found while a program ran: the same tables as those of `opdump check`, on standard error."""
+"""Prints the findings of the checks that ran with a program, on standard error, in the same tables as `opdump check`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from opdump.reports.findings import print_findings
 from opdump.reports.table import Printer
 
 _ROWS: Final = 20
-"""Of each table; `--json` has all."""
+"""Rows per table; `--json` has all of them."""
 
 
 def print_checked(checked: Checked, *, path: str, rank: int | None) -> None:
-    """Print what was found; `rank` is named where several processes ran."""
+    """Print the findings. `rank` is named if several processes ran."""
     if not checked.tensors and not checked.problems:
-        return  # why nothing was captured is said elsewhere
+        return  # the completeness line says why nothing was captured
     where = "opdump" if rank is None else f"opdump rank {rank}"
     printer = Printer(sys.stderr)
     printer.text(f"{where}: what the checks found:")

@@ -1,11 +1,13 @@
-"""Checks steps in columns: numpy says which operators the checks must see, and records are made of these alone.
+"""Checks the steps that are stored as columns: numpy selects the operators that the checks must see, and only these become
+records.
 
     chosen = ChosenOperators(thresholds)
     for op, tensors in chosen.of(columns, checks):      # in execution order; none of a step in which nothing is unusual
         checks.findings(op, tensors)
 
-An operator is chosen where a tensor of it has NaN, infinities, zeros alone or a number near the largest of its type, and where it
-changes what the checks know of others by its names and types. To choose more than that changes no finding; to choose all is to check the records.
+An operator is selected if one of its tensors has NaN, infinities, only zeros or a number near the largest of its type, or if its
+name and types change what the checks know about other operators. Selecting more operators than necessary changes no finding;
+selecting all is the same as checking the records.
 """
 
 from __future__ import annotations
@@ -36,45 +38,45 @@ _ZERO, _MAX, _MIN = (SUMMARY_FIELDS.index(name) for name in ("zero", "max", "min
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Facts:
-    """What is known of a program but its numbers. Arrays have one item for each tensor, or for each operator."""
+    """What is known of a program except its numbers. Arrays have one item per tensor or per operator."""
 
     has_data: NDArray[np.bool_]
     """The tensors that were not left out."""
     known: NDArray[np.bool_]
     """The tensors that the checks can see."""
     owners: NDArray[np.intp]
-    """The place of the operator of each tensor."""
+    """The index of the operator of each tensor."""
     tensors_of: Sequence[Sequence[int]]
     """The tensors of each operator that the checks can see."""
     all_zeros: NDArray[np.float64]
-    """How many zeros make a tensor one of zeros alone; infinite where that means nothing."""
+    """The number of zeros at which a tensor counts as all zero; infinite if the check does not apply to its type."""
     bounds: NDArray[np.float64]
-    """From which number on a tensor is extreme; infinite where its type has no such number."""
+    """The magnitude from which a tensor is extreme; infinite if its type has no such limit."""
     kept: NDArray[np.bool_]
-    """The tensors of two axes or more that belong to the program: of zeros there, more is asked at the end of the step."""
+    """The tensors of the program with two axes or more: if they are zero, the end of the step decides."""
     changing: NDArray[np.bool_]
-    """The operators that change what is known of others."""
+    """The operators that change what is known of other operators."""
 
 
 class ChosenOperators:
-    """Chooses for one rank."""
+    """Selects operators for one rank."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._facts = FactsByProgram(lambda columns: _facts_of(columns, thresholds))
 
     @staticmethod
     def can_choose() -> bool:
-        """Whether all checks are opdump's own: those of packages see every operator."""
+        """Whether all checks are opdump's own. Checks of other packages see every operator."""
         return CHECKS.loaded().keys() == _OWN_CHECKS
 
     def count(self, columns: BatchColumns) -> tuple[int, int]:
-        """How many tensors a step has, and of how many of them nothing is known."""
+        """The number of tensors in a step, and the number of those with unknown statistics."""
         facts = self._facts.of(columns)
         tensors = int(np.count_nonzero(facts.has_data))
         return tensors, tensors - int(np.count_nonzero(facts.known))
 
     def of(self, columns: BatchColumns, checks: Checks) -> Iterator[tuple[OpRecord, list[Known]]]:
-        """The operators that `checks`, which are those of the step, must be told of, with all their tensors, in execution order."""
+        """The operators of the step that `checks` must see, with all their tensors, in execution order."""
         facts = self._facts.of(columns)
         unusual, zeros = self._unusual(facts, columns.summaries)
         if not unusual.any():
@@ -88,9 +90,9 @@ class ChosenOperators:
                 yield _execution(columns, place, facts.tensors_of[place])
 
     def _unusual(self, facts: _Facts, rows: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """The tensors that a check may say something of; of these, those of zeros alone."""
+        """The tensors about which a check may report something, and those of them that are all zero."""
         zeros = facts.known & (rows[:, _ZERO] >= facts.all_zeros)
-        # A number that is NaN is not below the bound either.
+        # NaN is not below the bound either.
         is_small = (np.abs(rows[:, _MAX]) < facts.bounds) & (np.abs(rows[:, _MIN]) < facts.bounds)
         unusual = zeros | (facts.known & (~is_small | rows[:, _NOT_FINITE].any(axis=1)))
         return unusual, zeros
@@ -140,7 +142,9 @@ def _is_of_program(record: TensorRecord) -> bool:
 def _changing(
     ops: Sequence[OpRecord], tensors_of: Sequence[Sequence[TensorRecord]], thresholds: Thresholds
 ) -> NDArray[np.bool_]:
-    """Which operators change what `Consequences` know without a look at numbers, or take that of an earlier one of the same name back."""
+    """The operators that change what `Consequences` knows without a look at numbers, or that undo a change by an earlier operator
+    of the same name.
+    """
     names = Counter(op.op_name for op in ops)
     consequences = Consequences(thresholds)
     found = np.zeros(len(ops), np.bool_)

@@ -1,4 +1,4 @@
-"""What `opdump compare` prints: the verdict first, then what it rests on, and the operators around the divergence."""
+"""What `opdump compare` prints: the verdict, its evidence, and the operators around the divergence."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLUMNS: Final = (
     Column(WINDOW_HEADINGS[6], right=True),
 )
 _OF_THE_KERNEL: Final = frozenset({"kernel", "precision", "argument"})
-"""Kinds where the operator's own result is the question: running it again shows it."""
+"""Kinds of difference that a replay of the operator confirms: its own result is in question."""
 
 
 def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
-    """The report. At most `limit` sources are listed."""
+    """Print the report, with at most `limit` sources."""
     printer.text(f"A  {result.a}")
     printer.text(f"B  {result.b}")
     _say(printer, _matched(result))
@@ -49,7 +49,7 @@ def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
 
 
 def _say(printer: Printer, text: str, *, indent: str = "", style: str = "") -> None:
-    """A paragraph, broken between words where a terminal has not the width for it."""
+    """Print a paragraph, wrapped at the width of the terminal."""
     lines = [indent + text]
     if printer.width is not None:
         lines = textwrap.wrap(

@@ -26,7 +26,7 @@ td,th{{padding:.1em .7em;text-align:left;border-bottom:1px solid #8884;white-spa
 
 
 def write_comparison(directory: Path, result: Result, *, limit: int) -> None:
-    """Write the files, each whole or not at all. Raises DumpPathError where the directory cannot be written."""
+    """Write the files, each completely or not at all. Raises DumpPathError if the directory cannot be written."""
     text = io.StringIO()
     print_comparison(Printer(text), result, limit=limit)
     files = {
@@ -42,7 +42,7 @@ def write_comparison(directory: Path, result: Result, *, limit: int) -> None:
                 unfinished.write_text(content, encoding="utf-8")
     except OSError as error:
         raise DumpPathError(
-            f"cannot write into {directory}: {error.strerror or error}; name a directory that can be written with -o"
+            f"cannot write into {directory}: {error.strerror or error}; name a writable directory with -o"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The line at the end of a run: what ran, what was captured, what was skipped and why.
+"""The line at the end of a run: what ran, what was captured, and what was skipped for which reason.
 
 opdump: 2,412 operators ran: 1,830 captured, 582 skipped (540 view, 42 metadata); 5,610 tensors in 5,622 files,
 48.1 MB, steps 0-2, 3.20 s; next: opdump show /tmp/dump
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
-    """Say in one line what a run left; `rank` is named where several processes ran."""
+    """The outcome of a run in one line. `rank` is named if several processes ran."""
     where = "opdump" if rank is None else f"opdump rank {rank}"
     children = _of_children(report.children)
     if report.executed == 0 and children:
@@ -47,7 +47,7 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
     if report.degraded:
         parts.append(told(report.degraded))
     if report.fired:
-        parts.append(f"filed for {', '.join(report.fired)}")
+        parts.append(f"written for {', '.join(report.fired)}")
     if children:
         parts.append(children)
     parts.append(f"next: opdump show {shlex.quote(str(report.path))}")
@@ -55,17 +55,19 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
 
 
 def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:
-    """What kept the dump from being written to its end, unless that was said already, and what it cost."""
+    """Why the dump is incomplete, unless that was reported already, and how many errors there were."""
     operators = report.skipped.get("not written", 0)
     lost = [amounts.count(operators, "operator")] if operators else []
     lost += [amounts.count(report.files_lost, "file")] if report.files_lost else []
     told = f" ({' and '.join(lost)} lost)" if lost else ""
     cause = f": {report.failure}" if with_cause else ""
-    return f"opdump: error: the dump is not whole{told}{cause}"
+    return f"opdump: error: the dump is incomplete{told}{cause}"
 
 
 def _of_children(children: Sequence[ChildReport]) -> str:
-    """`2 child processes (ranks 0, 1): 280 operators ran: 140 captured, 140 skipped in 388 files, 300 kB`; nothing where none has data."""
+    """`2 child processes (ranks 0, 1): 280 operators ran: 140 captured, 140 skipped in 388 files, 300 kB`; empty if none has
+    data.
+    """
     told = [child for child in children if child.left_data]
     if not told:
         return ""
@@ -118,6 +120,6 @@ def completeness_json(report: CaptureReport, *, rank: int | None = None) -> str:
 def _checked(report: CaptureReport) -> dict[str, Any] | None:
     if report.checked is None:
         return None
-    from opdump.reports.findings import checked_json  # it imports what prints tables, which most runs need not
+    from opdump.reports.findings import checked_json  # imports the table printer, which most runs do not need
 
     return checked_json(report.checked)

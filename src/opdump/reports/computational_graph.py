@@ -1,4 +1,5 @@
-"""Which model of a dump is the computational graph, found out from graph files as the document on data dump of TensorFlow says.
+"""Identifies the model of a dump that is the computational graph, from graph files, by the rule in the TensorFlow data dump
+document.
 
 computational graph: ge_default_20201120163719_2 (ge_proto_00002_Build.txt has IteratorV2); its operators are in
 20201120163719/0/ge_default_20201120163719_2/2
@@ -38,9 +39,9 @@ _CHOOSE: Final = "--graph FILE names one"
 
 @dataclass(frozen=True, slots=True)
 class ModelGraph:
-    """A model with a graph file. `rule` says why it is the computational one, empty where it is not.
+    """A model with a graph file. `rule` says why it is the computational graph, and is empty if it is not.
 
-    `directories` hold its operators, relative to the directory of the dump; empty where it left no data.
+    `directories` contain its operators, relative to the directory of the dump; empty if it left no data.
     """
 
     model_name: str
@@ -48,12 +49,12 @@ class ModelGraph:
     rule: str
     directories: tuple[str, ...] = ()
     update: str = ""
-    """Type of an operator that updates a variable; empty where there is none."""
+    """Type of an operator that updates a variable; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSearch:
-    """What was looked for: the models of the dump; where; and what was found."""
+    """The result of a search: the models of the dump, the places searched, and the graphs found."""
 
     models: tuple[str, ...]
     looked_in: tuple[Path, ...]
@@ -62,36 +63,36 @@ class GraphSearch:
 
     @property
     def computational(self) -> tuple[ModelGraph, ...]:
-        """Those that the rule says are the computational graph: one, most often. Of several the one that trains, if there is one."""
+        """The models that the rule calls computational, usually one. If several match and one of them trains, only that one."""
         found = self._by_rule
         training = tuple(graph for graph in found if graph.update)
         return training if len(training) == 1 else found
 
     @property
     def others(self) -> int:
-        """How many others the rule takes for the computational graph, that do not train."""
+        """The number of other models that match the rule but do not train."""
         return len(self._by_rule) - len(self.computational)
 
     @property
     def _by_rule(self) -> tuple[ModelGraph, ...]:
-        """Those that read data; without one, those that the capture marked."""
+        """The models that read data or, if there is none, those that the capture marked."""
         found = tuple(graph for graph in self.graphs if graph.rule)
         return tuple(graph for graph in found if graph.rule != COMPUTE_GRAPH) or found
 
     @property
     def marked(self) -> frozenset[str]:
-        """Names of models to mark in a listing, as directories have them."""
+        """Names of the models to mark in a listing, as directories spell them."""
         return frozenset(sanitise(graph.model_name) for graph in self.computational)
 
 
 def search_graphs(
     catalog: Catalog, *, named: Path | None = None, environ: Mapping[str, str], cwd: Path
 ) -> GraphSearch | None:
-    """Looks for the graph files of a dump's models; None where the dump has no models, or is of another layout.
+    """Search for the graph files of a dump's models. Returns None if the dump has no models or another layout.
 
-    Where the capture noted graph files, these are taken. Else they are looked for in the dump's directories, in `cwd`, where programs
-    leave them, and where the variables in `environ` point. `named` is the graph file that a person chose.
-    Raises CorruptDumpError where that cannot be read, and NotInDumpError where it is of another program.
+    If the capture recorded graph files, they are used. Otherwise the search covers the dump's directories, `cwd`, where programs
+    write them, and the paths in the variables of `environ`. `named` is the graph file that the user selected. Raises
+    CorruptDumpError if that file cannot be read, and NotInDumpError if it belongs to another program.
     """
     ranks = catalog.model_directories
     directories = _directories_of_models(ranks)
@@ -114,7 +115,7 @@ def search_graphs(
 
 
 def search_lines(search: GraphSearch) -> Iterator[str]:
-    """What to tell of it: nothing where the dump has one model, and no graph of it is computational."""
+    """The lines to print about the search; none if the dump has one model that is not a computational graph."""
     found = search.computational
     if len(found) == 1:
         yield f"computational graph: {_told(found[0])}{_told_apart(search)}"
@@ -136,7 +137,7 @@ def search_lines(search: GraphSearch) -> Iterator[str]:
 
 
 def search_json(search: GraphSearch | None) -> dict[str, Any] | None:
-    """The same for a program: the one graph, or None and several `candidates`."""
+    """The search as JSON: the one graph, or None and several `candidates`."""
     if search is None:
         return None
     found = [_graph_json(graph) for graph in search.computational]
@@ -177,7 +178,7 @@ def _told_apart(search: GraphSearch) -> str:
 
 
 def _directories_of_models(ranks: Iterable[ModelDirectories]) -> dict[str, tuple[str, ...]]:
-    """The name of each model, as directories have it, and its directories."""
+    """The name of each model, as directories spell it, and its directories."""
     found: dict[str, dict[str, None]] = {}
     for rank in ranks:
         for name, directories in rank.models.items():
@@ -217,7 +218,7 @@ def _homes(ranks: Iterable[ModelDirectories]) -> list[Path]:
 
 
 def _places_to_look(ranks: Sequence[ModelDirectories], environ: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Directories that may hold graph files, each once, those of the dump first."""
+    """Directories that may contain graph files, each once, beginning with those of the dump."""
     found: dict[Path, None] = {}
     for rank in ranks:
         above = [rank.root, *rank.root.parents]
@@ -237,19 +238,19 @@ def _places_to_look(ranks: Sequence[ModelDirectories], environ: Mapping[str, str
 def _graphs_in(
     directory: Path, directories: Mapping[str, tuple[str, ...]], warnings: list[str]
 ) -> Iterator[ModelGraph]:
-    """The graphs in a directory that are of models of the dump."""
+    """The graphs in a directory that belong to models of the dump."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if is_graph_name(entry.name))
     except OSError as error:
         warnings.append(f"{directory}: cannot be listed ({error.strerror}); graph files in it are not seen")
         return
-    # The JSON beside a text says the same.
+    # The JSON file beside a text file has the same content.
     held = set(names)
     names = [name for name in names if not (name.endswith(".json") and name.removesuffix(".json") in held)]
     if len(names) > _MOST_FILES:
         warnings.append(f"{directory}: holds {len(names)} graph files; the last {_MOST_FILES} are looked at")
-    for name in reversed(names[-_MOST_FILES:]):  # a later file is of a later run
+    for name in reversed(names[-_MOST_FILES:]):  # later files belong to later runs
         path = directory / name
         known = root_name(path)
         if known is not None and sanitise(known) not in directories:

@@ -28,9 +28,11 @@ def dump_json(
     more: bool = False,
     damaged: list[str],
 ) -> Iterator[str]:
-    """The lines of what `opdump show --json` prints, in the shape of docs/json/show.json: one for each operator, so that a dump
-    of any size can be printed. `limit` of them at most, 0 for all; `more` says whether that left some out. Files
-    that cannot be read are added to `damaged`.
+    """The lines that `opdump show --json` prints, in the shape of docs/json/show.json. Each operator is one line, so that a dump
+    of any size can be printed.
+
+    At most `limit` operators are printed, all of them for 0; `more` says whether some were left out already. Unreadable files are
+    added to `damaged`.
     """
     left = iter(executions)
     head = {
@@ -137,7 +139,7 @@ def _number(value: StatisticValue) -> StatisticValue:
 
 
 def finite_json(value: Any) -> Any:
-    """The same JSON value with every float that JSON lacks as a string."""
+    """The same JSON value, with NaN and infinities as strings."""
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A dump as tables: its runs and steps, a list of operators, or everything about a few of them."""
+"""A dump as tables: its runs and steps, a list of operators, or all details of a few operators."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def print_runs(printer: Printer, catalog: Catalog) -> None:
 
 
 def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
-    """Where several runs wrote into the directory: which of them is shown, and how to see the others."""
+    """If several runs wrote into the directory: which of them is shown, and how to show the others."""
     of_rank: dict[int, list[int]] = {}
     for run in catalog.runs:
         of_rank.setdefault(run.rank_id, []).append(run.id)
@@ -60,7 +60,7 @@ def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
 
 
 def print_graph_search(printer: Printer, search: GraphSearch | None) -> None:
-    """Which model is the computational graph, with an empty line behind; nothing where there is nothing to tell."""
+    """Print which model is the computational graph, followed by an empty line; print nothing if there is nothing to report."""
     if search is None:
         return
     from opdump.reports.computational_graph import search_lines
@@ -73,9 +73,9 @@ def print_graph_search(printer: Printer, search: GraphSearch | None) -> None:
 def print_steps(
     printer: Printer, catalog: Catalog, *, rank: int | None = None, limit: int = 0, marked: Collection[str] = ()
 ) -> None:
-    """One row for each step of each rank: what it holds, and how many of its tensors hold NaN or infinities.
+    """One row for each step of each rank: its content, and how many tensors have NaN or infinities.
 
-    `marked` are the names of models that are the computational graph.
+    `marked` contains the names of the models that are the computational graph.
     """
     rows: list[list[str]] = []
     left = 0
@@ -102,9 +102,9 @@ def print_steps(
 
 
 def print_operators(printer: Printer, executions: Sequence[Execution], damaged: list[str], *, limit: int) -> None:
-    """One row for each operator, with the statistics of its first output (its first input where it has no output).
+    """One row for each operator, with the statistics of its first output, or of its first input if it has no output.
 
-    Files that cannot be read are added to `damaged`.
+    Unreadable files are added to `damaged`.
     """
     shown = executions[:limit] if limit else executions
     added = added_statistics(record for execution in shown for record in execution.tensors)
@@ -133,9 +133,9 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
 def print_details(
     printer: Printer, catalog: Catalog, executions: Sequence[Execution], damaged: list[str], *, limit: int
 ) -> None:
-    """Everything about each operator: where it comes from, what it read and wrote, and in which files that is.
+    """All details of each operator: its source, what it read and wrote, and the files with its tensors.
 
-    Files that cannot be read are added to `damaged`.
+    Unreadable files are added to `damaged`.
     """
     for execution in executions[:limit] if limit else executions:
         _print_execution(printer, catalog, execution, damaged)
@@ -166,7 +166,7 @@ def _ended(run: Run) -> str:
     if run.ended is not None:
         return _time(run.ended)
     if not run.opdump_version:
-        return ""  # other writers do not tell
+        return ""  # other writers do not record it
     return f"not known: {run.end_unknown}" if run.end_unknown else "cut off, or still runs"
 
 
@@ -240,7 +240,7 @@ def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, d
         if remark:
             printer.text(f"  {record.io}.{record.slot}: {remark}")
     files = (file_of(record) for record in execution.tensors)
-    for file in dict.fromkeys(file for file in files if file is not None):  # a dump file holds several tensors
+    for file in dict.fromkeys(file for file in files if file is not None):  # a dump file contains several tensors
         printer.text(f"  {file}")
     for record in execution.tensors:
         if record.sample:
@@ -248,7 +248,7 @@ def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, d
 
 
 def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
-    """What made an input, as the table has it, and what has to be said of that: numpy or a library may have written the memory instead."""
+    """The maker of an input, as the table shows it, and a note if numpy or a library may have written the memory instead."""
     source = record.source
     if source.startswith(CONSTANT_PREFIX):
         return source, f"{source} was not written by any recorded operator"
@@ -267,7 +267,7 @@ def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
             is_changed = (
                 bool(made) and int(slot) in made[-1].outputs and was_changed(made[-1].outputs[int(slot)], record)
             )
-        except OpdumpError:  # a file that cannot be read, which the row of its statistics reports
+        except OpdumpError:  # an unreadable file, which the row of its statistics reports
             is_changed = False
         if is_changed:
             return f"changed since {source}", f"changed since {name} by something that is no operator"
@@ -297,12 +297,12 @@ def _shape(record: TensorRecord) -> str:
 
 
 def _sample(record: TensorRecord) -> str:
-    """What the file of a sample has, and whose the numbers are."""
+    """What the file of a sample contains, and whether the statistics cover the whole tensor."""
     whole = amounts.count(math.prod(record.shape), "element")
     numbers = "the numbers are those of the whole" if record.statistics else "the numbers are those of the sample"
     return f"{record.io}.{record.slot}: the file holds a sample, the first {record.sample:,} of {whole}; {numbers}"
 
 
 def _format(record: TensorRecord) -> str:
-    """The order of the elements where it is not the framework's own."""
+    """The order of the elements in memory if it is not the framework's own."""
     return "" if record.format == "DefaultFormat" else record.format

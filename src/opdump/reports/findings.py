@@ -1,4 +1,6 @@
-"""What the checks say of a whole dump: findings step by step, from statistics where the dump has them, and its overflow files."""
+"""Runs the checks over a whole dump, step by step, and prints the findings. They use statistics if the dump has them, and
+overflow files.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,11 @@ def check_dump(
     step: int | None = None,
     watchpoints: Sequence[Watchpoint] = (),
 ) -> Checked:
-    """Run every check over a dump, or a rank or a step of it. One step is in memory at a time, and elements are read of tensors
-    without statistics alone.
+    """Run every check over a dump, or over one rank or step of it. One step is in memory at a time, and elements are only read of
+    tensors without statistics.
 
-    What cannot be read is told among `problems`, those of the catalog too. Raises NotInDumpError for a rank that is not there.
+    Files that cannot be read are listed in `problems`, with the problems of the catalog. Raises NotInDumpError if the rank does
+    not exist.
     """
     checked = Checked(watchpoints=tuple(watchpoints))
     overflows: list[OverflowRecord] = []
@@ -133,7 +136,7 @@ def _stats_of(record: TensorRecord) -> TensorStats | None:
 
 
 def _overflow_dumps(catalog: Catalog) -> set[int]:
-    """The ranks that opdump recorded in overflow mode and in a layout without overflow files: each operator there overflowed."""
+    """The ranks that opdump recorded in overflow mode, in a layout without overflow files: each of their operators overflowed."""
     plans: dict[int, list[Any]] = {}
     for run in catalog.runs:
         plans.setdefault(run.rank_id, []).append(run.plan or {})
@@ -148,7 +151,9 @@ def _overflow_dumps(catalog: Catalog) -> set[int]:
 
 
 def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRecord], *, is_whole: bool) -> None:
-    """The overflow files below the dump. The catalog knows rank and step of those that it lists; others count for the whole dump."""
+    """Add the overflow files of the dump. The catalog knows the rank and step of the files that it lists; other files count for
+    the whole dump.
+    """
     search = find_overflows([str(catalog.path)])
     checked.problems += [f"{each.path}: {each.reason}" for each in search.failures]
     by_name: dict[str, list[tuple[str, OverflowRecord]]] = {}
@@ -156,7 +161,7 @@ def _add_overflows(catalog: Catalog, checked: Checked, ops: Sequence[OverflowRec
         for file in op.files:
             by_name.setdefault(file.rpartition("/")[2], []).append((f"/{file}", op))
     for overflow in search.overflows:
-        # Ranks may have files of the same name: the longest path that it ends with is its own.
+        # Ranks may have files of the same name: take the one with the longest matching end of the path.
         ending = [each for each in by_name.get(overflow.path.rpartition("/")[2], ()) if overflow.path.endswith(each[0])]
         if ending or is_whole:
             listed = max(ending, key=lambda each: len(each[0]))[1] if ending else None
@@ -184,10 +189,10 @@ def _overflow_finding(overflow: Overflow, op: OpRecord | None) -> Finding:
 def print_findings(
     printer: Printer, checked: Checked, *, limit: int, folds: bool = False, shows_all: str = "--limit 0"
 ) -> None:
-    """One row for each finding, `limit` at most (0 for all), and how many there are of each kind; then the histories, and the hits of
-    watchpoints.
+    """Print one row for each finding, at most `limit` (all for 0), and the number of each kind; then the histories, and the hits
+    of watchpoints.
 
-    On a terminal, or with `folds`, what was inherited is counted alone. `shows_all` is what to type for the rest.
+    On a terminal, or with `folds`, inherited findings are only counted. `shows_all` is the option that shows the rest.
     """
     findings = checked.findings
     if printer.width is not None or folds:
@@ -214,7 +219,7 @@ def print_findings(
             printer.text(f"... and {amounts.count(left, 'finding')} more ({shows_all} shows all)")
         if folded:
             printer.text(
-                f"{amounts.count(folded, 'row')} of operators that inherited it not shown ({'--wide' if not folds else shows_all} shows all)"
+                f"{amounts.count(folded, 'inherited finding')} not shown ({'--wide' if not folds else shows_all} shows all)"
             )
         printer.tell_left_out()
         printer.text()
@@ -226,9 +231,9 @@ def print_findings(
 def _summary(checked: Checked) -> str:
     looked = f"{amounts.count(checked.tensors - checked.unknown, 'tensor')} looked at"
     if checked.sampled:
-        looked += f", of {checked.sampled:,} the first elements alone, which is all that the dump has of them"
+        looked += f", {checked.sampled:,} of them by their first elements only, because the dump has samples"
     if checked.unknown:
-        looked += f", {checked.unknown:,} of which the dump tells nothing"
+        looked += f", {checked.unknown:,} of them without statistics and elements"
     if not checked.findings:
         return f"no findings ({looked})"
     counts = Counter(finding.check for finding in checked.findings)
@@ -254,12 +259,12 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 
 def findings_json(catalog: Catalog, checked: Checked) -> str:
-    """The same as JSON."""
+    """The findings as JSON."""
     return json.dumps({"path": str(catalog.path), **checked_json(checked)}, indent=2, ensure_ascii=False)
 
 
 def checked_json(checked: Checked) -> dict[str, Any]:
-    """What was found, as JSON has it."""
+    """The findings in the shape of the JSON output."""
     return {
         "tensors": checked.tensors,
         "unknown": checked.unknown,

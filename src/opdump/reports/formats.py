@@ -1,4 +1,4 @@
-"""What reports are printed as, by name: text and JSON, and what installed packages add (group `opdump.reports`).
+"""The formats of reports, by name: text and JSON, and those that installed packages add (group `opdump.reports`).
 
     FORMATS.load("text").dump(report, wide=False)       what `opdump show --format text` prints
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpReport:
-    """What `opdump show` was asked for. `part.limit` is 0 for all rows."""
+    """What `opdump show` prints. A `part.limit` of 0 means all rows."""
 
     catalog: Catalog
     part: ShownPart
     damaged: list[str]
-    """Takes what is said of files that cannot be read."""
+    """Receives the messages about unreadable files."""
     run: RunChoice = "latest"
     search: GraphSearch | None = None
-    """Which model of the dump is the computational graph; None where that was not looked for."""
+    """Which model of the dump is the computational graph; None if no search was made."""
     watched: Sequence[WatchedOutput] | None = None
-    """Who wrote into watched memory, where that alone is to be shown."""
+    """What wrote into watched memory, if only that is to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +48,21 @@ class FindingsReport:
 
 
 class ReportFormat(Protocol):
-    """Prints reports. With `wide` nothing is cut for the width of a terminal."""
+    """Prints reports. With `wide`, nothing is cut to the width of a terminal."""
 
     rows: int
-    """Rows of a dump that are shown where nobody says how many; 0 for all."""
+    """Rows of a dump shown by default; 0 for all."""
     tells_failures: bool
-    """Whether `overflows` tells which files could not be read; else that is said on standard error."""
+    """Whether `overflows` reports unreadable files; otherwise they are reported on standard error."""
 
     def dump(self, report: DumpReport, *, wide: bool) -> None:
-        """What a dump holds (`opdump show`)."""
+        """The content of a dump (`opdump show`)."""
 
     def findings(self, report: FindingsReport, *, wide: bool) -> None:
-        """What looks wrong in it (`opdump check`)."""
+        """The findings in it (`opdump check`)."""
 
     def overflows(self, search: OverflowSearch, *, wide: bool) -> None:
-        """What overflowed on devices (`opdump overflow`)."""
+        """The overflows on devices (`opdump overflow`)."""
 
 
 FORMATS: Final[Registry[ReportFormat]] = Registry(

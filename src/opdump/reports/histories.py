@@ -16,13 +16,13 @@ from opdump.checks.histories import History, Place
 from opdump.reports.table import Printer, printable
 
 _MOST_NAMED: Final = 3
-"""Kills, and parameters, that are named of one history."""
+"""Maximum number of kills, and of parameters, named per history."""
 
 
 def print_histories(
     printer: Printer, histories: Sequence[History], *, limit: int, shows_all: str = "--limit 0"
 ) -> None:
-    """A few lines for each, `limit` histories at most (0 for all)."""
+    """Print a few lines per history, at most `limit` histories (all for 0)."""
     shown = histories[:limit] if limit else histories
     for history in shown:
         for number, line in enumerate(_lines(history)):

@@ -14,7 +14,7 @@ from opdump.reports.watch import watch_json
 
 
 class JsonFormat:
-    """For programs: all rows, and nothing is ever cut."""
+    """For programs: all rows, never cut."""
 
     rows = 0
     tells_failures = True

@@ -1,4 +1,4 @@
-"""What overflowed on devices, as tables and as JSON (`opdump overflow`)."""
+"""Overflows on devices, as tables and as JSON (`opdump overflow`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.reports.table import Column, Printer, printable
 
 
 def print_overflows(search: OverflowSearch, *, wide: bool) -> None:
-    """A row for each overflow, its tensors, and the files."""
+    """Print one row for each overflow, its tensors, and the files."""
     if not search.overflows:
         Printer().text(f"nothing overflowed ({amounts.count(search.files, 'overflow file')} found)")
         return
@@ -90,7 +90,7 @@ def _number(number: int | None) -> str:
 
 
 def _time(microseconds: int) -> str:
-    """Local time; the number itself where it is none of a calendar."""
+    """Local time, or the number itself if it is outside of the calendar."""
     try:
         moment = datetime.fromtimestamp(microseconds / 1e6, timezone.utc).astimezone()
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""What the first run says of a second one: where it dumped, and under which configuration."""
+"""The settings of a first run that a second run takes over: its directory and its configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from opdump.layouts.ascend.places import is_time
 
 
 def dump_path(catalog: Catalog) -> str:
-    """The directory that the first run was told to dump into: as its plan says; else the one above `{time}` or `rank_N`; else the
-    path that was opened.
+    """The dump directory of the first run: from its plan or, without one, the parent of `{time}` or `rank_N`, or else the path
+    that was opened.
     """
     for run in catalog.runs:
         if run.plan.get("path"):
@@ -24,7 +24,7 @@ def dump_path(catalog: Catalog) -> str:
 
 
 def first_config(catalog: Catalog) -> dict[str, Any]:
-    """The data_dump.json that the dump keeps; empty where it keeps none, or none that can be read."""
+    """The data_dump.json stored in the dump; empty if there is none or it cannot be read."""
     path = catalog.path.absolute()
     places = [path, *(path / f"rank_{rank}" for rank in catalog.ranks), *path.parents]
     found = (read_json_object(place / METADATA / CONFIG_NAME) for place in places)

@@ -1,4 +1,4 @@
-"""What part of a dump a person asked to see."""
+"""The part of a dump that the user selected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from opdump.records import SupportsFile, TensorRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPart:
-    """Which executions to show. None means any; a `limit` of 0 means all of them.
+    """The executions to show. None selects any; a `limit` of 0 selects all.
 
-    `op` is a name in any of the forms of `Catalog.ops`;
-    `source` is `FILE:LINE` or `FILE`.
+    `op` is a name in any form that `Catalog.ops` accepts; `source` is `FILE:LINE` or `FILE`.
     """
 
     op: str | None = None
@@ -29,16 +28,16 @@ class ShownPart:
 
 
 def selected(catalog: Catalog, selection: ShownPart) -> list[Execution]:
-    """The executions that were asked for, in execution order, `limit` of them at most, and one more if there are more.
+    """The selected executions in execution order: at most `limit` of them, and one more if there are more.
 
-    Raises NotInDumpError where an operator, a line, a step or a rank was named that the dump does not hold.
+    Raises NotInDumpError if the dump does not contain the given operator, line, step or rank.
     """
     found = each_selected(catalog, selection)
     return list(itertools.islice(found, selection.limit + 1) if selection.limit else found)
 
 
 def each_selected(catalog: Catalog, selection: ShownPart) -> Iterator[Execution]:
-    """All that were asked for, whatever the limit, one step in memory at a time. Raises as `selected` does, at once."""
+    """All selected executions regardless of the limit, with one step in memory at a time. Raises like `selected`, immediately."""
     _check_place(catalog, selection)
     found = catalog.ops(
         selection.op,
@@ -56,14 +55,14 @@ def each_selected(catalog: Catalog, selection: ShownPart) -> Iterator[Execution]
 
 
 def file_of(record: TensorRecord) -> str | None:
-    """The file that holds a tensor's elements, under the path that the dump was opened with; None where there is none."""
+    """The file with a tensor's elements, under the path that the dump was opened with; None if there is none."""
     payload = record.payload
     return payload.file if payload is not None and isinstance(payload, SupportsFile) else None
 
 
 def _check_place(catalog: Catalog, selection: ShownPart) -> None:
     if selection.rank is not None:
-        catalog.steps_of(selection.rank)  # raises where there is no such rank
+        catalog.steps_of(selection.rank)  # raises if there is no such rank
     if selection.step is not None and selection.step not in catalog.steps:
         held = ", ".join(map(str, catalog.steps[:20])) or "none"
         raise NotInDumpError(f"{catalog.path}: holds no step {selection.step}; it holds {held}")

@@ -1,4 +1,4 @@
-"""The statistics that reports show of a tensor."""
+"""The statistics of a tensor that reports show."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ SHOWN = MEASURES
 
 
 def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, StatisticValue]:
-    """The recorded statistics; where none were recorded, those of the elements in the file, which may be a sample. Empty for complex tensors, and
-    where the file cannot be read. `damaged` is told of a file that cannot be read, unless the problems of the dump call it damaged already;
-    where statistics were recorded, its header and size are looked at.
+    """The recorded statistics or, if there are none, those of the elements in the file, which may be a sample.
+
+    Empty for complex tensors and unreadable files. An unreadable file is added to `damaged`, unless the problems of the dump list
+    it already. If statistics were recorded, only the header and the size of the file are checked.
     """
     if record.statistics:
         damage = damage_of(record)
@@ -34,8 +35,10 @@ def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, Stat
 
 
 def damage_of(record: TensorRecord) -> str:
-    """Why the elements of a tensor cannot be read, as far as its file's header and size tell: no element is read, and statistics of an index
-    are as good as ever where their file is not. Empty where they can be read, or are not there.
+    """Why the elements of a tensor cannot be read, judged by the header and the size of the file, without reading elements. Empty
+    if they can be read, or do not exist.
+
+    The statistics of an index stay valid if their file is damaged.
     """
     payload = record.payload
     try:
@@ -47,12 +50,12 @@ def damage_of(record: TensorRecord) -> str:
 
 
 def added_statistics(records: Iterable[TensorRecord]) -> tuple[str, ...]:
-    """The statistics of these tensors that a package added when they were recorded; it need not be installed here."""
+    """The statistics of these tensors that a package added during recording; it need not be installed here."""
     return tuple(sorted({name for record in records for name in record.statistics if name not in OWN}))
 
 
 def shown_statistics(statistics: Mapping[str, StatisticValue], added: Sequence[str]) -> list[str]:
-    """One text for each of SHOWN, one for `not_finite` and one for each of `added`; empty where a statistic is unknown."""
+    """One text for each of SHOWN, one for `not_finite` and one for each of `added`; empty if a statistic is unknown."""
     count = not_finite(statistics)
     shown, others = ([_text(statistics, name) for name in names] for names in (SHOWN, added))
     return [*shown, "" if count is None else str(count), *others]

@@ -1,4 +1,6 @@
-"""The rows of a dump's table of steps. Of a step in columns whose numbers are all finite no records are made: numpy says that, and what ran is told once."""
+"""The rows of a dump's table of steps. A step stored as columns, in which all numbers are finite, needs no records: numpy checks
+the numbers, and the list of operators is shared.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("ne
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What ran in a step, but for its numbers."""
+    """The operators of a step, without their numbers."""
 
     graphs: frozenset[str]
     skipped: Mapping[SkipReason, int]
@@ -29,12 +31,14 @@ class _Ran:
     operators: int
     tensors: int
     names: frozenset[str]
-    """Operators as `Origins.ran` takes them."""
+    """Operators in the form that `Origins.ran` takes."""
     updates: tuple[Update, ...]
 
 
 class StepRows:
-    """The rows of one rank, which are asked for in the order of its steps. `marked` are the names of models that are the computational graph."""
+    """The rows of one rank, requested in the order of its steps. `marked` contains the names of the models that are the
+    computational graph.
+    """
 
     def __init__(self, catalog: Catalog, rank: int, marked: Collection[str] = ()) -> None:
         self._catalog = catalog
@@ -44,7 +48,7 @@ class StepRows:
         self._ran = FactsByProgram(self._ran_in)
 
     def row(self, step: int) -> list[str]:
-        """Rank, step, graphs, operators, tensors, tensors with NaN or infinities, where these began, what was left out."""
+        """Rank, step, graphs, operators, tensors, tensors with NaN or infinities, their origin, and what was left out."""
         columns = self._catalog.columns(step, self._rank)
         if columns is not None and not (columns.summaries[:, _NOT_FINITE] > 0).any():
             ran = self._ran.of(columns)

@@ -1,8 +1,8 @@
 """Tables for a terminal and for a pipe.
 
-On a terminal a table fits its width: columns that say least are left out, and counted at the end; columns that may give way lose the
-beginnings of their texts, because the end of a scope or a path says most. In a pipe nothing is left out, cut, drawn or coloured, so
-that grep and awk work on it; `--wide` gives the same on a terminal.
+On a terminal, a table fits the width: the least important columns are hidden, and their number is printed at the end; flexible
+columns lose the beginning of their text, because the end of a scope or path is the most specific. In a pipe, nothing is hidden,
+cut, drawn or coloured, so that grep and awk work on it; `--wide` does the same on a terminal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _GAP = "  "
 _LEAST = 12
 _READABLE = 28
-"""As long as there are columns to leave out, one that gives way keeps this width."""
+"""Minimum width of a flexible column while other columns can be hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading and how its cells are laid out. `gives_way` marks a column that is cut where the width does not do.
+    """A heading and the layout of its cells. `gives_way` marks a flexible column, which is cut first if the table is too wide.
 
-    Where that is not enough, columns with the highest `spare` are left out first, those with 0 never. Other text is cut last.
+    If that is not enough, the columns with the highest `spare` are hidden; 0 is never hidden. Other text is cut last.
     """
 
     heading: str
@@ -40,8 +40,8 @@ class Column:
 
 
 class Printer:
-    """Writes text and tables to a stream. `width` is what a line of a table may hold; without it that of a terminal, and in a pipe, or
-    if `wide`, as much as it needs.
+    """Writes text and tables to a stream. `width` is the maximum width of a table; the default is the width of the terminal and,
+    in a pipe or with `wide`, unlimited.
     """
 
     def __init__(self, stream: TextIO | None = None, *, width: int | None = None, wide: bool = False) -> None:
@@ -60,7 +60,7 @@ class Printer:
     def text(self, text: str = "", *, style: str = "") -> None:
         if (
             self._plain and text.isprintable()
-        ):  # what rich would write, which takes longer to import than many a dump to read
+        ):  # what rich would write, but importing rich takes longer than reading many a dump
             self._stream.write(text + "\n")
             self._stream.flush()
             return
@@ -69,7 +69,7 @@ class Printer:
         self._console.print(Text(text, style=style))
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: str = "") -> None:
-        """Print rows under headings; columns that are empty in every row are left out."""
+        """Print rows under headings. Columns that are empty in every row are left out."""
         cells = [list(row) for row in rows]
         kept = [number for number in range(len(columns)) if any(row[number] for row in cells)]
         columns = [columns[number] for number in kept]
@@ -86,13 +86,13 @@ class Printer:
             self.text(indent + _line(row, columns, widths))
 
     def tell_left_out(self) -> None:
-        """Say how many columns were left out of the tables since this was called last."""
+        """Print the number of columns hidden since the last call."""
         if self._left_out:
-            self.text(f"not shown for want of width: {amounts.count(self._left_out, 'column')} (--wide shows all)")
+            self.text(f"{amounts.count(self._left_out, 'column')} hidden; use --wide")
         self._left_out = 0
 
     def _fit(self, columns: Sequence[Column], widths: list[int], indent: int) -> list[int]:
-        """Narrows `widths`; the numbers of the columns that stay."""
+        """Narrow `widths` to the terminal; returns the indices of the visible columns."""
         kept = list(range(len(columns)))
         if self.width is None:
             return kept
@@ -121,12 +121,12 @@ class Printer:
 
 
 def _is_styled_anyway() -> bool:
-    """Whether rich may do more than write text as it is, though the stream is no terminal."""
+    """Whether rich may style the text although the stream is not a terminal."""
     return "FORCE_COLOR" in os.environ or "TTY_COMPATIBLE" in os.environ or hasattr(builtins, "get_ipython")
 
 
 def cell_len(text: str) -> int:
-    """How many cells of a terminal a text takes."""
+    """The number of terminal cells that a text takes."""
     if text.isascii() and text.isprintable():
         return len(text)
     from rich.cells import cell_len as measured
@@ -139,7 +139,7 @@ def _floor(column: Column, least: int) -> int:
 
 
 def _least(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], least: int | None) -> int:
-    """The width of the columns that are kept, where those that give way are cut to `least`, or are as they are for None."""
+    """The width of the kept columns if flexible columns are cut to `least`, or are uncut for None."""
     needed = sum(
         min(widths[number], _floor(columns[number], least))
         if columns[number].gives_way and least is not None
@@ -150,7 +150,7 @@ def _least(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int]
 
 
 def printable(text: str) -> str:
-    """A name of a file that nobody vouches for, without the characters that move a terminal's cursor."""
+    """A file name from an untrusted source, without control characters that move the cursor."""
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
@@ -164,7 +164,7 @@ def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]
 
 
 def _cut(text: str, width: int) -> str:
-    """The end of a text that is too long, behind an ellipsis."""
+    """The end of a text that is too long, after an ellipsis."""
     if cell_len(text) <= width:
         return text
     while text and cell_len(text) > width - 1:

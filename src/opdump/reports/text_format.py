@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TextFormat:
-    """What is printed where nothing else is asked for."""
+    """The default format."""
 
     rows = 20
     tells_failures = False
@@ -51,7 +51,7 @@ class TextFormat:
         printer.tell_left_out()
 
     def findings(self, report: FindingsReport, *, wide: bool) -> None:
-        from opdump.reports.findings import print_findings  # with all checks, which `show` needs none of
+        from opdump.reports.findings import print_findings  # imports all checks, which `show` does not need
 
         print_findings(Printer(wide=wide), report.checked, limit=report.limit)
 

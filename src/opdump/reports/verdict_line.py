@@ -1,4 +1,4 @@
-"""The verdict of a run in a line: the first NaN, infinity, overflow or failure, or that there was none.
+"""The verdict of a run in one line: the first NaN, infinity, overflow or failure, or that there was none.
 
 opdump: first infinity: step 2, aten::log at train.py:11, 3 of 32 elements of output.0 (Default/log-op21)
 opdump: no NaN, no infinity in 5,610 tensors
@@ -22,7 +22,7 @@ _FILE_OF_A_CELL: Final = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
 def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
-    """The verdict on a run, with that on its child processes; empty where nothing was looked at. `rank` is named where several ran."""
+    """The verdict on a run and its child processes; empty if nothing was checked. `rank` is named if several ran."""
     where = "opdump" if rank is None else f"opdump rank {rank}"
     place, verdict = first_of(report)
     if verdict.kind in _FIRST:
@@ -34,7 +34,7 @@ def verdict_line(report: CaptureReport, *, rank: int | None = None) -> str:
 
 
 def first_of(report: CaptureReport) -> tuple[str, Verdict]:
-    """Of the verdicts on a process and its children that which was found in the earliest step, with the child's rank before it."""
+    """The verdict with the earliest step among those of a process and its children, preceded by the rank of the child."""
     all_of = [("", report.verdict)]
     all_of += [(f"rank {child.rank_id}, ", child.verdict) for child in report.children if child.verdict is not None]
     found = [(place, verdict) for place, verdict in all_of if verdict.kind in _FIRST]
@@ -55,7 +55,7 @@ def _found(verdict: Verdict) -> str:
 
 
 def _place(verdict: Verdict) -> str:
-    """`train.py:11`. Jupyter's files of cells have numbers for names, which it shows nobody."""
+    """`train.py:11`. Jupyter names the files of its cells by numbers that it does not show, so only the line is given."""
     if _FILE_OF_A_CELL.search(verdict.file):
         return f"line {verdict.line} of a cell"
     return f"{os.path.basename(verdict.file)}:{verdict.line}"

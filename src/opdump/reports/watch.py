@@ -1,9 +1,10 @@
-"""Who wrote into watched memory: the first operator after which the bytes of a watched output were others.
+"""What wrote into watched memory: the first operator after which the bytes of a watched output differed.
 
-A dump of watch mode holds `A_To_C` for each look: what an output of C held after A. The index also says what it held when C had run
-itself; in a dump without an index the first look takes its place, and a change by the very first operator is not seen.
+A dump of watch mode contains `A_To_C` for each look: the content of an output of C after A ran. The index also has the content
+right after C itself; in a dump without an index the first look takes its place, so a change by the very first operator is not
+detected.
 
-Looks are compared one after the other, and no more than one digest for each watched output is kept.
+Looks are compared one after another, with one digest per watched output in memory.
 """
 
 from __future__ import annotations
@@ -37,25 +38,29 @@ class WatchedOutput:
 
     @property
     def writer_name(self) -> str:
-        """The operator after which the bytes were others; empty where they stayed."""
+        """The operator after which the bytes differed; empty if they did not change."""
         return "" if self.writer is None else self.writer.op_name.removesuffix(str(WatchedLook("", self.node)))
 
 
 @dataclass(slots=True)
 class _Nodes:
-    """The watched outputs of a rank that are looked at now."""
+    """The outputs of a rank that are being watched."""
 
     known: dict[tuple[str, int], WatchedOutput] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
     def node_of(self, op_name: str) -> str | None:
-        """C of `A_To_C`; None where the name is no such name. Names of nodes that began are known, others are the last part."""
+        """C of `A_To_C`; None for a name of another form. If C is the name of a known node it is matched as a whole; otherwise it
+        is the last part.
+        """
         nodes = [look.node for look in WatchedLook.readings(op_name)]
         return next((node for node in nodes if node in self.names), nodes[-1] if nodes else None)
 
 
 def watched_outputs(executions: Iterable[Execution]) -> list[WatchedOutput]:
-    """Every watched output of a dump, in the order in which they were first looked at; executions in their order, none left out."""
+    """Every watched output of a dump, in the order in which they were first looked at. `executions` must be in order and
+    complete.
+    """
     found: list[WatchedOutput] = []
     ranks: dict[int, _Nodes] = {}
     for execution in executions:
@@ -87,7 +92,7 @@ def watched_outputs(executions: Iterable[Execution]) -> list[WatchedOutput]:
 
 
 def print_watch(printer: Printer, outputs: Sequence[WatchedOutput], *, limit: int) -> None:
-    """A row for each watched output that changed, and how many did not."""
+    """Print one row for each watched output that changed, and the number that did not."""
     changed = [output for output in outputs if output.writer is not None]
     columns = (
         Column("rank", right=True),
@@ -112,7 +117,7 @@ def print_watch(printer: Printer, outputs: Sequence[WatchedOutput], *, limit: in
 
 
 def watch_json(outputs: Sequence[WatchedOutput]) -> list[dict[str, object]]:
-    """The same for a program; `first_changed_after` is None where the bytes stayed."""
+    """The same as JSON; `first_changed_after` is None if the bytes did not change."""
     return [
         {
             "rank": output.rank_id,

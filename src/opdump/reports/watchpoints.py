@@ -1,4 +1,4 @@
-"""Watchpoints over a dump: the tensors of a step are looked at, and what was hit is printed, the earliest first.
+"""Watchpoints over a dump: checks the tensors of a step and prints the hits, the earliest first.
 
 watchpoint          step  operator        source       tensor    what was found
 gradient_vanishing     2  .../mm-op46     train.py:12  output:0  abs_mean 3e-10 < 1e-09
@@ -38,7 +38,7 @@ _WHAT: Final = {
 def watch_step(
     checker: WatchpointChecker, executions: Iterable[Execution], step: int, problems: list[str], *, overflowed: bool
 ) -> None:
-    """Looks at the tensors of a step. What cannot be read is told among `problems`; `overflowed`: all its operators did."""
+    """Check the tensors of a step. Unreadable files are added to `problems`. `overflowed`: all operators of the step overflowed."""
     for execution in executions:
         if isinstance(execution.op, OverflowRecord):
             continue
@@ -49,7 +49,7 @@ def watch_step(
 
 
 def _measured(record: TensorRecord, problems: list[str]) -> Measured:
-    """What a watchpoint may ask of a tensor; its file is read when it does."""
+    """The measures of a tensor for watchpoints. Its file is read only if one is needed."""
 
     def load() -> Any:
         payload = record.payload
@@ -65,7 +65,7 @@ def _measured(record: TensorRecord, problems: list[str]) -> Measured:
 
 
 def add_overflow(checked: Checked, finding: Finding, microseconds: int) -> None:
-    """Adds what the watchpoints of overflows say of an overflow file."""
+    """Add the hits of overflow watchpoints on an overflow file."""
     checker = WatchpointChecker(checked.watchpoints)
     op = OpRecord(
         op_type=finding.op_type,
@@ -82,7 +82,7 @@ def add_overflow(checked: Checked, finding: Finding, microseconds: int) -> None:
 
 
 def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str) -> None:
-    """One row for each hit, `limit` at most (0 for all), how many there are of each, and what could not be checked."""
+    """Print one row for each hit, at most `limit` (all for 0), the number of hits per watchpoint, and what could not be checked."""
     watchpoints, hits = checked.watchpoints, checked.hits
     if not watchpoints:
         return
