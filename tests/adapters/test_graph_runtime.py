@@ -356,7 +356,7 @@ def test_a_defect_in_reading_one_operator_of_a_block_loses_that_operator(saved_d
     assert recorder.tally.skipped["not observed"] == 2
     (told,) = recorder.lost.in_words()
     assert told.startswith(
-        "sqrt: 2 executions not recorded, or not whole: AssertionError: no such tensor at test_graph_runtime.py"
+        "sqrt: 2 executions not recorded, or only in part: AssertionError: no such tensor at test_graph_runtime.py"
     )
 
 

@@ -232,7 +232,7 @@ def _sigterm(place: Place, name: str, code: int) -> Found:
         if code > 0:  # the program ends by its own handler, and its dump is closed
             catalog = opdump.open(root)
             # Or the handler raised in the moment in which a step was filed.
-            is_told = "the dump is incomplete" in ended.err[0] and "SystemExit came while step" in ended.err[0]
+            is_told = "the dump is incomplete" in ended.err[0] and "interrupted the writing of step" in ended.err[0]
             if catalog.runs[-1].complete == is_told or set(catalog.steps) < set(range(ran)):
                 found.wrong.append(f"{root}: {ran} steps ran, and {catalog.steps} are there; {ended.err[0]}")
             continue

@@ -136,7 +136,7 @@ def test_steps_are_recorded_as_often_as_their_cost_allows() -> None:
     recorded = run.steps(0, 100)
     assert run.now == [(4, "every 16")]
     assert recorded == [0, 1, 2, 3, 16, 32, 48, 64, 80, 96]
-    assert "capture takes 100 % of the program's time, and 10 % may be" in run.bounds.degraded[0].why
+    assert "capture takes 100 % of the program's time, and the limit is 10 %" in run.bounds.degraded[0].why
 
 
 def test_elements_go_before_steps_do_where_time_is_short() -> None:

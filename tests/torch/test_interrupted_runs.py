@@ -62,7 +62,7 @@ def test_one_that_does_not_wait_is_told_and_counted(tmp_path: Path, strikes: lis
         _run(dump)
     report = dump.report
     assert report is not None
-    assert "KeyboardInterrupt came while step 1 was filed" in report.failure
+    assert "KeyboardInterrupt interrupted the writing of step 1" in report.failure
     assert report.executed == report.captured + sum(report.skipped.values()) == 4
     assert report.skipped["not written"] == 2
     assert not any(run.complete for run in opdump.open(tmp_path).runs)

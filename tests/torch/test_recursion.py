@@ -104,7 +104,7 @@ def test_a_disk_bound_holds_for_the_first_step_too(layout: str, most: int, tmp_p
     if not report.captured:
         assert report.degraded[-1].step == 0
         assert report.nothing is not None
-        assert "step 0 takes more" in report.nothing.reason
+        assert "step 0 needs more" in report.nothing.reason
         return
     catalog = opdump.open(tmp_path)
     assert not catalog.problems

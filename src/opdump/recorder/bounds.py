@@ -1,13 +1,12 @@
-"""What is left out of a dump as its bounds are met: elements first, then steps, then all that follows.
+"""Decides what to leave out when a dump reaches its limits: elements first, then steps, then everything.
 
 bounds = Bounds(plan, clock)
-if bounds.has_room(step, size): ...file the elements of a tensor...
+if bounds.has_room(step, size): ...write the elements of a tensor...
 bounds.step_filed(step)
 if bounds.wants(step): ...record it...
 
-Of the room on the disk elements may take 80 %. From 90 % on each second wanted step is recorded, and half as many each time half of the rest is
-used. Nothing is recorded any more once a step as large as the larger of the last two would not fit, or one like the smaller with the pages that
-the index may add to it.
+Elements may fill 80 % of the allowed disk space. From 90 % on, every second selected step is recorded, and half as many each time half of the rest
+is used. Recording ends when the larger of the last two steps would not fit, or the smaller one together with the pages that the index may add to it.
 """
 
 from __future__ import annotations
@@ -34,69 +33,69 @@ _LOG = logging.getLogger("opdump")
 _FOR_ELEMENTS: Final = 0.8
 _FOR_ALL_STEPS: Final = 0.9
 MOST_EVERY: Final = 1024
-"""Where one wanted step of so many is still too much, nothing is recorded."""
+"""If one of this many selected steps is still too much, nothing is recorded."""
 
 
 class Refusals(Protocol):
-    """What was not written, since no room was left."""
+    """What a sink did not write because there was no room."""
 
     has_refused: bool
     refused_steps: set[int]
 
 
 class Bounds:
-    """The bounds of a plan, and what follows from them. Not for several threads, but for `wants`."""
+    """The limits of a plan and their consequences. Only `wants` may be called from several threads."""
 
     def __init__(self, plan: DumpPlan, clock: CaptureClock) -> None:
         self.degraded: list[Degradation] = []
-        """What was left out, in the order of time."""
+        """What was left out, in chronological order."""
         self.takes_elements = plan.saves_tensors
         self.is_off = False
         self.reader: object = None
-        """What takes elements, as long as they are filed."""
+        """The reader of elements, as long as elements are recorded."""
         self.writer: object = None
-        """What tells the index."""
+        """The writer that enters a degradation into the index."""
         self._plan = plan
         self._clock = clock
         self._base = plan.steps.every
         self._may_leave_elements = plan.mode.files_selected and plan.mode.reads_operators
-        """Whether statistics are of use without elements: not of an operator that failed."""
+        """Whether statistics are useful without elements. They are not for an operator that failed."""
         self._disk: DiskRoom | None = None
         self._sink: Callable[[], Refusals] | None = None
         self._overhead = None if plan.max_overhead is None else Overhead(plan.max_overhead, self._base)
         self._disk_every = self._time_every = 1
         self._changes: list[tuple[int, int]] = [(0, 1)]
-        """From which step on each how many-th wanted one is recorded."""
+        """Pairs (step, N): from that step on, every Nth selected step is recorded."""
         self._off_from = 0
         self._asked = -1
-        """The last step that somebody asked for: what was said of it stays."""
+        """The last step for which `wants` was called. Later changes do not affect its answer."""
         self._ring_steps = plan.ring
         self._written = 0
         self._steps: deque[int] = deque(maxlen=2)
-        """Bytes of the last steps without elements."""
+        """Bytes of the last two steps, without elements."""
         self._reserve = 0
         self._has_first = False
         self._elements = 0
-        """Bytes of elements among what was written since the last step."""
+        """Bytes of elements written since the last step."""
 
     def room(self) -> int | None:
-        """How many bytes more may be written, whatever they are; None without a bound."""
+        """Return how many more bytes of any kind may be written, or None without a limit."""
         return None if self._disk is None else self._disk.left()
 
     def refused(self, step: int) -> bool:
-        """Whether a step that was handed over had no room, and nothing tells of it."""
+        """Return whether a step was passed to the writer and not written for lack of room."""
         return self._sink is not None and step in self._sink().refused_steps
 
     @property
     def every(self) -> int:
-        """Each so manyth wanted step is recorded now."""
+        """Every how many selected steps one is recorded now."""
         return self._changes[-1][1]
 
     def begin(
         self, written: Callable[[], int], first_step: int, reserve: int = 0, sink: Callable[[], Refusals] | None = None
     ) -> None:
-        """`written` gives the bytes of the run, `sink` gives what knows what it did not write for want of `room`; a step may add so many as `reserve` to
-        what one like it added. Where there is no room at all, nothing is recorded.
+        """Start to apply the limits. `written` returns the bytes of the run; `sink` returns the object that knows what it did not write for lack of
+        `room`; `reserve` is how many bytes a step may add beyond those of a similar step. If there is no room at all, nothing is recorded.
         """
         self._sink = sink
         if self._plan.max_disk is None and self._plan.min_free_disk is None:
@@ -108,7 +107,7 @@ class Bounds:
             self._off(first_step, used.bound, used.why)
 
     def wants(self, step: int) -> bool:
-        """Whether the bounds let this step be recorded. It is the same whenever it is asked."""
+        """Return whether the limits allow this step to be recorded. The answer for a step never changes."""
         if self.is_off:
             return step < self._off_from
         self._asked = max(self._asked, step)
@@ -118,14 +117,15 @@ class Bounds:
         return step % (self._base * self._changes[max(place, 0)][1]) == 0
 
     def has_room(self, step: int, size: int, *, are_kept: bool = False) -> bool:
-        """Whether elements of so many bytes may be filed. Where not, none are from now on. `are_kept`: they were taken before that, and
-        kept in memory.
+        """Return whether `size` bytes of elements may be written. After the first refusal, no more elements are recorded. `are_kept`: they were
+        recorded
+        before that and kept in memory.
         """
         if not (self.takes_elements or are_kept):
             return False
         memory = self._plan.max_memory
         if memory is not None and size > memory // 2:
-            why = f"a tensor of {amounts.size(size)} waits for the disk, and half of {amounts.size(memory)} may be one"
+            why = f"a tensor of {amounts.size(size)} waits for the disk, and the limit for one tensor is half of {amounts.size(memory)}"
             self._leave_elements(step, "max_memory", why)
             return False
         if self._disk is not None:
@@ -138,7 +138,7 @@ class Bounds:
         return True
 
     def step_filed(self, step: int, *, is_part: bool = False) -> None:
-        """A step was handed over, or a part of one that goes on: its rest is still recorded where anything is."""
+        """Note that a step was passed to the writer. `is_part`: the step goes on, and the rest of it is still recorded if anything is."""
         if self.is_off:
             return
         if self._disk is not None:
@@ -147,7 +147,7 @@ class Bounds:
             self._judge_overhead(step, self._overhead)
 
     def ring_shrank(self, step: int, steps: int) -> None:
-        """A ring holds fewer steps than it was asked to, since more do not fit into memory; 0: not even one does."""
+        """Note that a ring keeps fewer steps than requested because more do not fit into memory. 0: not even one step fits."""
         if self.is_off or steps >= self._ring_steps:
             return
         self._ring_steps = steps
@@ -158,7 +158,7 @@ class Bounds:
             self._off(step, "max_memory", f"a step of the ring does not fit into {room}")
 
     def ring_has_no_room(self, step: int) -> None:
-        """The elements of a step do not fit into the memory of a ring that keeps nothing else."""
+        """Note that the elements of a single step do not fit into the memory of a ring."""
         if self.takes_elements and not self.is_off:
             room = f"half of {amounts.size(self._plan.max_memory or 0)}"
             self._leave_elements(step, "max_memory", f"the elements of a step of the ring do not fit into {room}")
@@ -168,16 +168,16 @@ class Bounds:
         if self._sink is not None and (self._sink().has_refused or self._sink().refused_steps):
             used = disk.used()
             if self.refused(step):
-                self._off(step, used.bound, f"{used.why}, and step {step} takes more")
+                self._off(step, used.bound, f"{used.why}, and step {step} needs more")
             else:
                 self._off(
                     following,
                     used.bound,
-                    f"{used.why}, and graphs and tables of step {step} take more and are left out",
+                    f"{used.why}, and the graphs and tables of step {step} need more and are left out",
                 )
             return
         used, written = disk.used(), disk.written()
-        if self._has_first:  # the graphs and what an index says once come with the first step
+        if self._has_first:  # the first step includes the graphs and the fixed part of the index
             self._steps.append(max(written - self._written - self._elements, 0))
         self._written, self._elements, self._has_first = written, 0, True
         if used.share >= _FOR_ELEMENTS and self.takes_elements and self._may_leave_elements:
@@ -187,7 +187,7 @@ class Bounds:
         if used.share >= 1:
             self._off(following, used.bound, used.why)
         elif full.share > 1:
-            self._off(following, full.bound, f"{full.why}, and a step may take {amounts.size(more)}")
+            self._off(following, full.bound, f"{full.why}, and the next step may need {amounts.size(more)}")
         elif used.share >= _FOR_ALL_STEPS:
             halvings = math.floor(math.log2((1 - _FOR_ALL_STEPS) / (1 - used.share)) + 1e-9)
             self._disk_every = max(self._disk_every, min(2 ** (halvings + 1), MOST_EVERY))
@@ -199,8 +199,8 @@ class Bounds:
         if share is None or self._plan.max_overhead is None or self.is_off:
             return
         every = overhead.every(self._time_every, MOST_EVERY)
-        asked = f"{100 * self._plan.max_overhead:.3g} % may be"
-        why = f"capture takes {100 * share:.3g} % of the program's time, and {asked}"
+        limit = f"the limit is {100 * self._plan.max_overhead:.3g} %"
+        why = f"capture takes {100 * share:.3g} % of the program's time, and {limit}"
         if every > self._time_every and self.takes_elements and self._may_leave_elements:
             self._leave_elements(step + 1, "max_overhead", why)
         elif every > MOST_EVERY:

@@ -1,8 +1,7 @@
-"""How long a program has waited for its capture.
+"""Measures how long the program has waited for its capture.
 
-What adapters do beside the program is measured from the outermost call of opdump's to its return (`own_errors.beside_the_program`). An
-operator of the program never runs in there. Of calls that overlap, in several threads, the longest counts: the sum stays below the time
-that has passed.
+The time that an adapter needs is measured from the outermost call into opdump to its return (`own_errors.beside_the_program`). No operator of the
+program runs inside. If calls in several threads overlap, the longest one counts, so that the sum stays below the elapsed time.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from time import perf_counter_ns
 
 
 class CaptureClock:
-    """`spent` nanoseconds of the time since it was made. A call that ends sets it to what it was at its begin and the time between."""
+    """`spent` is the capture time in nanoseconds since creation. A call that ends sets it to its value at the start plus the time in between."""
 
     __slots__ = ("is_measured", "now", "spent")
 
@@ -20,9 +19,9 @@ class CaptureClock:
         self.now = perf_counter_ns if now is None else now
         self.spent = 0
         self.is_measured = False
-        """Whether the adapter can tell its own time from the program's; it sets this where it can."""
+        """Whether the adapter can distinguish its own time from the program's; the adapter sets it."""
 
     @property
     def seconds(self) -> float | None:
-        """The time spent; None where nobody knows."""
+        """The time spent in seconds, or None if it is not measured."""
         return self.spent / 1e9 if self.is_measured else None

@@ -1,4 +1,4 @@
-"""What becomes of a step that has ended: it is looked at, and filed at once, or, where the plan keeps the last steps in memory, when a trigger fires."""
+"""Processes a step that has ended: checks it, and writes it at once or, if the plan keeps the last steps in memory, when a trigger fires."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from opdump.verdict import Verdict
 
 
 class StepFiling:
-    """Hands steps to the writer, and counts what became of them.
+    """Passes steps to the writer and counts what became of them.
 
-    `filed` is told of what was recorded one by one of a step that was handed over; `is_over` says whether nothing can be written any more.
+    `filed` receives the single records of each step that was written. `is_over` returns whether writing has become impossible.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class StepFiling:
             if plan.ring and plan.saves_tensors
             else TensorFiles(writer, bounds, copies=copies)
         )
-        """What elements of the running step are handed to."""
+        """Receives the elements of the running step."""
 
     @property
     def verdict(self) -> Verdict:
-        """What was found first in the steps that have ended."""
+        """The first finding in the steps that have ended."""
         return self._lookout.verdict
 
     @property
@@ -63,12 +63,12 @@ class StepFiling:
         return () if self._ring is None else self._ring.fired
 
     def fire(self, why: str) -> None:
-        """What is kept in memory is to be filed, with the step that runs."""
+        """Write the steps kept in memory, and the running step when it ends."""
         if self._ring is not None:
             self._ring.fire(why)
 
     def write(self, ended: EndedStep) -> None:
-        """Looks at a step, and hands it to the writer unless it is to be kept."""
+        """Check a step, and pass it to the writer unless it is to be kept in memory."""
         before = None if self._ring is None else self.verdict
         for number, ran, kept, _ in ended.records:
             self._lookout.end_step(number, ran, kept)
@@ -80,7 +80,7 @@ class StepFiling:
             self._ring.look(before, self.verdict, ended.step)
 
     def count(self, ended: EndedStep) -> None:
-        """Counts what `write` was given; files what is kept where something has fired."""
+        """Count the step that `write` received. If a trigger has fired, write the steps kept in memory."""
         if self._ring is None:
             self._count_filed(ended)
             return
@@ -92,21 +92,23 @@ class StepFiling:
             self._file(self._ring)
 
     def end_run(self) -> None:
-        """Files what is kept where something has fired since the last step ended, and counts the rest as left out."""
+        """Write the steps kept in memory if a trigger has fired since the last step ended, and count the others as left out."""
         if self._ring is not None:
             if self._ring.has_fired and not self._is_over():
                 self._file(self._ring)
             self._count_dropped(self._ring.drop())
 
     def count_lost(self, steps: Iterable[EndedStep]) -> None:
-        """These were to be filed, and cannot be any more."""
+        """Count steps that should have been written and no longer can be."""
         for ended in steps:
             self._tally.lost(all_ops(ended.parts), count_tensors(ended.parts))
             self._tally.left_out(ended.counted)
 
     def _make_room(self, step: int, size: int) -> bool:
-        """Whether elements of so many bytes, all that the running step holds, fit beside the steps in memory; the oldest of these go for them."""
-        assert self._ring is not None, "where no ring is, elements are filed at once"
+        """Return whether `size` bytes, all elements of the running step, fit beside the steps in memory. The oldest of these are dropped to make
+        room.
+        """
+        assert self._ring is not None, "without a ring, elements are written at once"
         dropped = self._ring.make_room(step, size)
         self._count_dropped(dropped)
         if dropped and self._ring.steps + 1 < self._ring.size:

@@ -1,4 +1,4 @@
-"""The graphs of a capture while they grow, and the numbers of the constants in them."""
+"""The growing graphs of a capture, and the numbers of their constants."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from opdump.records import OpRecord
 
 
 class GrowingGraphs:
-    """Graphs under construction, by number."""
+    """Graphs under construction, by graph ID."""
 
     def __init__(self, writer: StepWriter) -> None:
         self._writer = writer
         self._builders: dict[int, GraphBuilder] = {}
         self._filed_sizes: dict[int, int] = {}
         self._constants: dict[tuple[int, str, int], int] = {}
-        """By graph, operator and slot that reads it."""
+        """Numbers of constants, by graph, operator and slot that reads it."""
 
     def of(self, graph_id: int, root_name: str = "") -> GraphBuilder:
         builder = self._builders.get(graph_id)
@@ -26,14 +26,14 @@ class GrowingGraphs:
         return builder
 
     def file(self, graph: Graph, files: Mapping[str, bytes]) -> None:
-        """Files a graph that the runtime has described itself, in these files where the layout has some."""
+        """Write a graph that the runtime described itself, as these files if the layout has a place for them."""
         if isinstance(self._writer, SupportsGraphFiles):
             self._writer.write_graph_files(graph, files)
         else:
             self._writer.write_graph(graph)
 
     def constant_name(self, op: OpRecord, slot: int) -> str:
-        """The name of the constant that an operator reads there; empty for a new one."""
+        """Return the name of the constant that an operator reads in this slot, or an empty string for a new one."""
         known = self._constants.get((op.graph_id, op.op_name, slot))
         return "" if known is None else f"data-{known}"
 

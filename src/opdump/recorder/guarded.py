@@ -1,4 +1,4 @@
-"""A layout's writer whose failures are told to the recorder: a full disk need not end the program."""
+"""A wrapper for the writer of a layout that reports failures to the recorder, so that a full disk need not end the program."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _INSTEAD: Final = MappingProxyType(
         "flush": None,
     }
 )
-"""The methods that write, of all layouts, and what each gives where it failed."""
+"""The writing methods of all layouts, and what each returns after a failure."""
 
 
 class _Guard:
-    """Has the methods of the writer as attributes of its own, so that it has those abilities that the writer has."""
+    """Has the methods of the writer as instance attributes, so that it offers the same optional methods as the writer."""
 
 
 def guarded(writer: StepWriter, failed: Callable[[Exception], None]) -> StepWriter:
-    """`writer`, which tells `failed` of what its methods raise. That may raise it again; else the call gives nothing.
+    """Return a wrapper of `writer` that passes each exception to `failed`. `failed` may raise it again; otherwise the call returns an empty result.
 
     An interrupt (Ctrl-C) passes through.
     """
@@ -48,7 +48,7 @@ def _around(method: Callable[..., Any], instead: object, failed: Callable[[Excep
     def call(*args: Any) -> Any:
         try:
             return method(*args)
-        except Exception as error:  # noqa: BLE001  whatever it is, the recorder tells of it
+        except Exception as error:  # noqa: BLE001  the recorder reports every kind of error
             failed(error)
             return instead
 

@@ -1,10 +1,10 @@
-"""LiveChecks: the checks of `opdump check` while the program runs, which they never stop.
+"""The checks of `opdump check` while the program runs. They never stop it.
 
-    live.look(op, "output", tensors)     before the recorder takes them: elements that watchpoints need are looked at now
-    live.end_step(step, ops, tensors)    all the rest, from statistics
+    live.look(op, "output", tensors)     before the recorder reads them: examines elements that watchpoints need
+    live.end_step(step, ops, tensors)    checks the rest, from statistics
     live.checked()
 
-Of elements numbers alone are kept, but for weights that a watchpoint compares with the step before.
+Only numbers derived from elements are kept, except for weights that a watchpoint compares with the step before.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from opdump.records import IO, FiledTensor, OpRecord, TensorRecord, record_of
 from opdump.statistics import SummaryStatistics
 
 _Place = tuple[int, IO, int]
-"""Time stamp of an operator, which is its own, side and slot."""
+"""The time stamp of an operator, which is unique, the side, and the slot."""
 
 
 class LiveChecks:
     """The checks of one rank."""
 
     def __init__(self, plan: DumpPlan, reader: Reader) -> None:
-        """`reader` is that of the recorder; where it has none for elements, watchpoints see statistics alone."""
+        """`reader` is the recorder's reader. If it cannot read elements, watchpoints use only statistics."""
         self._plan = plan
         self._reader = reader
         watchpoints = watchpoints_of(plan.checks or ())
@@ -59,7 +59,7 @@ class LiveChecks:
         self._has_failed = False
 
     def look(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor]) -> Iterable[LiveTensor]:
-        """Looks at the elements that watchpoints need of the tensors of one side, which are given back."""
+        """Examine the elements that watchpoints need on one side of an operator. Return the tensors of that side."""
         reader = self._of_elements
         if reader is None or self._has_failed:
             return lives
@@ -102,14 +102,14 @@ class LiveChecks:
         reader.clear()
 
     def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> None:
-        """Takes the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
+        """Check the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if not self._has_failed:
             with self._beside_the_program():
                 self._end_step(step, ops, tensors)
 
     @contextmanager
     def _beside_the_program(self) -> Iterator[None]:
-        """A failure of a check, which may be a package's, ends the checks alone; it is told among the problems."""
+        """End only the checks if one of them fails (it may belong to another package), and report the failure among the problems."""
         try:
             yield
         except (MemoryError, RecursionError):
@@ -161,7 +161,7 @@ class LiveChecks:
         return measured
 
     def _close(self) -> None:
-        """The step is over."""
+        """End the current step of the checks."""
         if self._checks is None or self._step is None:
             return
         self._checked.findings += self._checks.end_step()
@@ -170,7 +170,7 @@ class LiveChecks:
         self._checks = None
 
     def checked(self) -> Checked:
-        """What was found up to the last step that was filed."""
+        """Return what was found up to the last step that was written."""
         if not self._has_failed:
             with self._beside_the_program():
                 self._close()

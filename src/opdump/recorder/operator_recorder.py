@@ -1,7 +1,7 @@
-"""The recorder of whole operators: what was taken of one stays in memory until it has run, and is filed as a whole.
+"""The recorder of whole operators: the data of an operator stay in memory until it has run, and are written together.
 
-Layouts whose files hold an operator need it, and so does every mode that knows only afterwards whether an operator is wanted:
-`OverflowRecorder`, `FailureRecorder` and `WatchRecorder` say what becomes of an operator that has run, or failed.
+Layouts with one file per operator need it, and so does every mode that knows only afterwards whether to keep an operator.
+`OverflowRecorder`, `FailureRecorder` and `WatchRecorder` decide what happens to an operator that has run or failed.
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ class Raised(NamedTuple):
 
     op: OpRecord
     opened: OpRecord
-    """The record that `before_op` was given."""
+    """The record that `before_op` received."""
     error: BaseException
     inputs: Iterable[LiveTensor]
 
 
 class OperatorRecorder(Recorder):
-    """Files operators one by one, after each has run."""
+    """Writes operators one by one, each after it has run."""
 
     def __init__(self, plan: DumpPlan, writer: StepWriter, reader: Reader) -> None:
         super().__init__(plan, writer, reader)
         self._mode = plan.mode
         self._open: dict[int, list[TensorSnapshot]] = {}
-        """What was taken of operators that run now, by identity."""
+        """What was read of the running operators, by identity."""
         self._held: list[Finished] = []
-        """Operators that have run and of which nobody knows yet to which step they belong."""
+        """Operators that have run and whose step is not known yet."""
         self._held_bytes = 0
-        """Bytes of their elements."""
+        """Bytes of the elements in `_held`."""
         self._graphs_ran: set[int] = set()
-        """Graphs of which an operator ran in this step; most operators may be dropped."""
+        """Graphs that ran an operator in this step, even if most operators are dropped."""
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether `take_block` may be called: where nothing but summaries is taken, and all that ran is filed."""
+        """Whether `take_block` may be called: only summaries are recorded, and every operator that ran is written."""
         return super().takes_blocks and self._mode.files_selected and not (self.keeps_back or self._open)
 
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         with self.lock:
-            self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])  # a block is of one graph
+            self._graphs_ran.update(
+                op.graph_id for op in sequence.ops[:1]
+            )  # all operators of a block belong to one graph
             self._sort()
             return super().take_block(sequence, step, timestamps, tensors)
 
@@ -76,7 +78,7 @@ class OperatorRecorder(Recorder):
 
     @lost_where_it_fails
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
-        """Reads the outputs of an operator that has run, and files the operator if it is wanted."""
+        """Read the outputs of an operator that has run, and write the operator if it is wanted."""
         if self.is_over:
             return
         with self.lock:
@@ -86,8 +88,8 @@ class OperatorRecorder(Recorder):
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
-        """An operator raised. `opened` is the record that `before_op` was given, where that was another one: an adapter may name an
-        operator only once it failed.
+        """Note that an operator raised. `opened` is the record that `before_op` received, if it differs from `op`: an adapter may know the name of an
+        operator only after the failure.
         """
         if self.is_over:
             return
@@ -98,13 +100,13 @@ class OperatorRecorder(Recorder):
             self._raised(Raised(op, opened or op, error, inputs), taken)
 
     def abandoned_op(self, op: OpRecord) -> None:
-        """Forgets what was read of an operator that turned out to be none, or that somebody cut off."""
+        """Forget what was read for a call that turned out to be no operator, or that was cut off."""
         with self.lock:
             self._open.pop(id(op), None)
             self._forget_rows()
 
     def skip_op(self, op: OpRecord) -> None:
-        """Lists an operator that leaves no data, or counts it alone where the mode files few operators."""
+        """List an operator that leaves no data, or only count it if the mode writes few operators."""
         if self._mode.lists_skipped:
             super().skip_op(op)
         else:
@@ -136,7 +138,7 @@ class OperatorRecorder(Recorder):
     def _begins(
         self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None
     ) -> list[TensorSnapshot]:
-        """What is taken of an operator that is about to run."""
+        """Return what is read of an operator that is about to run."""
         return self._read(op, "input", inputs) if self.plan.inputs else []
 
     def _ran(self, op: OpRecord, taken: list[TensorSnapshot], outputs: Iterable[LiveTensor]) -> None:
@@ -145,7 +147,7 @@ class OperatorRecorder(Recorder):
         self._close(Finished(op, taken))
 
     def _raised(self, raised: Raised, taken: list[TensorSnapshot]) -> None:
-        """An operator failed: its file holds what was read before."""
+        """Write what was read before an operator failed."""
         if taken:
             self._close(Finished(raised.op, taken))
 
@@ -170,14 +172,14 @@ class OperatorRecorder(Recorder):
         ran, self._graphs_ran = self._graphs_ran, set()
         if ran and isinstance(self._writer, SupportsHistory):
             self._writer.graphs_ran(step, ran)
-        # The rows of the step go; operators that run in other threads have some of them.
+        # Rows of this step are cleared below, and operators running in other threads still use some of them.
         if any(self._open.values()):
             self._settle([entry for taken in self._open.values() for entry in taken])
         self._sort()
         super()._end_step(step)
 
     def _sort(self) -> None:
-        """Orders what ran since the last block: a call that others ran in is filed after them, and began before."""
+        """Sort the operators since the last block. A call with others inside is added after them, but began earlier."""
         self._ops.sort(key=lambda op: op.timestamp)
 
     def _read(
@@ -196,7 +198,7 @@ class OperatorRecorder(Recorder):
         return found
 
     def _settle(self, taken: Sequence[TensorSnapshot]) -> None:
-        """Sets the statistics now: who looks at an operator does not wait for the end of the step."""
+        """Set the statistics now, for code that examines an operator before the end of the step."""
         self.reader.finish_step()
         settle(self.reader, taken, self._statistics)
         for entry in taken:
@@ -204,12 +206,12 @@ class OperatorRecorder(Recorder):
         self._forget_rows()
 
     def _drop(self) -> None:
-        """An operator has run and is not wanted."""
+        """Count an operator that has run and is not wanted."""
         self._counted[self._mode.dropped] += 1
         self._forget_rows()
 
     def _forget_rows(self) -> None:
-        # Rows of operators that run in other threads, or wait for the end of the step, are still needed.
+        # Rows are still needed for operators that run in other threads or wait for the end of the step.
         if not self._open and not self._held and not self._parts and not self.taken:
             self.reader.clear()
 
@@ -237,7 +239,7 @@ class OperatorRecorder(Recorder):
             self._files.write_arguments(op)
 
     def _filed(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> Sequence[str | None]:
-        """Hands the elements of an operator to the layout; for each tensor its file, None where it has none."""
+        """Pass the elements of an operator to the layout. Return the file of each tensor, or None for a tensor without one."""
         if not self.plan.saves_tensors:
             return [None] * len(taken)
         if self.plan.sample_num is not None:
@@ -250,14 +252,14 @@ class OperatorRecorder(Recorder):
             return [None] * len(taken)
         records = [entry.record() for entry in taken]
         if isinstance(self._writer, SupportsOperatorFiles):
-            # A writer that failed gives nothing.
+            # A writer that failed returns nothing.
             return self._writer.write_operator(op, records) or [None] * len(records)
         if self._files.writer is None:
             return [None] * len(records)
         return [None if record.payload is None else self._files.writer.write_payload(record) for record in records]
 
     def _enter(self, op: OpRecord, taken: Sequence[TensorSnapshot], files: Sequence[str | None]) -> None:
-        """What was filed goes into the index at the end of the step."""
+        """Add an operator, and the files of its tensors, to what goes into the index at the end of the step."""
         if self.is_over:
             self.tally.lost([op], len(taken))
             return

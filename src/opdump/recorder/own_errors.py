@@ -1,7 +1,7 @@
-"""What stops the capture beside its writer: memory that ends while a tensor is copied, a stack of calls that is full, a defect of opdump.
+"""Handles errors in the capture itself: no memory to copy a tensor, a full call stack, a defect of opdump.
 
-The program itself would go on, so it is told as what stops a writer is, and is no error of the operator that ran. A defect costs the operator
-that met it, and the dump goes on; what the system or the disk refuses ends the dump.
+The program itself would go on, so such an error is reported like a failure of the writer, not as an error of the running operator. A defect loses the
+operator in which it occurred, and the dump goes on. An error of the system or the disk ends the dump.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Part = TypeVar("_Part", bound=_HasRecorder)
 
 
 class Losing:
-    """A block that records one operator: a defect of opdump in it costs that operator, and neither the dump nor the program."""
+    """A block that records one operator. A defect of opdump in it loses that operator, but stops neither the dump nor the program."""
 
     def __init__(self, recorder: _Stops, what: object) -> None:
         self._recorder, self._what = recorder, what
@@ -63,13 +63,15 @@ class Losing:
 def told_where_it_stops(
     method: Callable[Concatenate[_Recorder, _Given], _Result],
 ) -> Callable[Concatenate[_Recorder, _Given], _Result]:
-    """A recorder's method that tells `stopped` of an error. Where that goes on, the method begins once more and finds the dump over."""
+    """Decorate a recorder's method so that `stopped` receives its errors. If `stopped` returns, the method is called again and finds the dump
+    ended.
+    """
 
     @functools.wraps(method)
     def call(recorder: _Recorder, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         try:
             return method(recorder, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
+        except Exception as error:  # noqa: BLE001  whatever the error is, it is not the program's
             recorder.stopped(error)
         return method(recorder, *args, **kwargs)
 
@@ -79,9 +81,9 @@ def told_where_it_stops(
 def lost_where_it_fails(
     method: Callable[Concatenate[_Recorder, _Given], _Result],
 ) -> Callable[Concatenate[_Recorder, _Given], _Result | None]:
-    """A recorder's method that takes one operator, its first argument, or a part of it. Where a defect stops it, that operator is lost.
+    """Decorate a recorder's method that records one operator (its first argument) or a part of it. A defect in it loses that operator.
 
-    None is given then.
+    The method then returns None.
     """
 
     @functools.wraps(method)
@@ -96,9 +98,9 @@ def lost_where_it_fails(
 def beside_the_program(
     method: Callable[Concatenate[_Part, _Given], _Result],
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
-    """A method of an adapter that runs between the program's own calls, and nothing of the program. None where it was stopped.
+    """Decorate an adapter's method that runs between the program's own calls and calls nothing of the program. It returns None if it was stopped.
 
-    Its error goes to `loses` of the adapter's `_recorder`, with what the method was given first, and its time to the `clock` of that.
+    Its errors go to `loses` of the adapter's `_recorder`, with the method's first argument, and its time is added to the recorder's `clock`.
     """
     return _beside(method, lambda part, what, error: part._recorder.loses(what, error))
 
@@ -106,7 +108,7 @@ def beside_the_program(
 def whole_beside_the_program(
     method: Callable[Concatenate[_Part, _Given], _Result],
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
-    """The same of a method that belongs to more than one operator: its error ends the dump."""
+    """The same for a method that serves several operators: its error ends the dump."""
     return _beside(method, lambda part, _, error: part._recorder.stopped(error))
 
 
@@ -120,7 +122,7 @@ def _beside(
         spent, began = clock.spent, now()
         try:
             return method(part, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
+        except Exception as error:  # noqa: BLE001  whatever the error is, it is not the program's
             failed(part, args[0] if args else None, error)
         finally:
             clock.spent = spent + now() - began
@@ -130,7 +132,7 @@ def _beside(
 
 
 class LostOperators:
-    """The operators that were not recorded, or not completely, because of defects of opdump, by reason. The first of each reason is logged."""
+    """The operators that defects of opdump kept from being recorded completely, by reason. The first operator of each reason is logged."""
 
     def __init__(self) -> None:
         self._names: dict[str, Counter[str]] = {}
@@ -141,23 +143,23 @@ class LostOperators:
             if len(self._names) >= _MOST_REASONS:
                 reason = "further defects"
             else:
-                _LOG.error("opdump: %s is not recorded, or not whole: %s", name, reason, exc_info=error)
+                _LOG.error("opdump: %s was not recorded, or only in part: %s", name, reason, exc_info=error)
         self._names.setdefault(reason, Counter())[name] += 1
 
     def in_words(self) -> list[str]:
-        """One line for each reason."""
+        """Return one line for each reason."""
         found = []
         for reason, names in self._names.items():
             several = f"; and {len(names) - 1:,} more" if len(names) > 1 else ""
             found.append(
-                f"{min(names)}{several}: {amounts.count(names.total(), 'execution')} not recorded, or not whole: {reason}; this is a defect of "
+                f"{min(names)}{several}: {amounts.count(names.total(), 'execution')} not recorded, or only in part: {reason}; this is a defect of "
                 "opdump, please report it"
             )
         return found
 
 
 def _name_of(what: object) -> str:
-    """What a warning calls what was lost: an operator, or what an adapter holds of one."""
+    """Return the name for a warning about an operator, or about an adapter's object for one."""
     if isinstance(what, str) and what:
         return what
     for each in (what, getattr(what, "op", None), getattr(what, "operator", None)):
@@ -169,7 +171,7 @@ def _name_of(what: object) -> str:
 
 
 def _defect_text(error: BaseException) -> str:
-    """A defect as one line: what it is, and the line that met it."""
+    """Describe a defect in one line: the error and the line that raised it."""
     said = next(iter(str(error).splitlines()), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -179,35 +181,35 @@ def _defect_text(error: BaseException) -> str:
 
 
 def is_defect(error: Exception) -> bool:
-    """Whether an error is a defect of opdump, rather than caused by the system, the disk or the program's settings."""
+    """Return whether an error is a defect of opdump, rather than caused by the system, the disk or the program's settings."""
     return not (isinstance(error, OpdumpError) or is_out_of_memory(error)) and traceback_of(error) is not None
 
 
 def stopped_by(path: Path, error: BaseException) -> DumpPathError:
-    """The failure of a dump whose capture met `error`."""
+    """Return the error for a dump whose capture was stopped by `error`."""
     if is_out_of_memory(error):
         return no_memory(path, error)
     if isinstance(error, RecursionError):
-        remedy = "the program stands at the recursion limit; raise it (sys.setrecursionlimit), or let the program call less deep"
+        remedy = "the program is at the recursion limit; raise it (sys.setrecursionlimit), or nest fewer calls"
     else:
         remedy = remedy_for(error)
     told = DumpPathError(
-        f"{path}: the dump cannot go on ({reason_of(error)}): {remedy}; the files written so far are whole"
+        f"{path}: the dump cannot go on ({reason_of(error)}): {remedy}; the files written so far are complete"
     )
     told.__cause__ = error
     return told
 
 
 def cut_short(path: Path, step: int, error: BaseException) -> DumpPathError:
-    """The failure of a dump whose step was not filed, since the program was to end in that moment."""
+    """Return the error for a dump in which a step was not written because the program ended at that moment."""
     return DumpPathError(
-        f"{path}: {type(error).__name__} came while step {step} was filed, which is missing or not whole; run it again for that step. The "
-        "steps before it are whole"
+        f"{path}: {type(error).__name__} interrupted the writing of step {step}, which is missing or incomplete; to record it, run the program "
+        "again. The steps before it are complete"
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python, NumPy or PyTorch says that memory could not be had."""
+    """Return whether an error of Python, NumPy or PyTorch reports that memory could not be allocated."""
     if isinstance(error, MemoryError):
         return True
     words: Any = str(error).lower()
@@ -215,21 +217,21 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def no_memory(path: Path, error: BaseException) -> DumpPathError:
-    """The failure of a dump for want of memory."""
+    """Return the error for a dump that ran out of memory."""
     said = next(iter(str(error).splitlines()), "")
     told = DumpPathError(
-        f"{path}: the dump cannot go on: there is no memory for what an operator reads and writes "
+        f"{path}: the dump cannot go on: not enough memory for what an operator reads and writes "
         f"({type(error).__name__}{': ' if said else ''}{said}): give the program more memory, or dump less (fewer steps, fewer operators, "
-        "statistics alone); the files written so far are whole"
+        "only statistics); the files written so far are complete"
     )
-    # Its frames hold what did not fit.
+    # The frames of its traceback keep the large arrays alive.
     error.__traceback__ = None
     told.__cause__ = error
     return told
 
 
 def once_more(error: Exception) -> Exception:
-    """The first cause once more: later ones follow from it. A new object: raising one twice would grow its traceback."""
+    """Return the first cause as a new object: later errors follow from it, and raising one object twice would grow its traceback."""
     if not isinstance(error, OpdumpError):
         return error
     told = type(error)(str(error))
@@ -238,16 +240,16 @@ def once_more(error: Exception) -> Exception:
 
 
 def traceback_of(error: Exception) -> BaseException | None:
-    """The cause whose traceback is worth printing: a defect of opdump; None for what the system or the disk did."""
+    """Return the cause if its traceback is worth printing, that is, a defect of opdump. Return None for errors of the system or the disk."""
     cause = error if error.__cause__ is None else error.__cause__
     if isinstance(cause, OpdumpError | MemoryError | OSError | RecursionError | sqlite3.OperationalError):
         return None
-    # That very class: a file that is damaged or none of SQLite's. Those below it are mistakes of who calls SQLite.
+    # Exactly this class: the file is damaged or not an SQLite file. Subclasses are mistakes in calls of SQLite.
     return None if type(cause) is sqlite3.DatabaseError else cause
 
 
 def failure_text(error: BaseException | None) -> str:
-    """What kept a dump from being written, as one line; empty for None."""
+    """Return in one line why a dump could not be written. Return an empty string for None."""
     if error is None:
         return ""
     return str(error) if isinstance(error, OpdumpError) else f"{type(error).__name__}: {error}"

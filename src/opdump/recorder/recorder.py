@@ -1,7 +1,7 @@
-"""The recorder of layouts that file tensor by tensor: elements go to the writer as soon as they are taken.
+"""The recorder of layouts that write tensor by tensor: elements go to the writer as soon as they are read.
 
-Where the dump cannot be written any more, the plan's `on_error` says what happens: "stop" raises in the program, "continue" tells of it
-once, and from then on the recorder records nothing.
+If the dump can no longer be written, the plan's `on_error` decides: "stop" raises in the program; "continue" reports it once, and nothing more is
+recorded.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ from opdump.verdict import Verdict
 _LOG = logging.getLogger("opdump")
 
 _RECENT: Final = 100
-"""Operators that have begun, among which one that was lost is looked for."""
+"""Number of recent operators that are searched for one that was lost."""
 MOST_NAMES = 100_000
-"""Names of operators that are remembered for what nothing matched."""
+"""Limit for the operator names that are remembered to suggest the nearest ones."""
 
 
 class Recorder:
-    """Collects the operators of a step and hands them to a layout's writer.
+    """Collects the operators of a step and passes them to the writer of a layout.
 
     Threads may record at the same time; `end_step` belongs to the thread that drives the steps.
     """
@@ -88,22 +88,22 @@ class Recorder:
         self.tally = Tally(plan.steps)
         self.is_deferring = False
         self.matched_kernels: set[str] = set()
-        """Entries of the plan's `kernels` that matched some operator."""
+        """Entries of the plan's `kernels` that matched an operator."""
         self.circumstances = Circumstances()
-        """What an adapter knows of the program, for the case that nothing is captured."""
+        """What an adapter knows about the program, to explain an empty capture."""
         self.names_seen: dict[str, str] = {}
-        """Operators that were there, and their types."""
+        """Operators that were seen, and their types."""
         self.warnings: list[str] = []
-        """What an adapter has to say at the end of the run."""
+        """Warnings of an adapter, for the end of the run."""
         self.failure: Exception | None = None
-        """What kept the dump from being written: the first cause."""
+        """The first error that kept the dump from being written."""
         self.is_over = False
         """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
         self.when_over: Callable[[], None] = lambda: None
-        """Called once when that happens, while an operator runs: an adapter may take itself out of the way."""
+        """Called once when that happens, while an operator runs: an adapter may remove its hooks."""
         self.lost: Final = LostOperators()
         self.when_lost: Callable[[], None] = lambda: None
-        """Called when an operator was lost: what an adapter learned of it does not hold."""
+        """Called when an operator was lost: what an adapter remembers about it is no longer valid."""
         self.clock: Final = CaptureClock()
         self.bounds: Final = Bounds(plan, self.clock)
         self._checks = None if plan.checks is None else LiveChecks(plan, reader)
@@ -118,21 +118,23 @@ class Recorder:
         )
         self._files = self._filing.files
         self.file_elements: Final = self._files.write_followed
-        """Of a tensor of a run, before that is added; where they are (`BlockRun.files`). Only where they are copied at once."""
+        """Writes the elements of a tensor of a run before the run is added, and returns their location (`BlockRun.files`). Only if they are copied at
+        once.
+        """
         self.copies_elements: Final = self._files.copies
         self._most_ops, self._most_held = most_operators(plan), most_held(plan)
         self.fire: Final = self._filing.fire
-        """The last steps are to be filed, where the plan keeps them in memory (`ring`), and the one that runs when it has ended."""
+        """Requests that the last steps are written, if the plan keeps them in memory (`ring`), and the running step when it ends."""
         self.losses: Final = LossSpikes(self.fire) if plan.ring and "loss-spike" in plan.triggers else None
         self.reader: Final = reader
         self._statistics = ElementStatistics(plan.statistic_category if plan.saves_statistics else ())
         self._sides_of = reader if isinstance(reader, SupportsSides) else None
-        """The same reader where it takes all tensors of a side at once."""
+        """The same reader, if it reads all tensors of one side in one call."""
         self._rows_of = reader if isinstance(reader, SupportsRows) else None
         self._blocks_of = reader if isinstance(reader, SupportsBlocks) else None
-        """The same reader where it takes all tensors of many operators at once, and nobody looks at them one by one."""
+        """The same reader, if it reads all tensors of many operators in one call and nothing examines them one by one."""
         self.takes_runs: Final = self._checks is None and not (plan.save_kernel_args or self._statistics.of_summary)
-        """Whether `add_run` may be called: nobody looks at the operators and tensors of a run one by one."""
+        """Whether `add_run` may be called: nothing examines the operators and tensors of a run one by one."""
         if not self.takes_runs:
             self._blocks_of = None
         self._parts: list[TakenPart] = []
@@ -141,27 +143,27 @@ class Recorder:
         self._ops: list[OpRecord] = []
         self._counted: Counter[SkipReason] = Counter()
         self.taken: list[TensorSnapshot] = []
-        """The tensors that were taken one by one since the last run, or since the step began."""
+        """The single snapshots since the last run, or since the step began."""
         self._filed_ops = 0
-        self.lock = threading.RLock()  # who holds it records alone
+        self.lock = threading.RLock()  # only the holder records
         self._place: Callable[[], int] | None = None
-        self.when_placed: list[Callable[[int], object]] = []  # called with the number of the process
+        self.when_placed: list[Callable[[int], object]] = []  # called with the rank
         self.when_filed: Callable[[], object] = lambda: None
-        """Called when a step, or a part of one, was handed to the writer and counted."""
+        """Called when a step, or a part of one, was passed to the writer and counted."""
         self.gather: Callable[[], None] = lambda: None
-        """Called where all that was recorded is looked at: an adapter may hold a run that goes on, and adds it (`add_run`)."""
+        """Called before all records are examined: an adapter may hold a run that is not finished, and adds it (`add_run`)."""
 
     def wants(self, step: int) -> bool:
-        """Whether what runs in a step is recorded: the plan asks for it, the bounds let it, and the dump goes on."""
+        """Return whether a step is recorded: the plan selects it, the limits allow it, and the dump goes on."""
         return step in self.plan.steps and not self.is_over and self.bounds.wants(step)
 
     def wait_for_place(self, place: Callable[[], int]) -> None:
-        """Nobody knows yet which rank this process is: keeps files back until `place`, which asks this function."""
+        """Hold files back until `place` is called, because the rank of this process is not known yet. The argument `place` returns the rank."""
         self._place = place
 
     @told_where_it_stops
     def place(self) -> None:
-        """From now on files are written, into the directory of the rank that the process has by now."""
+        """Write files from now on, into the directory of the rank that the process has now."""
         with self.lock:
             place, self._place = self._place, None
             if place is None:
@@ -174,37 +176,37 @@ class Recorder:
                 self._files.write_ready()
 
     def checked(self) -> Checked | None:
-        """What the checks found in the steps that were filed; None where the plan asks for none."""
+        """Return the findings of the checks in the steps that were written, or None if the plan has no checks."""
         return None if self._checks is None else self._checks.checked()
 
     @property
     def verdict(self) -> Verdict:
-        """What was found first in the steps that were filed."""
+        """The first finding in the steps that were written."""
         return self._filing.verdict
 
     def file_graph(self, graph: Graph, files: Mapping[str, bytes]) -> None:
-        """Files a graph that the runtime has described itself, in `files` by their paths in MindSpore's synchronous layout."""
+        """Write a graph that the runtime described itself. `files` maps paths in MindSpore's synchronous layout to contents."""
         if not self.is_over:
             self._graphs.file(graph, files)
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
-        """These graphs executed something in a step, whether or not something of it is recorded."""
+        """Note that these graphs executed something in a step, even if none of it is recorded."""
         if isinstance(self._writer, SupportsHistory) and not self.is_over:
             self._writer.graphs_ran(step, graph_ids)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """For what else is written of the dump, beside what the recorder files: a failure in the block is one of the dump."""
+        """Wrap code that writes other parts of the dump: an exception in the block counts as a failure of the dump."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  told as what the writer meets is
+        except Exception as error:  # noqa: BLE001  handled like an error of the writer
             self._failed(error)
 
     def before_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None = None) -> OpRecord:
-        """Reads the inputs of an operator that is about to run; its record, which `after_op` is to be given.
+        """Read the inputs of an operator that is about to run. Return its record, to be passed to `after_op`.
 
-        `changes` names the arguments that the operator writes into; None where that is not known. A recorder that files few operators
-        may read what the operator leaves as it is when it has run.
+        `changes` names the arguments that the operator writes into, or is None if they are unknown. A recorder that writes few operators may read the
+        unchanged inputs after the operator has run.
         """
         self._begin_op(op, inputs, changes)
         return op
@@ -225,7 +227,7 @@ class Recorder:
 
     @lost_where_it_fails
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
-        """Reads the outputs of an operator that has run."""
+        """Read the outputs of an operator that has run."""
         if outputs and self.plan.outputs and not self.is_over:
             self.gather()
             with self.lock:
@@ -233,14 +235,14 @@ class Recorder:
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether `take_block` may be called: where nothing but summaries is taken of tensors."""
+        """Whether `take_block` may be called: only summaries of tensors are recorded."""
         return self._blocks_of is not None and self._blocks_of.takes_blocks
 
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
-        """Reads what operators read and wrote that have run one after the other; their slots name tensors by place among `tensors`.
+        """Read the tensors of operators that ran one after the other. The slots of `sequence` refer to `tensors` by index.
 
-        False where a defect kept it from that, and nothing of them was recorded: they may be handed over one by one.
+        Return False if a defect prevented it. Nothing was recorded then, and the operators may be passed one by one.
         """
         if self.is_over or self._blocks_of is None:
             return True
@@ -259,27 +261,27 @@ class Recorder:
         return True
 
     def add_run(self, run: BlockRun) -> None:
-        """Appends operators that ran one after the other; the reader has their summaries."""
+        """Append operators that ran one after the other and whose summaries the reader has."""
         with self.lock:
             parts, count = [*self._gathered(), run], self._ops_in_parts + len(self._ops) + len(run.timestamps)
             self._forget_records()
             self._parts, self._ops_in_parts = parts, count
 
     def add_single(self, op: OpRecord, taken: Sequence[TensorSnapshot]) -> None:
-        """Appends an operator, and what was read of it."""
+        """Append an operator and what was read of it."""
         with self.lock:
             self._ops.append(op)
             self.taken += taken
 
     @told_where_it_stops
     def read_ahead(self, tensors: Any) -> None:
-        """Reads tensors that `take_block` is given later, when their memory is gone."""
+        """Read tensors that are passed to `take_block` later, when their memory may be gone."""
         if self._blocks_of is not None and not self.is_over:
             with self.lock:
                 self._blocks_of.take_ahead(tensors)
 
     def _all_parts(self) -> list[TakenPart]:
-        """All that is recorded and not filed."""
+        """Return everything that is recorded and not written yet."""
         self.gather()
         return self._gathered()
 
@@ -292,23 +294,23 @@ class Recorder:
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
-        """An operator raised. What was read of it before stays; only exception mode files more."""
+        """Note that an operator raised. What was read before stays; only exception mode writes more."""
 
     def abandoned_op(self, op: OpRecord) -> None:
-        """An operator turned out to be none, or was cut off. What was read of it before stays."""
+        """Note that a call turned out to be no operator, or was cut off. What was read before stays."""
 
     def abandon(self) -> None:
-        """In a forked process: a thread that is not there any more may have held the lock."""
+        """Replace the lock in a forked process: it may be held by a thread that does not exist here."""
         self.lock = threading.RLock()
 
     def defer(self) -> None:
-        """From now on nobody knows yet which step the operators belong to: keeps their files back until `release`."""
+        """Hold files back until `release`, because the step of the next operators is not known yet."""
         with self.lock:
             self.is_deferring = not self._all_parts() and not self._counted and not self.is_over
 
     @told_where_it_stops
     def release(self) -> None:
-        """The held operators belong to the step that they name."""
+        """Write the held operators into the step that they name."""
         with self.lock:
             if self.is_deferring:
                 self.is_deferring = False
@@ -316,7 +318,7 @@ class Recorder:
 
     @told_where_it_stops
     def reassign_step(self, step: int) -> None:
-        """The held operators belong to `step`, which was filed already: they ran after its end, and no other step came."""
+        """Assign the held operators to `step`, which was written before: they ran after its end, and no other step followed."""
         with self.lock:
             self._change_ops(lambda op: replace(op, step=step, order=op.order + self._filed_ops))
             self.release()
@@ -327,7 +329,7 @@ class Recorder:
         self._parts, self._ops_in_parts = parts, count
 
     def discard(self) -> None:
-        """The held operators belong to no step that is dumped: nothing of them was filed yet."""
+        """Drop the held operators, which belong to no selected step. None of their files was written yet."""
         with self.lock:
             self.gather()
             self.is_deferring = False
@@ -337,7 +339,7 @@ class Recorder:
             self.reader.clear()
 
     def skip_op(self, op: OpRecord) -> None:
-        """Counts and lists an operator that leaves no data (`op.skip` says why)."""
+        """Count and list an operator that leaves no data; `op.skip` is the reason."""
         if self.is_over:
             return
         self.gather()
@@ -346,14 +348,14 @@ class Recorder:
         self._ops.append(op)
 
     def count_op(self, reason: SkipReason, count: int = 1) -> None:
-        """Counts operators that leave no data and were listed before, in this step or an earlier one."""
+        """Count operators that leave no data and were listed before, in this step or an earlier one."""
         with self.lock:
             if count and not self.is_over:
                 self._counted[reason] += count
 
     @told_where_it_stops
     def constant(self, op: OpRecord, live: Live) -> str:
-        """Files a tensor that no operator made, once per place that reads it; the name of its source (`data-3`)."""
+        """Write a tensor that no operator produced, once per slot that reads it. Return the name of its source (`data-3`)."""
         known = self._graphs.constant_name(op, live.slot)
         if known or self.is_over:
             return known or "data-0"
@@ -371,7 +373,7 @@ class Recorder:
     @not_interrupted
     @told_where_it_stops
     def end_step(self, step: int, *, is_part: bool = False) -> None:
-        """Files the statistics, the index rows and the graphs of the step; nothing where nothing was recorded. `is_part`: it goes on."""
+        """Write the statistics, index rows and graphs of the step, if anything was recorded. `is_part`: the step goes on."""
         with self.lock, no_garbage_collection():
             self.release()
             before = self.tally.executed
@@ -387,7 +389,7 @@ class Recorder:
             return
         self.place()
         self.reader.finish_step()
-        self._files.write_all()  # where this fails, nothing is left below
+        self._files.write_all()  # first: if it fails, the records are still in place
         parts, counted = self._all_parts(), self._counted
         singles, runs = merged(parts), [part for part in parts if isinstance(part, BlockRun)]
         if len(self.names_seen) < MOST_NAMES:
@@ -397,7 +399,7 @@ class Recorder:
         settle(self.reader, singles.tensors, self._statistics)
         numbers = block_numbers(self._rows_of) if runs else None
         steps = steps_of(parts) | ({step} if counted else set())
-        # Only now: what stops this before leaves them to be filed later, or to be counted as lost.
+        # Only now: if anything above fails, the records stay, to be written later or counted as lost.
         self._forget_records()
         self._counted = Counter()
         try:
@@ -408,7 +410,7 @@ class Recorder:
             ended = EndedStep(step, steps, parts, records, counted)
             self._filing.write(ended)
         except BaseException as error:
-            # Ctrl-C, or a failure that is to stop the program: what was to be filed is in nobody's hands now.
+            # Ctrl-C, or a failure that is to stop the program: the records are no longer held anywhere.
             self._filing.count_lost([EndedStep(step, steps, parts, (), counted)])
             self.failure = self.failure or cut_short(self.plan.path, step, error)
             raise
@@ -419,20 +421,20 @@ class Recorder:
 
     @property
     def fired(self) -> Sequence[str]:
-        """What fired so far, in words."""
+        """The triggers that have fired so far, in words."""
         return self._filing.fired
 
     def end_run(self) -> None:
-        """The run has ended: what is kept in memory is filed where a trigger has fired, or counted as left out."""
+        """End the run. Steps kept in memory are written if a trigger has fired, else counted as left out."""
         with self.lock:
             self._filing.end_run()
 
     def unmatched_kernels(self) -> list[str]:
-        """What `kernels` names and no operator had, in words, with the nearest names of what was there."""
+        """Return a message for each entry of `kernels` that matched no operator, with the nearest names seen."""
         return unmatched_kernels(self.plan, self.matched_kernels, self.names_seen)
 
     def why_nothing(self) -> Nothing | None:
-        """Why nothing was captured; None where something was."""
+        """Return why nothing was captured, or None if something was."""
         around, tally = self.circumstances, self.tally
         if tally.captured or (tally.tensors and not around.unable):
             return None
@@ -441,19 +443,19 @@ class Recorder:
         return why_nothing(self.plan, around, executed=tally.executed, skipped=tally.skipped)
 
     def stopped(self, error: Exception) -> None:
-        """Something stopped the capture beside the program: that is no failure of the program."""
+        """Handle an error that stopped the capture and is no failure of the program."""
         if isinstance(error, OpdumpError) and self.failure is not None and self.plan.on_error == "stop":
-            raise error  # on its way to the program already
+            raise error  # already on its way to the program
         self._failed(error)
 
     def losing(self, what: object) -> Losing:
-        """For a block that records an operator, or prepares it: an error in it goes to `loses`."""
+        """Return a context for code that records or prepares an operator. An error in it goes to `loses`."""
         return Losing(self, what)
 
     def loses(self, what: object, error: Exception) -> None:
-        """A defect of opdump has kept `what`, an operator, from being recorded whole: it is counted, and a warning has the reason.
+        """Count an operator, `what`, that a defect of opdump kept from being recorded completely; a warning reports the reason.
 
-        Where it is none, or the plan wants no dump that lacks something (`on_error`), the dump ends, as in `stopped`.
+        If the error is no defect, or `on_error` is "stop", the dump ends, as in `stopped`.
         """
         if self.plan.on_error == "stop" or not is_defect(error):
             self.stopped(error)
@@ -463,7 +465,7 @@ class Recorder:
                 return
             self.lost.add(what, error)
             op = getattr(what, "op", what)
-            # An operator that began is counted as one that ran.
+            # An operator that has begun is already counted as executed.
             if not any(op is each for each in self._ops[-_RECENT:]):
                 self._counted["not observed"] += 1
         self.when_lost()
@@ -483,21 +485,21 @@ class Recorder:
                 self.when_over()
 
     def stop_at_bound(self) -> None:
-        """Nothing is recorded any more where a bound says so; all that was is filed."""
+        """Stop recording if a limit requires it. Everything recorded so far is written."""
         if self.bounds.is_off and not self.is_over:
             self.is_over, self.is_deferring = True, False
             self.circumstances.bound_met = str(self.bounds.degraded[-1])
             self.when_over()
 
     def lose_step(self) -> bool:
-        """What is recorded and not filed cannot be filed any more; whether there was anything."""
+        """Count everything recorded and not written as lost. Return whether there was anything."""
         with self.lock:
             before = self.tally.executed
             self._lose()
             return self.tally.executed > before
 
     def _lose(self) -> None:
-        """What is recorded of the step and not filed is counted as lost."""
+        """Count what is recorded of the step and not written as lost."""
         parts = self._all_parts()
         self.tally.lost(all_ops(parts), count_tensors(parts))
         self.tally.left_out(self._counted)
@@ -524,11 +526,11 @@ class Recorder:
                     self._files.add(taken)
             self._write_taken()
         except BaseException:
-            self._files.own_waiting()  # Ctrl-C, which the program may catch: what is filed later is what was there now
+            self._files.own_waiting()  # Ctrl-C, which the program may catch: keep the values that the elements have now
             raise
 
     def _write_taken(self) -> None:
-        """Files what was taken, unless it is to wait."""
+        """Write what was read, unless it must wait."""
         if self._files.are_waiting:
             if self.keeps_back and self._files.waiting_bytes > self._most_held:
                 self.place()
@@ -542,10 +544,10 @@ class Recorder:
 
     @property
     def keeps_back(self) -> bool:
-        """Whether nothing is to be filed yet: nobody knows the step, or the rank."""
+        """Whether nothing may be written yet, because the step or the rank is not known."""
         return self.is_deferring or self._place is not None
 
     def _step_filed(self, steps: set[int], ops: Sequence[OpRecord], entries: Sequence[TensorSnapshot]) -> None:
-        """A step was handed to the writer."""
+        """Count a step that was passed to the writer."""
         self.tally.filed(steps, ops, entries)
         self._graphs.write_grown()

@@ -1,4 +1,4 @@
-"""The way of elements that stay in memory with their step, for a ring: to their files when the ring files the step, or nowhere."""
+"""Keeps elements in memory with their step, for a ring: they are written when the ring writes the step, or dropped with it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from opdump.recorder.writers import StepWriter
 
 
 class RingElements(TensorFiles):
-    """Keeps what the running step took, as long as it fits into memory; constants wait for the first step that is filed."""
+    """Keeps the elements of the running step as long as they fit into memory. Constants wait for the first step that is written."""
 
     def __init__(
         self, writer: StepWriter, bounds: Bounds, make_room: Callable[[int, int], bool], *, copies: bool = False
     ) -> None:
-        """`make_room` is asked, with a step, whether so many bytes fit beside the steps before it."""
+        """`make_room` is called with a step and a size in bytes, and returns whether that fits beside the earlier steps."""
         super().__init__(writer, bounds, copies=copies)
         self._make_room = make_room
         self._bytes = 0
-        """Bytes that the running step holds."""
+        """Bytes of the elements of the running step."""
 
     @property
     def copies(self) -> bool:
-        """No: they stay with the step."""
+        """False: elements stay with the step."""
         return False
 
     def add(self, taken: TensorSnapshot) -> None:
-        """Keeps the elements of a tensor; where they do not fit, those of the whole step go, and no more are taken."""
+        """Keep the elements of a tensor. If they do not fit, all elements of the step are dropped and no more are recorded."""
         assert taken.elements is not None
         if not self._bounds.takes_elements:
             taken.elements.filed(None)
@@ -51,13 +51,13 @@ class RingElements(TensorFiles):
             self._constants.append((data_id, taken))
 
     def write_ready(self) -> None:
-        """Nothing: it stays with the step."""
+        """Do nothing: elements stay with the step."""
 
     def write_all(self) -> None:
-        """Nothing: it stays with the step."""
+        """Do nothing: elements stay with the step."""
 
     def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
-        """Writes the constants that waited, and the elements of a step."""
+        """Write the waiting constants, and the elements of a step."""
         self._write_constants()
         for entry in tensors:
             self._write(entry)
@@ -67,7 +67,7 @@ class RingElements(TensorFiles):
         self._bytes = 0
 
     def end_step(self) -> None:
-        """What the step holds is the ring's from now on."""
+        """Hand the elements of the step over to the ring."""
         super().end_step()
         self.forget_tensors()
 

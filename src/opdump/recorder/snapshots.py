@@ -1,4 +1,4 @@
-"""What an adapter gives to a recorder: live tensors, and a reader that knows how to look at them."""
+"""What an adapter passes to a recorder: live tensors, and a reader that can read them."""
 
 from __future__ import annotations
 
@@ -20,69 +20,69 @@ _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 
 class PendingArray(Protocol):
-    """Elements on their way to the host; complete after the reader's `finish_step`."""
+    """Elements that are being copied to the host; complete after the reader's `finish_step`."""
 
     def to_numpy(self) -> npt.NDArray[Any]: ...
 
 
 class Elements:
-    """Elements that were taken of a tensor, until they are filed, and where they are from then on."""
+    """Elements that were read from a tensor, until they are written; afterwards, only their location."""
 
     __slots__ = ("_array", "_is_lent", "file", "npy", "sample")
 
     def __init__(
         self, array: npt.NDArray[Any] | PendingArray, sample: int = 0, npy: str = "", *, is_lent: bool = False
     ) -> None:
-        """`is_lent`: the array is memory of the program, which may change it once the operator goes on: `own` before that."""
+        """`is_lent`: the array is memory of the program, which may change it once the operator continues. Call `own` before that."""
         self._array: npt.NDArray[Any] | PendingArray | None = array
         self._is_lent = is_lent
         self.sample = sample
-        """How many they are, where they are the first of a larger tensor (`TensorRecord.sample`)."""
+        """Number of elements if these are the first ones of a larger tensor (`TensorRecord.sample`), else 0."""
         self.npy = npy
-        """A file that holds all of them already (`HostPayload.npy`)."""
+        """A file that contains all the elements already (`HostPayload.npy`)."""
         self.file: str | None = None
 
     @classmethod
     def filed_as(cls, file: str | None) -> Elements:
-        """Those that are in that file already."""
+        """Return elements that are already in that file."""
         elements = cls(np.empty(0))
         elements.filed(file)
         return elements
 
     @property
     def are_held(self) -> bool:
-        """Whether they are in memory, or on their way there."""
+        """Whether the elements are in memory or being copied there."""
         return self._array is not None
 
     @property
     def nbytes(self) -> int:
-        """The size of what is held, in bytes; it must have arrived."""
+        """The size in memory, in bytes, or 0 if they are not held. The copy must be complete."""
         return self.lent().nbytes if self.are_held else 0
 
     @property
     def are_pending(self) -> bool:
-        """Whether they are on their way to the host."""
+        """Whether the elements are still being copied to the host."""
         return hasattr(self._array, "to_numpy")
 
     def own(self) -> None:
-        """Copies them, where they are memory of the program still."""
+        """Copy the elements if they are still memory of the program."""
         if self._is_lent:
             self._array, self._is_lent = np.array(self.lent(), order="C", copy=True), False
 
     def on_host(self) -> npt.NDArray[Any]:
-        """The elements, which nobody changes; those on their way must have arrived."""
+        """Return the elements as an array that will not change. The copy to the host must be complete."""
         self.own()
         return self.lent()
 
     def lent(self) -> npt.NDArray[Any]:
-        """The same for whoever copies them at once: they may be memory of the program."""
+        """Return the elements for a caller that copies them at once: the array may be memory of the program."""
         array = self._array
         if array is None:
-            raise ValueError("the elements were filed already")
+            raise ValueError("the elements were already written and are no longer in memory")
         return array.to_numpy() if hasattr(array, "to_numpy") else array
 
     def cut(self, count: int) -> None:
-        """Keeps the first elements of a larger tensor alone, where the reader did not."""
+        """Keep only the first `count` elements of a larger tensor, unless the reader did so already."""
         if self._array is not None and not self.sample:
             array = self.lent()
             if array.size > count:
@@ -90,19 +90,22 @@ class Elements:
                 self._is_lent = False
 
     def filed(self, file: str | None) -> None:
-        """They are in that file now, if in any, and no longer in memory."""
+        """Note that the elements are in this file (None: in no file), and release their memory."""
         self.file = file
         self._array = None
         self._is_lent = False
 
 
 class TensorSnapshot:
-    """What was read of one tensor. One object, since there are thousands in a step; each part of it has one owner.
+    """What was read of one tensor. A single object, because a step has thousands; each part of it has one owner.
 
-    A reader makes it. To the reader belong the facts (`dtype`, `shape`, `data_size`, `skip`, `memory`), the place of the summary (`table`,
-    `row`) with what it does not hold (`digest`, `others`, `extremes`), and the `elements` that it took. The recorder says whose tensor it is
-    (`belongs`), takes the summary over (`settle`), and files the elements. The compiled `BatchSummarizer` does what a reader does, and
-    `belongs`, in one call: it copies an empty snapshot.
+    A reader creates it. The reader owns the facts (`dtype`, `shape`, `data_size`, `skip`, `memory`), the place of the summary (`table`, `row`) with
+    what the
+    summary does not contain (`digest`, `others`, `extremes`), and the `elements` that it read. The recorder assigns the tensor to an operator
+    (`belongs`),
+    takes over the summary (`settle`), and writes the elements. The compiled `BatchSummarizer` does the reader's work and `belongs` in one call, by
+    copying
+    an empty snapshot.
     """
 
     __slots__ = ("argument", "data_size", "digest", "dtype", "elements", "extremes", "io", "memory", "op", "others", "row",
@@ -123,16 +126,16 @@ class TensorSnapshot:
         self.row = -1
         self.table: Any = None
         self.digest = -1
-        """The number of its digests where the reader takes those of many tensors together and knows them by this; `others` has them once they are settled."""
+        """The number of its digests, if the reader computes those of many tensors together. Once they are settled, they are in `others`."""
         self.others: dict[str, StatisticValue] | None = None
-        """Statistics that a summary does not give: digests, and those of packages (`ElementStatistics`)."""
+        """Statistics that a summary does not contain: digests, and statistics of other packages (`ElementStatistics`)."""
         self.extremes: Extremes | None = None
-        """Max and min by the rules of a device, for the layout that needs them (`device_extremes`)."""
+        """Max and min by the rules of a device, for layouts that need them (`device_extremes`)."""
         self.elements: Elements | None = None
         self.statistics: Mapping[str, StatisticValue] = _NO_STATISTICS
-        """What is filed of its numbers, once they are settled."""
+        """The statistics to be written, once they are settled."""
         self.memory: Memory | None = None
-        """Where its elements lie; a fact too."""
+        """The memory of the tensor; owned by the reader, like the facts."""
 
     def belongs(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> None:
         self.op = op
@@ -142,7 +145,7 @@ class TensorSnapshot:
         self.source = source
 
     def again(self, op: OpRecord, io: IO, slot: int, argument: str, source: str) -> TensorSnapshot:
-        """The same tensor in another slot, before anything is settled or filed of it."""
+        """Return a snapshot of the same tensor in another slot. Call it before anything is settled or written."""
         other = _new(TensorSnapshot)
         other.dtype = self.dtype
         other.shape = self.shape
@@ -164,9 +167,9 @@ class TensorSnapshot:
         return other
 
     def settle(self, summary: Summary, statistics: SummaryStatistics | None = None) -> None:
-        """Sets the statistics: those that another snapshot of the tensor has of the summary, where they are given.
+        """Set the statistics: `statistics` if given (those of another snapshot with the same summary), else new ones from `summary`.
 
-        The reader may forget its row.
+        The reader may forget the row afterwards.
         """
         self.statistics = (
             statistics if statistics is not None else SummaryStatistics(summary, self.others, self.extremes)
@@ -175,13 +178,13 @@ class TensorSnapshot:
         self.row = -1
 
     def settle_others(self) -> None:
-        """These are all that is known of its numbers, where there was no summary to settle."""
+        """Set `others` as the statistics if there was no summary to settle."""
         if self.others and not self.statistics:
             self.statistics = dict(self.others)
 
     @property
     def sample(self) -> int:
-        """Elements that were taken, where these are the first of a larger tensor."""
+        """Number of elements read, if they are the first ones of a larger tensor, else 0."""
         return 0 if self.elements is None else self.elements.sample
 
     @property
@@ -190,21 +193,21 @@ class TensorSnapshot:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that its elements take in memory, before any widening."""
+        """Bytes of its elements in memory, before they are converted to a wider type."""
         if not self.sample:
             return self.data_size
         return self.data_size * self.sample // max(math.prod(self.shape), 1)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that its elements take while they are held; of those on their way from a device what they take there."""
+        """Bytes of its elements while they are held, or on the device while they are being copied; else 0."""
         elements = self.elements
         if elements is None or not elements.are_held:
             return 0
         return self.held_bytes if elements.are_pending else elements.nbytes
 
     def record(self, *, lent: bool = False) -> TensorRecord:
-        """The same as a record, with the elements that are held; `lent`: for whoever copies them at once (`Elements.lent`)."""
+        """Return the snapshot as a record, with the elements that are held. `lent`: the caller copies them at once (`Elements.lent`)."""
         elements = self.elements
         if elements is None or not elements.are_held:
             return record_of(self, None)
@@ -212,11 +215,11 @@ class TensorSnapshot:
 
 
 def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: ElementStatistics | None = None) -> None:
-    """Sets the statistics of tensors that `reader` took, after its `finish_step`, with what packages add to summaries."""
+    """Set the statistics of tensors that `reader` read, after its `finish_step`, including those that other packages derive from summaries."""
     added = statistics if statistics is not None and statistics.of_summary else None
     made: dict[int, SummaryStatistics] = {}
-    """Of tensors that several operators read, a reader gives one summary."""
-    summaries = list(reader.summaries(entries))  # all alive, so that each has an identity
+    """A reader returns one summary object for a tensor that several operators read."""
+    summaries = list(reader.summaries(entries))  # keeps all of them alive, so that their identities stay unique
     for entry, summary in zip(entries, summaries, strict=True):
         if summary is None:
             continue
@@ -232,72 +235,72 @@ def settle(reader: Reader, entries: Sequence[TensorSnapshot], statistics: Elemen
 
 
 class Reader(Protocol):
-    """Looks at an adapter's live tensors."""
+    """Reads the live tensors of an adapter."""
 
     def take(self, tensor: Any) -> TensorSnapshot:
-        """Reads one tensor as it is now."""
+        """Read a tensor as it is now."""
 
     def skip(self, tensor: Any, reason: SkipReason) -> TensorSnapshot:
-        """The facts of a tensor whose elements are not to be read."""
+        """Return the facts of a tensor without reading its elements."""
 
     def summaries(self, entries: Sequence[TensorSnapshot]) -> Iterable[Summary | None]:
-        """The summaries of tensors taken in this step, after `finish_step`; None where there is none."""
+        """Return the summaries of tensors read in this step, after `finish_step`; None for a tensor without one."""
 
     def finish_step(self) -> None:
-        """Brings what is still on a device to the host."""
+        """Copy to the host what is still on a device."""
 
     def clear(self) -> None:
-        """Forgets the summaries of the step."""
+        """Forget the summaries of the step."""
 
     @property
     def must_finish(self) -> bool:
-        """Whether so much waits on devices that it should be brought over before the step ends."""
+        """Whether so much waits on devices that it should be copied before the step ends."""
 
 
 @runtime_checkable
 class SupportsElements(Protocol):
-    """A reader of which there is one for elements alone, whatever the plan files."""
+    """A reader that can create a reader of elements, independent of what the plan records."""
 
     def of_elements(self) -> Reader:
-        """A reader of the same tensors that takes all of their elements, and no statistics."""
+        """Return a reader of the same tensors that reads all elements and no statistics."""
 
 
 @runtime_checkable
 class SupportsStatisticsAlone(Protocol):
-    """A reader that can stop taking elements; what another one takes is dropped."""
+    """A reader that can stop reading elements; those of another reader are dropped."""
 
     def leave_elements(self) -> None:
-        """From now on no elements are taken."""
+        """Read no elements from now on."""
 
 
 @runtime_checkable
 class SupportsSides(Protocol):
-    """A reader that can take all inputs or all outputs of an operator in one call."""
+    """A reader that can read all inputs or all outputs of an operator in one call."""
 
     def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
-        """Appends what it reads to `entries`, without elements; False, and nothing read, where it has to read elements."""
+        """Append the snapshots to `entries`, without elements. Return False, having read nothing, if elements must be read."""
 
 
 BlockNumbers = tuple[npt.NDArray[np.float64], Mapping[int, Extremes], Mapping[int, Mapping[str, StatisticValue]]]
-"""What a reader knows of the tensors of blocks: summaries, by their rows extremes and what else there is (`SupportsRows`)."""
+"""What a reader knows about the tensors of blocks: the summaries, and by their row numbers the extremes and other statistics (`SupportsRows`)."""
 
 
 @runtime_checkable
 class SupportsRows(Protocol):
-    """A reader whose summaries can be had as an array."""
+    """A reader that can return its summaries as an array."""
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
-        """The summaries of the step so far, (n, 11); the last row is NO_SUMMARY."""
+        """Return the summaries of the step so far, shape (n, 11); the last row is NO_SUMMARY."""
 
     def block_extremes(self) -> Mapping[int, Extremes]:
-        """Max and min by the rules of a device, by such a row, where a layout needs them and they are not those of the summary."""
+        """Return max and min by the rules of a device, by row number, if a layout needs them and they differ from those of the summary."""
 
     def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
-        """What summaries do not give, by such a row: digests."""
+        """Return statistics that summaries do not contain, by row number: digests."""
 
 
 def block_numbers(reader: SupportsRows | None) -> BlockNumbers | None:
-    """What it knows of the tensors of blocks; None where it takes none."""
+    """Return what the reader knows about the tensors of blocks, or None if there is no such reader."""
     if reader is None:
         return None
     return reader.block_summaries(), reader.block_extremes(), reader.block_others()
@@ -305,20 +308,20 @@ def block_numbers(reader: SupportsRows | None) -> BlockNumbers | None:
 
 @runtime_checkable
 class SupportsBlocks(SupportsRows, Protocol):
-    """A reader that can take what many operators read and wrote in one call."""
+    """A reader that can read the tensors of many operators in one call."""
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether it takes nothing but summaries."""
+        """Whether it reads only summaries."""
 
     def take_block(self, tensors: Any) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
-        """What is known of each tensor, and the row of its summary in `block_summaries`, -1 where it has none.
+        """Return the facts of each tensor, and its row in `block_summaries`, -1 if it has none.
 
-        Tensors are read once, also where several slots or blocks have them.
+        A tensor is read once, even if it is in several slots or blocks.
         """
 
     def take_ahead(self, tensors: Any) -> None:
-        """Reads tensors that `take_block` is given later, when their memory is gone."""
+        """Read tensors that are passed to `take_block` later, when their memory may be gone."""
 
 
 class Live(NamedTuple):
@@ -329,8 +332,8 @@ class Live(NamedTuple):
     tensor: Any
     source: str = ""
     skip: SkipReason = ""
-    """Why its elements are not to be read: nobody wrote them yet, or somebody still does."""
+    """Why its elements must not be read: they are not written yet, or still being written."""
 
 
-# What `Live` is to a reader of it: adapters may give plain tuples, which are made ten times as fast.
+# The type that readers see. Adapters may pass plain tuples, which are created ten times as fast as `Live`.
 LiveTensor = tuple[int, str, Any, str, SkipReason]

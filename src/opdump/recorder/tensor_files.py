@@ -1,4 +1,4 @@
-"""The way of elements to their files, in layouts that file tensor by tensor: at once, but for those that are on their way from a device."""
+"""Writes elements in layouts that write tensor by tensor: at once, except elements that are still being copied from a device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from opdump.records import OpRecord, TensorRecord
 
 
 class TensorFiles:
-    """Tensors, constants and arguments of operators that wait for the writer; of other layouts nothing is written."""
+    """Tensors, constants and operator arguments that wait for the writer. Other layouts ignore them."""
 
     def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
-        """`copies`: `write_payload` copies elements before it returns, so that nobody else has to."""
+        """`copies`: `write_payload` copies elements before it returns, so that no other copy is needed."""
         self._bounds = bounds
         self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
         self._copies = copies
@@ -27,7 +27,7 @@ class TensorFiles:
         self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
         self._tensors: list[TensorSnapshot] = []
         self.waiting_bytes = 0
-        """Bytes of those that wait for the writer."""
+        """Bytes of the tensors that wait for the writer."""
         self._constants: list[tuple[int, TensorSnapshot]] = []
         self._with_arguments: set[tuple[int, int, str]] = set()
 
@@ -40,32 +40,32 @@ class TensorFiles:
         return self._for_constants is not None
 
     def add(self, taken: TensorSnapshot) -> None:
-        """A tensor with elements."""
+        """Add a tensor with elements."""
         self._tensors.append(taken)
         self.waiting_bytes += taken.held_bytes
 
     def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
-        """A constant, which is written now unless it is on its way from a device."""
+        """Add a constant. It is written now unless it is still being copied from a device."""
         if taken.elements is not None and not taken.skip:
             self._constants.append((data_id, taken))
             if not taken.elements.are_pending:
                 self._write_constants()
 
     def write_arguments(self, op: OpRecord) -> None:
-        """Files the arguments of an operator that are no tensors, once in a step."""
+        """Write the non-tensor arguments of an operator, once per step."""
         key = (op.graph_id, op.step, op.op_name)
         if op.arguments and key not in self._with_arguments and self._for_arguments is not None:
             self._with_arguments.add(key)
             self._for_arguments.write_kernel_args(op)
 
     def own_waiting(self) -> None:
-        """Copies what waits and is memory of the program still, which goes on now."""
+        """Copy waiting elements that are still memory of the program, because the program goes on now."""
         for entry in self._tensors:
             if entry.elements is not None:
                 entry.elements.own()
 
     def write_ready(self) -> None:
-        """Writes what is in host memory already; what is on its way from a device waits for the end of the step."""
+        """Write elements that are in host memory. Elements that are being copied from a device wait for the end of the step."""
         later = []
         for entry in self._tensors:
             if entry.elements is not None and entry.elements.are_pending:
@@ -86,12 +86,12 @@ class TensorFiles:
         return self._copies and self.writer is not None
 
     def write_followed(self, record: TensorRecord, size: int) -> str | None:
-        """Writes the elements of a tensor of which there is no snapshot, `size` bytes; where they are."""
-        assert self.writer is not None, "`copies` asks first"
+        """Write the elements of a tensor without a snapshot, `size` bytes. Return their location, or None if there is no room."""
+        assert self.writer is not None, "the caller checks `copies` first"
         return self.writer.write_payload(record) if self._bounds.has_room(record.op.step, size) else None
 
     def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
-        """Writes elements that were kept with their step: here none are (`RingElements`)."""
+        """Write elements that were kept in memory with their step. This class keeps none; `RingElements` does."""
 
     def forget_tensors(self) -> None:
         self._tensors, self.waiting_bytes = [], 0
@@ -101,7 +101,7 @@ class TensorFiles:
         self._constants = []
 
     def end_step(self) -> None:
-        """The arguments of operators are filed again from now on."""
+        """Start a new step, in which the arguments of operators are written again."""
         self._with_arguments.clear()
 
     def _write_constants(self) -> None:
@@ -113,7 +113,7 @@ class TensorFiles:
     def _write(self, entry: TensorSnapshot) -> None:
         elements = entry.elements
         if self.writer is None or elements is None or not elements.are_held:
-            return  # written already, by a call that Ctrl-C or a full disk cut off
+            return  # written before, in a call that was cut off by Ctrl-C or a full disk
         elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
 
     def _has_room(self, entry: TensorSnapshot) -> bool:

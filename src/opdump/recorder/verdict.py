@@ -1,10 +1,10 @@
-"""Looks for the verdict of a run: where the first NaN, infinity, overflow or failure was, while the run goes on.
+"""Finds the verdict of a run while it goes on: the first NaN, infinity, overflow or failure.
 
     lookout = Lookout(plan.mode)
-    lookout.end_step(0, ops, tensors)        # of each step, in order
+    lookout.end_step(0, ops, tensors)        # for each step, in order
     lookout.verdict
 
-What a step without NaN and infinities costs is one look at the counts of each tensor.
+A step without NaN and infinities costs one look at the counts of each tensor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLOATING: Final = ("float", "bfloat", "complex")
 
 
 class OwnedTensor(ObservedTensor, Protocol):
-    """A tensor that knows its operator."""
+    """A tensor with a reference to its operator."""
 
     @property
     def op(self) -> OpRecord: ...
@@ -39,7 +39,7 @@ class OwnedTensor(ObservedTensor, Protocol):
 
 
 class Lookout:
-    """Looks at each step of one rank until something is found."""
+    """Examines each step of one rank until something is found."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -62,7 +62,7 @@ class Lookout:
         )
 
     def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[OwnedTensor]) -> None:
-        """The operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
+        """Examine the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if self._found is not None:
             return
         if not self._mode.files_selected:
@@ -86,7 +86,7 @@ class Lookout:
                 self._origins.end_step(step)
                 return
             not_finite_in = {id(tensors[place].op) for place in places}
-        # Of all others, their tensors say nothing: steps with a mask of -Inf are many.
+        # The tensors of other operators are left out to save time: steps with -Inf in a mask are common.
         of_op: dict[int, list[OwnedTensor]] = {}
         for tensor in tensors:
             if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
@@ -106,7 +106,7 @@ class Lookout:
         self._origins.end_step(step)
 
     def _observe_columns(self, columns: StepColumns, places: Sequence[int]) -> bool:
-        """Makes the records of the operators that have one of these tensors, and of no other; whether there is a verdict."""
+        """Create records only for the operators that have one of these tensors. Return whether there is a verdict."""
         begin = 0
         for place, op, tensors in columns.executions(places):
             self._origins.ran(columns.op_names(begin, place))
@@ -119,7 +119,7 @@ class Lookout:
         return kind not in ("", "meant")
 
     def _note_updates(self, columns: StepColumns) -> None:
-        """What changes variables in a step of which all is finite."""
+        """Note which operators update variables in a step in which all values are finite."""
         alone: dict[int, set[tuple[int, ...]]] = {}
         for part in columns.parts:
             if isinstance(part, Singles):
@@ -134,7 +134,7 @@ class Lookout:
                 self._origins.observe_updates(self._updates_of(part.pattern))
 
     def _updates_of(self, pattern: BlockPattern) -> Sequence[Update]:
-        """What changes variables in a block, as long as all of it is finite."""
+        """Return the operators of a block that update variables, for blocks in which all values are finite."""
         found = self._updates.get(pattern)
         if found is None:
             shapes: dict[int, set[tuple[int, ...]]] = {}
@@ -150,11 +150,11 @@ class Lookout:
         return found
 
     def _look(self, tensors: Iterable[OwnedTensor]) -> set[int]:
-        """Counts what can be looked at; the identities of the operators with NaN or infinities among it."""
+        """Count the tensors that can be examined. Return the identities of the operators with NaN or infinities."""
         found: set[int] = set()
         for tensor in tensors:
             statistics = tensor.statistics
-            if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
+            if type(statistics) is SummaryStatistics:  # isinstance calls the abstract base class, which is slow
                 self._tensors += 1
                 summary = statistics.summary
                 if summary.nan or summary.positive_inf or summary.negative_inf:
@@ -170,7 +170,7 @@ class Lookout:
         return found
 
     def _look_at_columns(self, columns: StepColumns) -> list[int]:
-        """`_look`, which makes no records; the places of tensors with NaN or infinities."""
+        """Like `_look`, but without creating records. Return the places of tensors with NaN or infinities."""
         self._tensors += len(columns.summaries) - len(columns.bare)
         found = [*columns.not_finite]
         for place, bare in zip(columns.bare, columns.bare_tensors(), strict=True):
@@ -181,14 +181,14 @@ class Lookout:
         return found
 
     def _look_at_files(self, step: int, ops: Iterable[OpRecord]) -> None:
-        """What is filed in these modes is what they look for."""
+        """Take the first operator as the verdict: in these modes only what they look for is written."""
         op = next((op for op in ops if not op.skip and op.op_type != PARAMETER), None)
         if self._mode.verdict is not None and op is not None:
             self._found = _of_op(self._mode.verdict, step, op, "")
 
 
 def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
-    """Whether the operator that a source names gave finite numbers there, each time that it ran."""
+    """Return whether the operator in `source` wrote finite numbers into that output each time it ran."""
     name, _, slot = source.rpartition(":")
     counts = [
         not_finite(tensor.statistics)
@@ -205,7 +205,9 @@ def _writing(op_types: Iterable[str]) -> set[str]:
 def _found(
     step: int, name: str, ops: Sequence[OpRecord], of_op: Mapping[int, Sequence[OwnedTensor]], *, is_made: bool
 ) -> Verdict:
-    """The verdict on the operator of that name, or, where none of the step has it, on the first that read what `name` says in words."""
+    """Return the verdict for the operator `name`. If no operator of the step has that name, use the first reader of the source that `name`
+    describes.
+    """
     bad = [(op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
     readers = [(op, tensor) for op, tensor in bad if name == op.op_name or name.endswith(f"(read by {op.op_name})")]
@@ -226,7 +228,7 @@ def _found(
 
 
 def _amount(tensor: OwnedTensor) -> str:
-    """`3 of 32 elements of output.0`."""
+    """Return text such as `3 of 32 elements of output.0`."""
     count, total = not_finite(tensor.statistics) or 0, tensor.statistics.get("count")
     place = f"{tensor.io}.{tensor.slot}"
     return f"{count:,} of {int(total):,} elements of {place}" if total is not None else place
