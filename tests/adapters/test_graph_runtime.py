@@ -370,7 +370,7 @@ def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
     with run.recorder.losing(MUL):
         without_memory()
     assert graph.recorder.is_over
-    assert "no memory" in str(graph.recorder.failure)
+    assert "not enough memory" in str(graph.recorder.failure)
 
 
 def test_a_program_that_is_to_stop_without_its_dump_stops_at_a_defect() -> None:
