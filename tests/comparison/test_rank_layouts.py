@@ -36,16 +36,29 @@ def train(way, rank, ranks):
     if way != "single":
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="localhost")
         dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/{way}{ranks}.store", rank=rank, world_size=ranks)
-    if way in ("ddp", "fsdp", "fault"):
+    if way in ("ddp", "zero", "fsdp", "flat", "fault"):
         each = 4 // ranks
         x, y = x[rank * each : (rank + 1) * each], y[rank * each : (rank + 1) * each]
-    if way in ("ddp", "fault"):
+    if way in ("ddp", "zero", "fault"):
         net = nn.parallel.DistributedDataParallel(net)
+    elif way == "flat":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        net = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
     elif way == "fsdp":
         from torch.distributed.fsdp import fully_shard
         fully_shard(net.up)
         fully_shard(net.down)
         fully_shard(net)
+    elif way in ("mesh12", "mesh21"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        mesh = init_device_mesh("cpu", (int(way[-2]), int(way[-1])), mesh_dim_names=("dp", "tp"))
+        parallelize_module(net, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        x, y = (each.chunk(mesh["dp"].size())[mesh["dp"].get_local_rank()] for each in (x, y))
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda parameter: dist.all_reduce(parameter.grad.to_local(), group=mesh["dp"].get_group())
+            )
     elif way in ("tp", "sp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Shard
@@ -74,6 +87,9 @@ def train(way, rank, ranks):
             optimizer.step()
     else:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        if way == "zero":
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+            optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
             out = net(x)
@@ -129,7 +145,7 @@ def _incomparable(a: Path, b: Path) -> Result:
     return result
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "tp", "pipeline"])
+@pytest.mark.parametrize("way", ["ddp", "zero", "fsdp", "tp", "sp", "pipeline"])
 def test_a_run_on_several_ranks_is_not_compared_with_one_on_a_single_rank(recorded: Recorded, way: str) -> None:
     single, several = recorded("single", 1), recorded(way, 2)
     assert _incomparable(single, several).headline == "INCOMPARABLE: A ran on 1 rank, B on 2"
@@ -152,6 +168,9 @@ def test_both_layouts_are_named_as_far_as_they_were_seen(recorded: Recorded) -> 
         ("fsdp", "tp", "down.bias has 4 + 4 elements in A and 8 on each rank of B"),
         ("ddp", "pipeline", "A uses all-reduce, broadcast, B receive, send"),
         ("tp", "sp", "A uses all-reduce, B all-gather, reduce-scatter"),
+        ("fsdp", "flat", "no parameter is in both; A has up.weight, B has _flat_param"),
+        ("ddp", "zero", "the optimizer of A uses no collectives, that of B broadcast"),
+        ("mesh12", "mesh21", "up.bias has 8 + 8 elements in A and 16 on each rank of B"),
     ],
 )
 def test_as_many_ranks_with_other_shards_are_not_compared(recorded: Recorded, a: str, b: str, why: str) -> None:

@@ -7,8 +7,9 @@ Operators of one rank of a data-parallel run see a part of the batch, those of a
 the operator of the same name in the other run, and none is wrong.
 
 Of runs with the same number of ranks these tell it, and only together with other collectives, since a program may be edited and stay what it was:
-parameters that are in parts in one run and whole in the other; parameters that are on other ranks; collectives of runs that share parts (gathers,
-scattered sums, messages between two ranks), where the other run has none. A collective that one run lacks is a difference to be found.
+parameters that are in parts in one run and whole or in other parts in the other; parameters that are on other ranks; collectives of runs that share
+parts (gathers, scattered sums, messages between two ranks), where the other run has none; an optimizer that hands out what it updated. A collective
+that one run lacks is a difference to be found. Where neither run has any collective, nothing but the parameters tells how the work is shared.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +41,7 @@ _BY_TYPE: Final = frozenset(
 """Operators of frameworks whose kernels have no namespace."""
 _SHARES: Final = frozenset({"all-gather", "reduce-scatter", "all-to-all", "send", "receive"})
 _MESSAGES: Final = frozenset({"send", "receive"})
+_HANDS_OUT: Final = frozenset({"broadcast", "all-gather"})
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module)\.")
 _SHOWN: Final = 3
 
@@ -54,8 +56,8 @@ class UnlikeLayouts:
 
 @dataclass(slots=True)
 class _RankLayout:
-    collectives: Counter[str] = field(default_factory=Counter)
-    """The kinds of the step that was looked at, and how many of each."""
+    collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The kinds of the step that was looked at, each with its phase, and how many of each."""
     groups: set[str] = field(default_factory=set)
     parameters: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """How many elements a parameter has on this rank, and the shape that it was read in first."""
@@ -77,9 +79,11 @@ def unlike_layouts(a: Catalog, b: Catalog, rank: int | None) -> UnlikeLayouts | 
     """
     if len(a.ranks) == len(b.ranks) == 1:
         return None
-    one, other = _layout(a), _layout(b)
+    # The first step also makes groups and hands out parameters.
+    place = min([1, *(max(0, len(dump.steps_of(each)) - 1) for dump in (a, b) for each in dump.ranks)])
+    one, other = _layout(a, place), _layout(b, place)
     if len(one) == len(other):
-        reason = _shared_differently(one, other)
+        reason = _shared_differently(one, other) or (_numbered_differently(one, other) if rank is None else "")
     elif rank is not None and not _kinds(one) and not _kinds(other):
         reason = ""
     else:
@@ -89,19 +93,19 @@ def unlike_layouts(a: Catalog, b: Catalog, rank: int | None) -> UnlikeLayouts | 
     return UnlikeLayouts(reason, (f"A: {_described(one, other)}", f"B: {_described(other, one)}"))
 
 
-def _layout(dump: Catalog) -> _Layout:
-    return {rank: _of_rank(dump, rank) for rank in dump.ranks}
+def _layout(dump: Catalog, place: int) -> _Layout:
+    return {rank: _of_rank(dump, rank, place) for rank in dump.ranks}
 
 
-def _of_rank(dump: Catalog, rank: int) -> _RankLayout:
-    """Collectives of the second step, since the first one also makes groups and hands out parameters; parameters of the first."""
+def _of_rank(dump: Catalog, rank: int, place: int) -> _RankLayout:
+    """Collectives of the step at that place among those of the rank, parameters of the first."""
     found = _RankLayout()
     steps = dump.steps_of(rank)
-    for step in steps[:1] if len(steps) == 1 else steps[1:2]:
+    for step in steps[place : place + 1]:
         for op in (execution.op for execution in dump.ops(step=step, rank=rank, include_skipped=True)):
             kind = _kind(op)
             if kind is not None:
-                found.collectives[kind] += 1
+                found.collectives[kind, op.phase] += 1
                 group = op.arguments.get("group_name")
                 if isinstance(group, str):
                     found.groups.add(group)
@@ -120,16 +124,35 @@ def _kind(op: OpRecord) -> str | None:
     return next((kind for part, kind in _KINDS if part in name), None)
 
 
-def _kinds(layout: _Layout) -> set[str]:
-    return {kind for rank in layout.values() for kind in rank.collectives}
+def _kinds(layout: _Layout, phase: str = "") -> set[str]:
+    """Of the collectives, or of those in a phase."""
+    return {kind for rank in layout.values() for kind, its in rank.collectives if phase in ("", its)}
 
 
 def _shared_differently(one: _Layout, other: _Layout) -> str:
-    kinds = _kinds(one), _kinds(other)
-    if kinds[0] == kinds[1]:
+    if _kinds(one) and [(each.collectives, each.groups) for _, each in sorted(one.items())] == [
+        (each.collectives, each.groups) for _, each in sorted(other.items())
+    ]:
         return ""
-    reason = _in_parts(one, other) or _elsewhere(one, other) or _other_collectives(*kinds)
+    kinds = _kinds(one), _kinds(other)
+    reason = (
+        _in_parts(one, other)
+        or _elsewhere(one, other)
+        or _other_collectives(*kinds)
+        or _handed_out(_kinds(one, "optimizer"), _kinds(other, "optimizer"))
+        or (_nothing_shared(one, other) if kinds[0] & _SHARES and kinds[1] & _SHARES else "")
+    )
     return reason and f"A and B share the work of {len(one)} ranks differently: {reason}"
+
+
+def _numbered_differently(one: _Layout, other: _Layout) -> str:
+    if set(one) == set(other):
+        return ""
+    return f"A ran on rank {_numbers(one)}, B on rank {_numbers(other)}"
+
+
+def _numbers(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
 
 
 def _in_parts(one: _Layout, other: _Layout) -> str:
@@ -165,8 +188,7 @@ def _elsewhere(one: _Layout, other: _Layout) -> str:
     for name in _common(one, other):
         held = [[rank for rank, found in each.items() if name in found.parameters] for each in (one, other)]
         if held[0] != held[1]:
-            ranks = [f"rank {', '.join(map(str, each))}" for each in held]
-            return f"{name} is on {ranks[0]} of A and on {ranks[1]} of B"
+            return f"{name} is on rank {_numbers(held[0])} of A and on rank {_numbers(held[1])} of B"
     return ""
 
 
@@ -179,13 +201,30 @@ def _other_collectives(one: set[str], other: set[str]) -> str:
     return ""
 
 
+def _handed_out(one: set[str], other: set[str]) -> str:
+    """Optimizers that update a part of the parameters on each rank and hand it out, where those of the other run update all."""
+    if bool(one & _HANDS_OUT) == bool(other & _HANDS_OUT):
+        return ""
+    return f"the optimizer of A uses {_listed(one)}, that of B {_listed(other)}"
+
+
+def _nothing_shared(one: _Layout, other: _Layout) -> str:
+    held = [next((name for rank in each.values() for name in rank.parameters), "") for each in (one, other)]
+    if not all(held) or next(_common(one, other), None) is not None:
+        return ""
+    return f"no parameter is in both; A has {held[0]}, B has {held[1]}"
+
+
 def _listed(kinds: set[str]) -> str:
     return ", ".join(sorted(kinds)) or "no collectives"
 
 
 def _described(layout: _Layout, other: _Layout) -> str:
     facts = [amounts.count(len(layout), "rank")]
-    collectives = sum((rank.collectives for rank in layout.values()), Counter[str]())
+    collectives: Counter[str] = Counter()
+    for rank in layout.values():
+        for (kind, _), count in rank.collectives.items():
+            collectives[kind] += count
     counted = ", ".join(f"{count:,} {kind}" for kind, count in sorted(collectives.items()))
     facts.append(f"collectives of a step: {counted}" if counted else "no collectives")
     groups = sorted({group for rank in layout.values() for group in rank.groups})
