@@ -1,7 +1,7 @@
 """Holds what sessions, functions and eager programs share under one plan: the recorder, the models and their steps.
 
 Each signature (a session's fetch set, a traced function, the eager program) is a *model*, with a number, a name such as
-`ge_default_20201120163719_2`, and steps of its own. See docs/tensorflow.md#what-is-a-model-and-what-counts-as-a-step.
+`ge_default_20201120163719_2`, and steps of its own. See docs/tensorflow.md#models-and-steps.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes
 summaries or merely reads variables is no iteration. The documents of the dump system advise to remove such runs from a script;
-here they are told apart (docs/tensorflow.md#what-is-a-model-and-what-counts-as-a-step).
+here they are told apart (docs/tensorflow.md#models-and-steps).
 """
 
 from __future__ import annotations
