@@ -1,4 +1,4 @@
-"""Checks what operators read and wrote: pure functions over tensors just taken, or over the records of a dump.
+"""Checks of what operators read and wrote: pure functions over live tensors or over the records of a dump.
 
 overflow_status("matmul", "aten::matmul", {}, inputs, outputs)      # 0x400: the status bits of one executed operator
 Checks(Thresholds()).findings(op, tensors)                          # NaN, Inf, all zero, extremes of a recorded operator

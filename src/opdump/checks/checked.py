@@ -1,4 +1,4 @@
-"""Checked: what the checks say of a dump, or of a program that ran."""
+"""Checked: the findings in a dump, or in a program that ran."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from opdump.checks.watchpoints import WatchHit, Watchpoint
 
 @dataclass(slots=True)
 class Checked:
-    """What was found, in the order of ranks, steps and execution. `unknown` counts tensors of which the dump tells nothing,
-    `sampled` those of which it tells the first elements alone.
+    """The findings, ordered by rank, step and execution. `unknown` counts the tensors without statistics and elements, `sampled`
+    those of which only the first elements are recorded.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -23,12 +23,12 @@ class Checked:
     problems: list[str] = field(default_factory=list)
     watchpoints: tuple[Watchpoint, ...] = ()
     hits: list[WatchHit] = field(default_factory=list)
-    """What the watchpoints say, in the order of time."""
+    """The hits of the watchpoints, in the order of time."""
     looked: Counter[str] = field(default_factory=Counter)
-    """How many tensors each watchpoint, by its text, was held against."""
+    """The number of tensors that each watchpoint, by its text, checked."""
     histories: list[History] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found. A tensor that a watchpoint could not look at is no finding."""
+        """Whether nothing was found. A tensor that a watchpoint could not check is not a finding."""
         return not self.findings and all(hit.error_code for hit in self.hits)

@@ -1,10 +1,10 @@
-"""Finds out what of a tensor follows from what its operator read or was asked for: it is no finding.
+"""Decides which properties of a tensor follow from the inputs or arguments of its operator, and so are not findings.
 
-    zeros         0 * x is 0: who read zeros made none. A momentum begins with zeros, the gradient behind a dead layer is zero
-    infinities    a mask of -Inf is meant, and so is what it makes of scores
-    extremes      the lowest number of the type is a mask, too; who reads an extreme hands it on
+    zeros         0 * x is 0; a momentum begins with zeros; the gradient behind a dead layer is zero
+    infinities    a mask of -Inf is intended, and so is the effect of the mask on scores
+    extremes      the lowest number of the type is a mask, too; a reader of an extreme passes it on
 
-It needs the inputs of operators and their sources: in a dump without them, less is known to follow.
+This needs the inputs of operators and their sources. In a dump without them, fewer consequences are recognised.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ITEM: Final = re.compile(r"\[(\d+)\]$")
 _ADDED: Final = frozenset(
     {"bias", "running_mean", "running_var", "input_mean", "input_var", "mean", "beta", "c", "moving_mean"}
 )
-"""Arguments that are added, by the names of PyTorch and ONNX: zeros there make no zeros."""
+"""Arguments that are added, by the names of PyTorch and ONNX: zeros in them do not make the result zero."""
 _ADDED_FIRST: Final = ("addmm", "addmv", "addbmm", "baddbmm", "addr", "addcmul", "addcdiv")
 """These add their first argument to a product."""
 _FILLS: Final = words(
@@ -43,37 +43,37 @@ _FILLS: Final = words(
     constant constantofshape eyelike zeroslike oneslike tril_indices triu_indices
     """
 )
-"""Operators that make numbers which the program wrote."""
+"""Operators that create values given by the program."""
 _FACTORS_NAMED_B: Final = frozenset({"gemm", "matmul", "mul", "add", "sub", "div", "pow"})
 
 
 def is_root_input(name: str) -> bool:
-    """Whether a value that is no operator's is what the program gave its network: `inputs0`, `Parameter.inputs0` as a source."""
+    """Whether a source is an input that the program passed to its network: `inputs0`, or `Parameter.inputs0` as a source."""
     return _ROOT_INPUT.fullmatch(name) is not None
 
 
 class Consequences:
-    """The consequences within one step: ask about each operator in execution order, then `observe` it."""
+    """The consequences within one step: for each operator in execution order, query it, then `observe` it."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
         self._meant: set[str] = set()
-        """Outputs with infinities that are meant."""
+        """Outputs with intended infinities."""
         self._plain: set[str] = set()
-        """Outputs that were made of masks, of positions and of numbers in the program alone: no parameter, no data."""
+        """Outputs computed only from masks, positions and numbers in the program, without parameters or data."""
 
     def is_mask(self, record: TensorRecord, stats: TensorStats) -> bool:
-        """Whether the infinities of an input are those of a mask."""
+        """Whether the infinities of an input belong to a mask."""
         if record.source in self._meant:
             return True
         is_neutral = not stats.nan and stats.max is not None and abs(stats.max) == math.inf and stats.max == stats.min
-        if not record.source:  # all that is known without sources: an operator of the step has made a mask
+        if not record.source:  # without sources, all that is known is whether an operator of the step made a mask
             return is_neutral or (stats.only_negative_inf and bool(self._meant))
         is_given = record.source.startswith("data-") or is_root_input(record.source)
         return is_given and (is_neutral or stats.only_negative_inf)
 
     def infinities_follow(self, op: OpRecord, inputs: Sequence[Known], stats: TensorStats) -> bool:
-        """Whether those of an output are a mask, or what a mask makes of other numbers."""
+        """Whether the infinities of an output are a mask, or follow from a mask in the inputs."""
         if not stats.only_negative_inf:
             return False
         bad = [each for each in inputs if each[1].nan or each[1].inf]
@@ -86,7 +86,7 @@ class Consequences:
         )
 
     def zeros_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
-        """Whether an output is zero since a factor is."""
+        """Whether an output is zero because a factor is zero."""
         if self._is_plain(op, _records(inputs)):
             return True
         read = _that_make(op, record, inputs)
@@ -99,20 +99,20 @@ class Consequences:
         )
 
     def extremes_follow(self, op: OpRecord, record: TensorRecord, inputs: Sequence[Known]) -> bool:
-        """Whether an output is extreme since an input is, or since the program wrote such a number."""
+        """Whether an output is extreme because an input is, or because the program wrote such a number."""
         if self._is_plain(op, _records(inputs)) or _has_extreme_argument(op.arguments, record.dtype, self._thresholds):
             return True
         return any(is_extreme(each, stats, self._thresholds) for each, stats in _that_make(op, record, inputs))
 
     def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
-        """Takes the next operator of the step, in execution order."""
+        """Process the next operator of the step, in execution order."""
         for record, stats in outputs:
             name = f"{op.op_name}:{record.slot}"
             (self._meant.add if self.infinities_follow(op, inputs, stats) else self._meant.discard)(name)
         self.observe_origin(op, _records(inputs), _records(outputs))
 
     def observe_origin(self, op: OpRecord, inputs: Sequence[TensorRecord], outputs: Sequence[TensorRecord]) -> bool:
-        """The part of `observe` for which numbers do not count; whether anything is known then that was not known before."""
+        """The part of `observe` that does not depend on values. Returns whether it changed what is known."""
         is_plain = self._is_plain(op, inputs)
         names = {f"{op.op_name}:{record.slot}" for record in outputs}
         changed = bool(names - self._plain if is_plain else names & self._plain)
@@ -132,7 +132,7 @@ def _records(tensors: Sequence[Known]) -> list[TensorRecord]:
 
 
 def is_extreme(record: TensorRecord, stats: TensorStats, thresholds: Thresholds) -> bool:
-    """Whether a tensor holds a number near the largest of its type, or an infinity in its place."""
+    """Whether a tensor contains a number near the largest of its type, or an infinity instead."""
     largest = LARGEST.get(record.dtype)
     if largest is None:
         return False
@@ -141,7 +141,7 @@ def is_extreme(record: TensorRecord, stats: TensorStats, thresholds: Thresholds)
 
 
 def is_lowest(record: TensorRecord, stats: TensorStats, thresholds: Thresholds) -> bool:
-    """Whether the one extreme of a tensor is the lowest number of its type itself: a mask that is no infinity."""
+    """Whether the only extreme of a tensor is the lowest number of its type: a mask without infinities."""
     largest = LARGEST.get(record.dtype)
     if largest is None or stats.min is None or stats.max is None:
         return False
@@ -153,7 +153,7 @@ def _is_float(record: TensorRecord) -> bool:
 
 
 def _that_make(op: OpRecord, output: TensorRecord, inputs: Sequence[Known]) -> Sequence[Known]:
-    """The inputs that one output is made of: of an operator over lists, the items of its number."""
+    """The inputs of one output. For an operator over lists these are the items with the same index."""
     if not op.op_type.startswith("_foreach"):
         return inputs
     items = [(_ITEM.search(record.argument), record, stats) for record, stats in inputs]
@@ -166,7 +166,7 @@ def _is_added(op: OpRecord, record: TensorRecord) -> bool:
         return not (argument == "c" and name != "gemm")
     if name.startswith(_ADDED_FIRST) or "addmm" in name:
         return argument in ("self", "input") or (not argument and record.slot == 0)
-    # No names, as in a dump of a device: the third operand of a product is its bias.
+    # Without names, as in a dump of a device: the third operand of a product is its bias.
     return not argument and record.slot >= 2 and class_of(op.op_type) == "cube"
 
 

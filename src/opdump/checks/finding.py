@@ -1,4 +1,4 @@
-"""The finding of a check: about one tensor, or one operator, of a dump."""
+"""A finding of a check, about one tensor or one operator of a dump."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from opdump.records import IO
 
 CheckName = str
-"""`nan`, `inf`, `overflow`, `all zero`, `extreme`, `killed` (NaN or infinities went in and finite numbers came out), or the name of a check that an installed package adds."""
+"""`nan`, `inf`, `overflow`, `all zero`, `extreme`, `killed` (inputs with NaN or infinities, finite outputs), or the name of a
+check that an installed package adds.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found. `step` and `rank` are None where the dump does not have them; `slot` is None for a whole operator.
+    """One finding. `step` and `rank` are None if the dump does not have them; `slot` is None for a whole operator.
 
-    `origin`: the first operator of the step that gave NaN or infinities without having read any.
-    `inherited`: the operator read NaN or infinities, so that its own follow from them; or it read them of a parameter that an
-    earlier step gave some.
+    `origin`: the first operator of the step with NaN or infinities in its outputs and none in its inputs. `inherited`: the
+    operator read NaN or infinities, so its own follow from them; this includes a parameter that has contained some since an
+    earlier step.
     """
 
     check: CheckName
@@ -29,7 +31,7 @@ class Finding:
     order: int = 0
     occurrence: int = 0
     source: str = ""
-    """The line of the program, `train.py:175`; empty where unknown."""
+    """The line of the program, `train.py:175`; empty if unknown."""
     io: IO | None = None
     slot: int | None = None
     argument: str = ""
@@ -38,15 +40,15 @@ class Finding:
     status: int = 0
     """The status word of an overflow."""
     file: str = ""
-    """The overflow file; empty for what was found in numbers."""
+    """The overflow file; empty for a finding in the values."""
     origin: bool = False
     inherited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """When the checks report. `extreme` is a fraction of the largest number of the element type; `zeros` the fewest elements, all of
-    which must be zero.
+    """The limits of the checks. `extreme` is a fraction of the largest number of the element type; `zeros` is the minimum number
+    of elements of a tensor that is reported as all zero.
     """
 
     extreme: float = 0.9

@@ -1,4 +1,5 @@
-"""Histories: where NaN and infinities were born, how far they went, and what made them finite again, across the steps of a rank.
+"""Histories of NaN and infinities: where they were born, how far they went, and what made them finite again, across the steps of
+a rank.
 
 born        step 0, mm at t5.py:93: an operator gave some and had read none
 passed on   by 1 operator, in forward
@@ -21,7 +22,7 @@ from opdump.records import OpRecord, TensorRecord
 
 _PREFIX: Final = f"{PARAMETER}."
 _MOST_OPEN: Final = 10_000
-"""Histories of one rank; further births are counted with the last."""
+"""Maximum number of histories per rank; later births are counted with the last history."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -35,7 +36,7 @@ _MADE_WITHOUT: Final = _words(
     cauchy geometric log_normal shape size shapeof shapen rank dynamicshape numel expandedshape
     """
 )
-"""They give what does not depend on the numbers that they read."""
+"""Their outputs do not depend on the values that they read."""
 _TAKES_A_PART: Final = _words(
     """
     embedding _embedding_bag embedding_bag index _unsafe_index index_select gather gatherv2 gathernd gatherelements take
@@ -43,21 +44,21 @@ _TAKES_A_PART: Final = _words(
     view_copy select_copy slice_copy diagonal_copy
     """
 )
-"""They need not have read what is not finite."""
+"""They may not have read the elements that are not finite."""
 _TESTS: Final = _words(
     """
     isnan isinf isfinite isposinf isneginf isreal checknumerics checknumericsv2 debugnumericsummaryv2 debugnumericsummary
     _amp_foreach_non_finite_check_and_unscale allfinite npuallocfloatstatus npugetfloatstatus npuclearfloatstatus _local_scalar_dense
     """
 )
-"""They look for it."""
+"""They test for NaN or infinities."""
 _COMPARES: Final = _words("eq ne equal notequal not_equal")
 _OVERWRITES_FIRST: Final = _words("copy copyfrom assign assignvariableop assignadd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """An operator of a history, and what was found there."""
+    """An operator in a history, and what was found there."""
 
     op_name: str
     op_type: str
@@ -65,34 +66,34 @@ class Place:
     order: int
     phase: str
     source: str
-    """The line of the program, `train.py:175`; empty where unknown."""
+    """The line of the program, `train.py:175`; empty if unknown."""
     text: str
-    """Of a birth `33 inf of 128 elements`, of a kill `33 inf`."""
+    """For a birth `33 inf of 128 elements`, for a kill `33 inf`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """Of one birth. `born` is None where the NaN or infinities were there before the dump, or their maker left no data."""
+    """The history of one birth. `born` is None if the NaN or infinities existed before the dump, or if their maker left no data."""
 
     kind: str
     """`nan`, `inf`."""
     rank: int
     born: Place | None = None
     given: str = ""
-    """Where they were first read, if `born` is None: `Parameter.fc.weight`."""
+    """The source from which they were first read, if `born` is None: `Parameter.fc.weight`."""
     first_step: int = 0
     last_step: int = 0
     passed_on: int = 0
-    """Operators that read some and gave some."""
+    """Operators that have some in their inputs and outputs."""
     phases: list[str] = field(default_factory=list)
-    """Phases that they reached, in order."""
+    """The phases that they reached, in order."""
     killed: list[Place] = field(default_factory=list)
     parameters: dict[str, int] = field(default_factory=dict)
-    """Parameters that have them, with the first step that left them so."""
+    """Parameters that contain them, with the first step that left them so."""
 
 
 Key = tuple[str, tuple[int, ...], int | None, int | None]
-"""Element type, shape, how many NaN and infinities."""
+"""Element type, shape, number of NaN, number of infinities."""
 
 
 class Histories:
@@ -101,20 +102,22 @@ class Histories:
     def __init__(self) -> None:
         self.found: list[History] = []
         self._of_source: dict[str, History] = {}
-        """Who made the bad numbers of a tensor of this step, or of a parameter."""
+        """The histories of the NaN and infinities in a tensor of this step, or in a parameter."""
         self._left: dict[int, tuple[Key, History]] = {}
-        """By storage: the bad numbers that were written into memory which was there before, as running statistics are."""
+        """By storage: NaN and infinities written into memory that existed before, such as running statistics."""
         self._before: dict[Key, History] = {}
-        """The same of the step before, by what such a tensor is like: storages have other numbers in each step."""
+        """The same for the step before, by type, shape and counts of the tensor, because storages differ between steps."""
         self._put_in: History | None = None
-        """That of what an operator of this step read last that gives nothing but a container."""
+        """The histories that an operator of this step last read, if its only output is a container."""
         self._latest: History | None = None
         self._updating: History | None = None
-        """The history that reached the optimizer, or a parameter, last."""
+        """The history that last reached the optimizer or a parameter."""
 
     @property
     def follow_memory(self) -> bool:
-        """Whether bad numbers were written into memory: then whoever writes there next counts, of whatever numbers."""
+        """Whether NaN or infinities were written into memory. From then on the next writer of that memory matters, whatever its
+        values.
+        """
         return bool(self._left)
 
     def observe(
@@ -125,7 +128,9 @@ class Histories:
         bad_inputs: Sequence[Known],
         bad_outputs: Sequence[Known],
     ) -> str:
-        """Takes an operator, with those of its tensors that have NaN, or infinities that are no mask. What it says of a kill, or nothing."""
+        """Process an operator, with those of its tensors that contain NaN, or infinities outside of masks. Returns the text of a
+        kill, or an empty text.
+        """
         for record, _ in outputs if self._left else ():
             if record.memory is not None:
                 self._left.pop(record.memory.storage, None)
@@ -159,19 +164,19 @@ class Histories:
         return text
 
     def end_step(self) -> None:
-        """What the next step reads of operators is its own."""
+        """Forget the sources of this step: in the next step, outputs of operators are new."""
         self._of_source = {name: each for name, each in self._of_source.items() if name.startswith(PROGRAMS_OWN)}
         self._before = dict(self._left.values())
         self._left = {}
         self._latest = self._put_in = None
 
     def _read(self, op: OpRecord, bad: Sequence[Known]) -> list[History]:
-        """The histories of what an operator read."""
+        """The histories of the inputs of an operator."""
         found: dict[int, History] = {}
         for record, stats in bad:
             history = self._of_source.get(record.source) if record.source else self._latest or self._updating
             if history is None and record.source.startswith(_PREFIX):
-                history = self._updating  # the dump does not have how the step left its parameters
+                history = self._updating  # the dump does not have the parameters at the end of the step
             if history is None and record.source.startswith(PROGRAMS_OWN):
                 history = self._before.get(_key(record, stats))  # a buffer, which has no name
             if history is None:
@@ -191,7 +196,7 @@ class Histories:
         )
 
     def _taken_out(self, op: OpRecord, _: TensorRecord, stats: TensorStats) -> History:
-        """The history of what an operator hands on of a container."""
+        """The history of what an operator takes out of a container."""
         history = self._put_in
         if history is not None:
             history.last_step = op.step
@@ -242,7 +247,7 @@ def _kind(stats: TensorStats) -> str:
 
 
 def _kills(op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]) -> bool:
-    """Whether an operator turned what was not finite into finite numbers, and not merely left it aside, or looked for it."""
+    """Whether an operator turned NaN or infinities into finite numbers, and did not only drop them or test for them."""
     if not outputs or any(
         stats.nan is None and stats.inf is None and not _is_exact(record) for record, stats in outputs
     ):
@@ -256,7 +261,7 @@ def _kills(op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad:
 
 
 def _is_test(arguments: Mapping[str, Any], inputs: Sequence[Known]) -> bool:
-    """Whether a comparison asks for NaN (`x != x`) or for infinities (`abs(x) == inf`)."""
+    """Whether a comparison tests for NaN (`x != x`) or for infinities (`abs(x) == inf`)."""
     sources = [record.source for record, _ in inputs]
     if len(sources) == 2 and sources[0] and sources[0] == sources[1]:
         return True
@@ -264,7 +269,7 @@ def _is_test(arguments: Mapping[str, Any], inputs: Sequence[Known]) -> bool:
 
 
 def _is_infinite(value: Any) -> bool:
-    if isinstance(value, Mapping):  # {"float": "inf"}, since JSON has none
+    if isinstance(value, Mapping):  # {"float": "inf"}, because JSON has no infinity
         return any(str(each).lstrip("-") == "inf" for each in value.values())
     return isinstance(value, float) and math.isinf(value)
 

@@ -1,6 +1,6 @@
-"""Recomputes operators on integers in a wider type, to find those that left the range of theirs.
+"""Recomputes integer operators in a wider type, to find results that left the range of their type.
 
-The extremes of the inputs bound the result. Only where the bound leaves the range are elements looked at.
+The extremes of the inputs bound the result. Elements are read only if the bound exceeds the range.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A tensor or a number, by its extremes; `read` gives it as an array."""
+    """A tensor or a number, by its extremes; `read` returns it as an array."""
 
     shape: tuple[int, ...]
     interval: Interval
@@ -36,7 +36,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How an operator computes: names of its operands, the interval of its result, the result in a wide type."""
+    """How an operator computes: the names of its operands, the interval of its result, and the result in a wide type."""
 
     operands: tuple[str, ...]
     interval: Callable[[Sequence[_Operand], Mapping[str, Any], InspectedTensor], Interval]
@@ -44,7 +44,7 @@ class _Rule:
 
 
 def _safe_range(dtype: str) -> Interval:
-    """Numbers that are in the range of the type for sure: float64 rounds the ends of 64-bit ranges."""
+    """Numbers that are certainly in the range of the type: float64 rounds the ends of 64-bit ranges."""
     limits = np.iinfo(dtype)
     margin = 1e-9 * limits.max if dtype.endswith("64") else 0.0
     return (limits.min + margin if limits.min else 0.0), limits.max - margin
@@ -56,10 +56,10 @@ _SAFE: Final[Mapping[str, Interval]] = {dtype: _safe_range(dtype) for dtype in I
 def integer_status(
     name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor], output: InspectedTensor
 ) -> int:
-    """0x8 or 0x10 where the integers of `output` are provably not what the operator should have computed, else 0.
+    """0x8 or 0x10 if the integers of `output` provably differ from the exact result of the operator, else 0.
 
-    Known are additions, subtractions, multiplications, powers, sums, products, their running forms, and products of matrices, under
-    the names of PyTorch and ONNX; elements of integers alone are looked at, so an operator with a float among its inputs gives 0.
+    It covers additions, subtractions, multiplications, powers, sums, products, their cumulative forms, and matrix products, under
+    the names of PyTorch and ONNX. Only integer elements are checked, so an operator with a float among its inputs returns 0.
     """
     key = bare_name(name)
     rule = _RULES.get(key)
@@ -84,11 +84,11 @@ def integer_status(
 
 
 class _UnknownAxesError(Exception):
-    """The axes that the operator worked along are unknown."""
+    """The axes along which the operator worked are unknown."""
 
 
 def _with_axes(key: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> Mapping[str, Any]:
-    """The arguments, with the axes that newer operators of ONNX take as a tensor."""
+    """The arguments, with the axes that newer ONNX operators take as a tensor."""
     if not (key.startswith("Reduce") or key in ("CumSum", "CumProd")) or len(inputs) < 2:
         return arguments
     read = inputs[1].elements
@@ -111,7 +111,7 @@ def _left_range(
         return True
     if not (np.any(near > float(limits.max) - slack) or np.any(near < float(limits.min) + slack)):
         return False
-    # Too near to the end of the range for float64: whole numbers of any size.
+    # Too near the end of the range for float64: Python integers of any size.
     whole = rule.compute([array.astype(object) for array in arrays], arguments, output)
     return any(not limits.min <= int(value) <= limits.max for value in np.ravel(np.asarray(whole, object)))
 
@@ -124,14 +124,16 @@ def _has_minimum(inputs: Sequence[InspectedTensor], output: InspectedTensor) -> 
         return False
     if output.dtype != "int64":
         return True
-    elements = inputs[0].elements  # in float64 the neighbours of the smallest int64 are equal to it
+    elements = inputs[0].elements  # in float64 the neighbours of the smallest int64 equal it
     return elements is not None and bool(np.any(elements() == minimum))
 
 
 def _operands(
     names: tuple[str, ...], arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]
 ) -> tuple[_Operand, ...] | None:
-    """The operands by the names of PyTorch where the inputs have those, else by place; None where one is missing or no integer."""
+    """The operands by their PyTorch names if the inputs have names, else by position; None if one is missing or is not an
+    integer.
+    """
     named = {seen.argument: seen for seen in inputs}
     by_name = any(name in named for name in names)
     found: list[InspectedTensor | float] = []
@@ -171,7 +173,7 @@ def _times(one: Interval, other: Interval) -> Interval:
 
 
 def _summed(terms: float, one: Interval) -> Interval:
-    """Of a sum of up to `terms` such numbers."""
+    """The interval of a sum of up to `terms` such numbers."""
     return min(one[0], one[0] * terms), max(one[1], one[1] * terms)
 
 
@@ -228,7 +230,7 @@ _SQUARE: Final = _Rule(
 )
 _POWER: Final = _Rule(
     ("self", "exponent"),
-    # A negative power of an integer is a fraction, which is cut off: nothing overflows.
+    # A negative power of an integer is a fraction, which is truncated: nothing overflows.
     lambda operands, _, __: (
         (0.0, 0.0) if operands[1].interval[0] < 0 else _power(operands[0].interval, operands[1].interval[1])
     ),
@@ -259,7 +261,7 @@ def _named_axes(arguments: Mapping[str, Any], dimensions: int) -> tuple[int, ...
 
 
 def _axes(arguments: Mapping[str, Any], source: tuple[int, ...], output: InspectedTensor) -> tuple[int, ...]:
-    """The axes that a reduction took: those that it names, else those that are gone in the result."""
+    """The axes that a reduction removed: those that it names, else those missing from the result."""
     named = _named_axes(arguments, len(source))
     if named is not None:
         return named
@@ -310,7 +312,7 @@ def _running(step: Literal["sum", "product"]) -> _Rule:
 
 
 def _product(operands: tuple[str, ...], *, plus: bool = False) -> _Rule:
-    """Of matrices or vectors; with `plus` something is added, after `beta` and `alpha` scale them."""
+    """The product of matrices or vectors; `plus` is added after scaling by `beta` and `alpha`."""
 
     def interval(found: Sequence[_Operand], arguments: Mapping[str, Any], _: InspectedTensor) -> Interval:
         left, right = found[-2:]
@@ -329,7 +331,7 @@ def _product(operands: tuple[str, ...], *, plus: bool = False) -> _Rule:
     return _Rule(operands, interval, compute)
 
 
-# The spelling tells some apart: `sum` of PyTorch reduces, `Sum` of ONNX adds its inputs.
+# The spelling distinguishes some: `sum` of PyTorch reduces, `Sum` of ONNX adds its inputs.
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("add", "Add"), _add(1)),
     **dict.fromkeys(("sub", "subtract", "Sub"), _add(-1)),

@@ -11,14 +11,14 @@ from opdump.records import IO, OpRecord, SkipReason, StatisticValue
 
 MEASURES: Final = ("max", "min", "avg", "l2norm")
 _WRITES_ALL: Final = ("aten::", "c10d::")
-"""Kernels that write all of what they only overwrite."""
+"""Kernels that write all of the memory that they overwrite."""
 _NOT_FINITE: Final = ("nan count", "negative inf count", "positive inf count")
 
 
 def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
-    """How many elements are NaN or infinite; None where the statistics cannot answer that.
+    """The number of NaN and infinite elements; None if the statistics cannot answer that.
 
-    Without the counts, a NaN or an infinity among max, min, avg and l2norm means at least one.
+    Without these counts, a NaN or an infinity in max, min, avg or l2norm means at least one.
     """
     counts = [int(statistics[name]) for name in _NOT_FINITE if name in statistics]
     if len(counts) == len(_NOT_FINITE):
@@ -30,7 +30,7 @@ def not_finite(statistics: Mapping[str, StatisticValue]) -> int | None:
 
 
 class WrittenTensor(Protocol):
-    """What is asked of an input or output to tell whether its memory was written."""
+    """The fields of an input or output that show whether its memory was written."""
 
     @property
     def io(self) -> IO: ...
@@ -48,10 +48,11 @@ _T = TypeVar("_T", bound=WrittenTensor)
 
 
 def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
-    """The tensors of an operator without memory that has not been written: outputs that nothing specifies, inputs that the operator only
-    overwrites (`out=`, the buffer of a receive), and of those what it left as it was.
+    """The tensors of an operator whose memory has been written. It excludes outputs of uninitialised memory, inputs that the
+    operator only overwrites (`out=`, the buffer of a receive), and what the operator left unchanged of those.
 
-    An operator of PyTorch writes all of its `out`. An operator of a library may write a part of it: an output that was not written before is not judged.
+    A PyTorch operator writes all of its `out`. An operator of a library may write a part of it: an output that was not written
+    before is not checked.
     """
     nothing = unspecified_outputs(op.kernel or op.op_type)
     before: dict[str, int] = {}
@@ -68,20 +69,20 @@ def written(op: OpRecord, tensors: Iterable[_T]) -> list[_T]:
 
 
 def _was_left(op: OpRecord, output: WrittenTensor, before: Mapping[str, int]) -> bool:
-    """Whether an output has as many NaN and infinities as the memory had before; any of them where that is not known."""
+    """Whether an output has as many NaN and infinities as its memory had before; True for any of them if that is unknown."""
     count = not_finite(output.statistics) or 0
     return count > 0 and only_overwrites(op.kernel, output.argument) and before.get(output.argument, count) == count
 
 
 def has_nan(statistics: Mapping[str, StatisticValue]) -> bool:
-    """Whether an element is NaN; without a count, whether one of the measures is."""
+    """Whether an element is NaN; without a count, whether max, min, avg or l2norm is."""
     if "nan count" in statistics:
         return bool(statistics["nan count"])
     return any(isinstance(value := statistics.get(name), float) and math.isnan(value) for name in ("max", "min"))
 
 
 def is_neutral(statistics: Mapping[str, StatisticValue], elements: int) -> bool:
-    """Whether all elements are the same infinity: what a maximum or a minimum begins with, or a number that fills a mask."""
+    """Whether all elements are the same infinity: the initial value of a maximum or a minimum, or the fill value of a mask."""
     counts = [statistics.get(name) for name in _NOT_FINITE]
     if None not in counts:
         return bool(elements) and elements in counts[1:]
@@ -101,7 +102,7 @@ def has_only_negative_infinities(statistics: Mapping[str, StatisticValue]) -> bo
 
 
 def has_only_finite_arguments(arguments: Mapping[str, Any]) -> bool:
-    """Whether no argument is or holds NaN or an infinity."""
+    """Whether no argument is or contains NaN or an infinity."""
     return all(_is_finite_argument(value) for value in arguments.values())
 
 

@@ -1,11 +1,11 @@
 """Classes of operators by how they can overflow.
 
-    moves    makes or moves elements and computes none: it cannot overflow
+    moves    creates or moves elements without computing: it cannot overflow
     casts    changes the element type
-    cube     multiplies matrices: on a device the CUBE unit does it, and reports for itself
-    computes everything else, an operator that nobody knows among them
+    cube     multiplies matrices: on a device the CUBE unit does this, and has its own overflow bit
+    computes everything else, unknown operators included
 
-Names are those of PyTorch, ONNX, JAX and whatever else op_types knows.
+Names are those of PyTorch, ONNX, JAX and all frameworks in op_types.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CUBE_CONCEPTS: Final = words(
     Einsum TensorDot GroupedMatmul FlashAttentionScore FlashAttentionScoreGrad
     """
 )
-# Further names of the same, in lower case.
+# More names of matrix products, in lower case.
 _CUBE_NAMES: Final = words(
     """
     _conv_depthwise2d_backward _convolution_double_backward _int_mm _native_multi_head_attention _scaled_dot_product_attention
@@ -83,7 +83,8 @@ _MOVE_NAMES: Final = words(
     reorderinput reorderoutput
     """
 )
-# TensorFlow's, in lower case and with their versions: they hand on what variables, data sets, lists, arrays, queues and tables hold.
+# Names of TensorFlow, in lower case and with their versions: they pass on the content of variables, data sets, lists,
+# arrays, queues and tables.
 _MOVES_OF_TENSORFLOW: Final = words(
     """
     readvariableop resourcegather resourcegathernd variable variablev2 destroytemporaryvariable assign assignvariableop restorev2 restore
@@ -101,7 +102,7 @@ _MOVES_OF_TENSORFLOW: Final = words(
     scatterupdate stridedsliceassign resourcestridedsliceassign inplaceupdate
     """
 )
-# Operators that hand on what a sequence, an optional, a list, a queue or a table holds, which no dump shows.
+# Operators that pass on the content of a sequence, an optional, a list, a queue or a table, which no dump contains.
 _TAKES_OUT: Final = words(
     """
     sequenceat concatfromsequence optionalgetelement sequencemap optionalgetvalue queuedequeue queuedequeuev2 queuedequeuemany
@@ -110,7 +111,7 @@ _TAKES_OUT: Final = words(
     tensorlistpopback lookuptablefind lookuptablefindv2 lookuptableexport lookuptableexportv2
     """
 )
-# Primitives of JAX; those that are spelled as operators of PyTorch are above.
+# Primitives of JAX; those that are spelled like PyTorch operators are above.
 _MOVES_OF_JAX: Final = words(
     """
     dynamic_update_slice iota bitcast_convert_type optimization_barrier sharding_constraint reshard layout_constraint pvary ppermute
@@ -124,7 +125,7 @@ _ATOMIC: Final = words(
     index_reduce segment_reduce
     """
 )
-# Moves as they stand, additions where an argument says so.
+# Moves by default, additions if an argument says so.
 _ATOMIC_WHEN_ASKED: Final = words(
     "index_put put _unsafe_index_put _index_put_impl scatter scatterelements scatternd tensorscatter"
 )
@@ -133,17 +134,17 @@ _WRITES_VARIABLE: Final = ("resourceapply", "resourcesparseapply", "sparseapply"
 
 
 def takes_out(op_type: str) -> bool:
-    """Whether operators of this type hand on what a container holds: a sequence, a list, a queue, a table."""
+    """Whether operators of this type return content of a container: a sequence, a list, a queue, a table."""
     return bare_name(op_type).lower() in _TAKES_OUT
 
 
 def reads_variable(op_type: str) -> bool:
-    """Whether a TensorFlow operator of this type gives what a variable holds."""
+    """Whether a TensorFlow operator of this type returns the value of a variable."""
     return op_type.lower() in _READS_VARIABLE
 
 
 def writes_variable(op_type: str) -> bool:
-    """Whether a TensorFlow operator of this type changes what a variable holds, as an optimizer or an assignment does."""
+    """Whether a TensorFlow operator of this type changes the value of a variable, as an optimizer or an assignment does."""
     return op_type.lower().startswith(_WRITES_VARIABLE)
 
 
@@ -165,7 +166,7 @@ def class_of(op_type: str) -> OperatorClass:
 
 @lru_cache(maxsize=4096)
 def _adds(op_type: str) -> bool | None:
-    """Whether an operator adds atomically; None where its arguments tell."""
+    """Whether an operator adds atomically; None if its arguments decide."""
     name = bare_name(op_type).lower()
     return None if name in _ATOMIC_WHEN_ASKED else name in _ATOMIC
 

@@ -1,6 +1,7 @@
-"""Finds the operator that made the first NaN or infinity of a step, not one that read them later.
+"""Finds the operator that made the first NaN or infinity of a step, rather than one that read them later.
 
-Steps are followed in their order, since a parameter that one step poisoned is read by the next: there its first reader made nothing.
+Steps are processed in order: a parameter that one step corrupted is read by the next, and its first reader there is not the
+origin.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ from opdump.checks.operator_classes import class_of, reads_variable, takes_out, 
 from opdump.records import OpRecord
 
 Update = tuple[str, frozenset[tuple[int, ...]]]
-"""An operator that computed the present value of a variable, with the shapes of what it read."""
+"""An operator that computed the current value of a variable, with the shapes of its inputs."""
 PARAMETER = "Parameter"
-"""op_type of the value of a parameter at the end of a step: filed like an operator's output, and no operator."""
+"""op_type of the value of a parameter at the end of a step: recorded like an operator's output, but not an operator."""
 
 
 OriginKind = Literal["", "made", "meant", "read"]
-"""`made`: an operator gave it where it read none; `meant`: the program wrote it, as into a mask; `read`: it was there before the step."""
+"""`made`: an operator produced it without having read any; `meant`: the program wrote it, as into a mask; `read`: it existed
+before the step.
+"""
 
 
 class ObservedTensor(WrittenTensor, Protocol):
-    """An input or output, as a record or as it was just taken."""
+    """An input or output, as a record or as a live tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -46,7 +49,7 @@ def is_update(op_type: str) -> bool:
 
 
 def is_given_mask(record: ObservedTensor) -> bool:
-    """Whether an input is a mask that the program gave, or the neutral element of a maximum or a minimum: these are meant."""
+    """Whether an input is a mask that the program passed, or the neutral element of a maximum or minimum: both are intended."""
     statistics = record.statistics
     is_data = record.source.startswith("data-")
     if not is_data and record.source:
@@ -55,21 +58,21 @@ def is_given_mask(record: ObservedTensor) -> bool:
 
 
 class Origins:
-    """Finds the origin of each step of one rank: `observe` its operators in order, ask for `origin`, call `end_step`."""
+    """Finds the origin of each step of one rank: `observe` its operators in order, read `origin`, call `end_step`."""
 
     def __init__(self) -> None:
         self._earlier = ""
-        """The operator that made the NaN or infinities in parameters, in an earlier step, with that step."""
+        """The operator that made the NaN or infinities in a parameter in an earlier step, with that step."""
         self._poisoned = False
         self._updated: list[Update] = []
-        """What changed variables in the latest step that did so, of finite numbers."""
+        """The operators that changed variables in the latest step that did so with finite inputs."""
         self._updated_in = 0
         self._begin()
 
     def _begin(self) -> None:
         self._recorded: set[str] = set()
         self._unjudged: set[str] = set()
-        """Outputs of which it is not known whether they were written: what reads one tells it."""
+        """Outputs that may not have been written: an operator that reads one settles it."""
         self._made = ""
         self._meant = ""
         self._given = ""
@@ -77,12 +80,14 @@ class Origins:
         self._read = ""
         self._overflowed = ""
         self.unexplained: tuple[str, str] = ("", "")
-        """The first operator that read NaN or infinities from an operator that is not known to have made them, and what it read: the source."""
+        """The first operator that read NaN or infinities from an operator that is not known to have made them, and the source
+        that it read.
+        """
         self._updates: list[Update] = []
         self._poisons = False
 
     def observe(self, op: OpRecord, all_tensors: Iterable[ObservedTensor]) -> None:
-        """Takes the next operator of the step, in execution order."""
+        """Process the next operator of the step, in execution order."""
         everything = list(all_tensors)
         judged = written(op, everything)
         tensors = [record for record in judged if not record.skip]
@@ -96,7 +101,7 @@ class Origins:
         if op.op_type == PARAMETER:
             self._poisons |= gives
             return
-        # What a variable was given, and what it still gives, is there in the next step too.
+        # The value assigned to a variable, and the value it still returns, is also there in the next step.
         self._poisons |= gives and (op.phase == "optimizer" or reads_variable(op.op_type))
         if writes_variable(op.op_type):
             self._poisons |= bool(bad)
@@ -106,27 +111,27 @@ class Origins:
         self._recorded.add(op.op_name)
         if read:
             if self._makes_nan(bad, read):
-                self._made = op.op_name  # of infinities that were meant: a row that is masked out as a whole
+                self._made = op.op_name  # of intended infinities: a row that is masked completely
             self._note_source(op.op_name, read, writes=writes_variable(op.op_type))
         elif gives and reads_variable(op.op_type):
             if not (self._made or self._other or self._meant or self._read or self._poisoned):
                 self._overflowed = self._update_of(op.op_name, bad[0].shape)
             self._read = self._read or self._overflowed or f"a variable (read by {op.op_name})"
         elif gives and self._poisoned and not any(record.io == "input" for record in tensors):
-            self._read = self._read or op.op_name  # what it read is not in the dump, and parameters were bad before
+            self._read = self._read or op.op_name  # its input is not in the dump, and parameters were bad before
         elif gives and takes_out(op.op_type):
-            self._read = self._read or op.op_name  # what was put in is known, or was there before
+            self._read = self._read or op.op_name  # the inputs are known, or existed before
         elif gives and (class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)):
-            self._meant = self._meant or op.op_name  # a mask of -Inf is meant
+            self._meant = self._meant or op.op_name  # a mask of -Inf is intended
         elif gives and not self._other:
             self._made = self._made or op.op_name
 
     def ran(self, op_names: Iterable[str]) -> None:
-        """The next operators of the step, as `observe` takes those that are none of `Parameter` and have no tensors that are not finite."""
+        """Process the next operators of the step, as `observe` does, if none is a `Parameter` and all their tensors are finite."""
         self._recorded.update(op_names)
 
     def observe_updates(self, updates: Iterable[Update]) -> None:
-        """Takes the next operators of the step of which all is finite: those for which `is_update` holds."""
+        """Process the next operators of the step if all their values are finite: those for which `is_update` is true."""
         self._updates += updates
 
     def _makes_nan(self, bad: Sequence[ObservedTensor], read: Sequence[ObservedTensor]) -> bool:
@@ -136,18 +141,18 @@ class Origins:
         return gives_nan and not any(has_nan(record.statistics) for record in read)
 
     def origin(self) -> tuple[OriginKind, str]:
-        """The operator that made the first NaN or infinity of the step, and how; its name is empty where there is none."""
+        """The operator that made the first NaN or infinity of the step, and how; its name is empty if there is none."""
         made = self._overflowed or self._made or self._other
         if made:
             return "made", made
         if self._given and not (self._read and self._poisoned and self._earlier):
-            return "meant", self._given  # what a variable gives that the program wrote is not news
+            return "meant", self._given  # the value of a variable that the program wrote is no origin
         if self._read:
             return "read", self._earlier if self._poisoned and self._earlier else self._read
         return ("meant", self._meant) if self._meant else ("", "")
 
     def end_step(self, step: int) -> None:
-        """The step is over: what follows belongs to the next one."""
+        """End the step: later operators belong to the next one."""
         maker = self._made or self._other or self._meant
         if self._poisons and not self._poisoned and (maker or self._overflowed):
             has_step = bool(self._overflowed) and "(in step" in self._overflowed
@@ -160,7 +165,7 @@ class Origins:
         self._begin()
 
     def _update_of(self, reader: str, shape: tuple[int, ...]) -> str:
-        """The update that made the bad numbers of a variable of finite ones; empty where there was none."""
+        """The update that made a variable bad although its inputs were finite; empty if there was none."""
         for updates, when in ((self._updates, ""), (self._updated, f" (in step {self._updated_in})")):
             fitting = [name for name, shapes in updates if shape in shapes or not shapes]
             if len(fitting) == 1:
@@ -170,7 +175,7 @@ class Origins:
         return ""
 
     def _note_source(self, op_name: str, read: Sequence[ObservedTensor], *, writes: bool) -> None:
-        """An operator read what is bad: it was made by one that left no data, or is older than the step."""
+        """An operator read bad values: their maker left no data, or they are older than the step."""
         if self._made or self._other or self._read:
             return
         if writes and not any(record.source for record in read):
@@ -182,7 +187,7 @@ class Origins:
                 self._meant = self._meant or f"the program (read by {op_name})"
                 continue
             if self._meant and not has_nan(record.statistics) and not record.source.startswith("Parameter."):
-                continue  # a mask, or what it makes of scores
+                continue  # a mask, or its effect on scores
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
                 origin = f"{record.source} (read by {op_name})" if record.source else op_name

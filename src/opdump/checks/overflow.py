@@ -1,4 +1,4 @@
-"""Works out the overflow status of an operator, as far as its data proves it.
+"""Determines the overflow status of an operator, as far as its data proves it.
 
     0x8    the smallest integer was negated
     0x10   an integer addition, subtraction, multiplication or sum of products left the range of its type
@@ -7,8 +7,8 @@
     0x100  a finite number was cast to FP16 and came out infinite
     0x400  as 0x20, for products of matrices, convolutions, attention and their gradients
 
-What the data does not prove is not reported (docs/overflow.md#what-does-not-count-as-overflow): an operator with a NaN or an infinity among
-its inputs or arguments may give them back, and one whose inputs could not be looked at is left alone.
+What the data does not prove is not reported (docs/overflow.md#what-is-no-overflow): an operator with a NaN or an infinity among
+its inputs or arguments may pass them on, and an operator whose inputs are unavailable is not judged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OverflowStatus:
     """How an operator overflowed."""
 
     bits: int
-    """Those of the AI Core's status."""
+    """Any bit of the AI Core's status."""
     kind: OverflowKind = "aicore"
 
 
@@ -43,7 +43,7 @@ NEGATIVE_TO_UNSIGNED: Final = 0x80
 TO_FP16: Final = 0x100
 CUBE: Final = 0x400
 
-# Whose operators are known by name. Further ones of PyTorch are written by users.
+# The frameworks whose operators are known by name. Users write further operators for PyTorch.
 _NAMESPACES: Final = (
     *("aten", "prims", "c10d", "_c10d", "ai.onnx", "onnx"),
     *("com.microsoft", "com.ms.internal", "higher_order"),
@@ -51,9 +51,9 @@ _NAMESPACES: Final = (
 _FOREACH: Final = "_foreach_"
 # Buffers that are written and not read.
 _WRITTEN_ONLY: Final = frozenset({"out", "out0", "out1", "out2"})
-# Their further results are logarithms of probabilities, -Inf for what is impossible.
+# Their other outputs are logarithms of probabilities, -Inf for impossible events.
 _LOGARITHMS_OF_ZERO: Final = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "miopen_ctc_loss"})
-# Inputs that count for nothing where `beta` is 0: they may be memory without values.
+# Inputs that are ignored if `beta` is 0: they may be uninitialised memory.
 _SCALED_BY_BETA: Final = frozenset({"addmm", "addmv", "addbmm", "baddbmm", "addr", "_addmm_activation", "sspaddmm"})
 
 
@@ -61,12 +61,14 @@ _SCALED_BY_BETA: Final = frozenset({"addmm", "addmv", "addbmm", "baddbmm", "addr
 def _known_name(op_type: str, kernel: str) -> str:
     namespace, colons, _ = kernel.partition("::")
     name = bare_name(op_type)
-    # The name of somebody's own operator may mean anything.
+    # A user-defined operator may use any name for anything.
     return name if not colons or namespace.startswith(_NAMESPACES) else f"{namespace}_{name}"
 
 
 def overflow_kind(op_type: str, arguments: Mapping[str, Any]) -> OverflowKind:
-    """Which of the kinds of `op_debug_mode` an overflow of this operator is: `atomic` for what a device adds atomically."""
+    """The kind of `op_debug_mode` that an overflow of this operator belongs to: `atomic` for additions that a device does
+    atomically.
+    """
     return "atomic" if adds_atomically(op_type, arguments) else "aicore"
 
 
@@ -78,15 +80,17 @@ def overflow_status(
     outputs: Sequence[InspectedTensor],
     kinds: Collection[OverflowKind] = OVERFLOW_KINDS,
 ) -> int:
-    """The status bits that the data of one executed operator proves; 0 for none, and for kinds of overflow not wanted.
+    """The status bits that the data of one executed operator proves; 0 for none, and for kinds of overflow that were not
+    requested.
 
-    `op_type` is the type in the framework's spelling (`add_`, `MatMul`), `kernel` the full name of what ran (`aten::add_.Tensor`,
-    empty where there is none). `arguments` are the operator's arguments that are no tensors by name, also the numbers that stand
-    where a tensor could (`x + 1`); non-finite ones as floats or as `{"float": "-inf"}`. `inputs` are what they were before the
-    operator ran, `outputs` what they were after, among them what it wrote into. Both in slot order, with the names of the schema.
+    `op_type` is the type in the framework's spelling (`add_`, `MatMul`), `kernel` the full name of the kernel
+    (`aten::add_.Tensor`, empty if there is none). `arguments` are the non-tensor arguments of the operator by name, including
+    numbers in the place of a tensor (`x + 1`); non-finite ones as floats or as `{"float": "-inf"}`. `inputs` are the values
+    before the operator ran, `outputs` those after it, including tensors that it wrote into. Both are in slot order, with the
+    names of the schema.
 
-    An ordinary operator on floats costs a look at the summaries. Elements are asked for where an integer result may have left its
-    range (by the extremes of the inputs), and of types without a summary. Empty tensors overflow nothing.
+    An ordinary operator on floats only needs the summaries. Elements are read if an integer result may have left its range (by
+    the extremes of the inputs), and for types without a summary. Empty tensors never overflow.
     """
     if overflow_kind(op_type, arguments) not in kinds:
         return 0
@@ -119,19 +123,19 @@ def _status(
 
 
 def _are_finite(name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor]) -> bool:
-    """Whether everything that the operator read is known to be finite, and is something."""
+    """Whether all inputs are known to be finite and not empty."""
     if not has_only_finite_arguments(arguments):
         return False
     ignored = {"self", "input"} if name in _SCALED_BY_BETA and arguments.get("beta") == 0 else set()
     read = [seen for seen in inputs if seen.argument not in _WRITTEN_ONLY and seen.argument not in ignored]
     data = [seen for seen in read if not seen.is_exact] or read
     if data and all(seen.is_empty for seen in data):
-        return False  # the mean of nothing is NaN, and nothing was computed
+        return False  # the mean of no elements is NaN, but nothing was computed
     return all(seen.is_exact or seen.is_finite for seen in data)
 
 
 def _may_be_masked_out(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]) -> bool:
-    """Whether the operator takes a mask of bool, inside of which it makes -Inf, and no +Inf came out: a row may be all masked."""
+    """Whether the operator takes a bool mask, from which it makes -Inf, and its output has no +Inf: a row may be fully masked."""
     if not any(word in name.lower() for word in ("attention", "softmax")):
         return False
     if not any(seen.dtype == "bool" for seen in inputs):
@@ -154,8 +158,8 @@ def _cast_status(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence
     before, after = source.count_of_non_finite(), made.count_of_non_finite()
     if before is None or after is None:
         return 0
-    # Elements are cast one by one, so a finite one overflowed where there are more of the others than there were; `copy_` repeats
-    # its source. Some types of 8 bits have a NaN and no infinity.
+    # Elements are cast one by one, so a finite one overflowed if the output has more non-finite elements than the
+    # input; `copy_` repeats its source. Some 8-bit types have a NaN and no infinity.
     repeated = math.prod(made.shape) // max(math.prod(source.shape), 1)
     if sum(after) <= sum(before) * repeated:
         return 0
@@ -163,7 +167,7 @@ def _cast_status(name: str, inputs: Sequence[InspectedTensor], outputs: Sequence
 
 
 def _cast_source(name: str, inputs: Sequence[InspectedTensor]) -> InspectedTensor:
-    """What is cast: of `copy_(self, src)` the second."""
+    """The input that is cast: the second one of `copy_(self, src)`."""
     if name == "copy":
         return next((seen for seen in inputs if seen.argument == "src"), inputs[-1])
     return inputs[0]
@@ -172,7 +176,7 @@ def _cast_source(name: str, inputs: Sequence[InspectedTensor]) -> InspectedTenso
 def _of_each(
     name: str, arguments: Mapping[str, Any], inputs: Sequence[InspectedTensor], outputs: Sequence[InspectedTensor]
 ) -> int:
-    """An operator over lists of tensors is one operator for each place of the lists."""
+    """An operator over lists of tensors counts as one operator per index."""
     status = 0
     for place, output in enumerate(outputs):
         of_place = [

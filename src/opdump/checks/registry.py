@@ -1,8 +1,8 @@
 """Runs the registered checks over the operators of a step.
 
-A check is a function of the statistics of a tensor, its element type and the thresholds; it gives a few words, or none. An installed package
-adds one by an entry point of the group `opdump.checks`. The status words of overflow files (`overflow`) are no such function: they are
-found already.
+A check is a function of the statistics of a tensor, its element type and the thresholds. It returns a short text, empty for no
+finding. An installed package adds one by an entry point of the group `opdump.checks`. The status words of overflow files
+(`overflow`) are findings already and need no function.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NOT_FINITE: Final = ("nan", "inf")
 
 
 class Checks:
-    """The checks over the operators of one step, in execution order; `end_step` after the last.
+    """The checks over the operators of one step, in execution order; call `end_step` after the last.
 
-    Every output is checked. An input is checked where no output stands for it: a parameter or data of the program, or, where the
-    dump does not name its source, one whose kind of finding no output of the step has had yet. What follows from what was read is no finding
-    (`consequences`).
+    Every output is checked. An input is checked if no recorded output is its source: a parameter, data of the program or, if the
+    dump has no sources, an input with a kind of finding that no output of the step has had yet. Consequences of inputs are not
+    findings (`consequences`).
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Checks:
         is_poisoned: bool = False,
         histories: Histories | None = None,
     ) -> None:
-        """`is_first_step`: parameters may be as they were initialised; `is_poisoned`: parameters had NaN or infinities before;
-        `histories`: those of the steps before, to which this one adds.
+        """`is_first_step`: parameters may have their initial values; `is_poisoned`: parameters had NaN or infinities before;
+        `histories`: those of the earlier steps, which this step continues.
         """
         self._histories = histories or Histories()
         self._thresholds = thresholds
         self._checks = CHECKS.loaded()
         self._was_poisoned = is_poisoned
         self.poisons = False
-        """Whether the optimizer, or a parameter at the end of the step, has given NaN or infinities."""
+        """Whether the optimizer, or a parameter at the end of the step, has NaN or infinities in its outputs."""
         self._found: set[CheckName] = set()
         self._reported: set[tuple[str, CheckName]] = set()
         self._has_origin = False
@@ -67,21 +67,21 @@ class Checks:
         self._parameters = Parameters()
         self._is_first_step = is_first_step
         self._zero_parameters: dict[str, Finding] = {}
-        """Parameters that were zero when they were read first; at the end of the step it is known which of them are findings."""
+        """Parameters that were zero when first read; the end of the step decides which of them are findings."""
 
     @property
     def follow_memory(self) -> bool:
-        """Whether each operator from here on must be told of, since it may write over bad numbers that were left in memory."""
+        """Whether every later operator must be processed, because it may overwrite NaN or infinities in memory."""
         return self._histories.follow_memory
 
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
-        """What is wrong with an operator's tensors, inputs first."""
+        """The findings about an operator's tensors, inputs first."""
         given = list(tensors)
         meant = {id(record) for record in written(op, (record for record, _ in given))}
         known = [each for each in given if id(each[0]) in meant]
         inputs = [each for each in known if each[0].io == "input"]
         outputs = [each for each in known if each[0].io == "output"]
-        is_value = op.op_type == PARAMETER  # filed like an output at the end of a step: nothing made it there
+        is_value = op.op_type == PARAMETER  # recorded like an output at the end of a step, but nothing made it there
         bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
         has_read = is_value or bool(bad) or (self._was_poisoned and not inputs) or takes_out(op.op_type)
         if is_value or op.phase == "optimizer":
@@ -108,7 +108,7 @@ class Checks:
     def _follow(
         self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]
     ) -> list[Finding]:
-        """Adds to the histories; a finding where the operator made finite numbers of what was not."""
+        """Continue the histories; return a finding if the operator turned NaN or infinities into finite numbers."""
         gives = [each for each in outputs if each[1].nan or each[1].inf]
         if gives and not bad and self._consequences.infinities_follow(op, inputs, gives[0][1]):
             gives = []  # a mask
@@ -116,7 +116,7 @@ class Checks:
         return [_finding(op, bad[0][0], "killed", f"{text} made finite")] if text else []
 
     def end_step(self) -> list[Finding]:
-        """Findings of the whole step: parameters of zeros that it did not change, though it changed others."""
+        """Findings of the whole step: parameters of zeros that it did not change, although it changed others."""
         found = [
             _finding(record.op, record, "all zero", text)
             for record, stats in self._parameters.that_stay_zero()
@@ -137,13 +137,13 @@ class Checks:
         if name == "all zero" and op.phase == "optimizer":
             return None  # a momentum, a gradient
         if name == "all zero" and source.startswith(PROGRAMS_OWN) and not is_root_input(source):
-            if len(record.shape) >= 2:  # a bias, a running mean may be zero
+            if len(record.shape) >= 2:  # a bias or a running mean may be zero
                 self._zero_parameters.setdefault(source, _finding(op, record, name, text))
             return None
         if name == "extreme" and is_lowest(record, stats, self._thresholds) and not source.startswith("Parameter."):
             return None
         if source:
-            # Its maker has the finding; that of a parameter or of data is at its first reader.
+            # An output is reported at its maker; a parameter or data at its first reader.
             if not source.startswith(PROGRAMS_OWN) or (source, name) in self._reported:
                 return None
             self._reported.add((source, name))
@@ -160,7 +160,7 @@ class Checks:
         name: CheckName,
         inputs: Sequence[tuple[TensorRecord, TensorStats]],
     ) -> bool:
-        """Whether a kind of finding of an output is what the operator was asked for, or follows from what it read."""
+        """Whether a kind of finding of an output is what the operator was asked for, or follows from its inputs."""
         follows = self._consequences
         if op.op_type == PARAMETER:
             if name == "inf" and stats.only_negative_inf:
@@ -172,20 +172,20 @@ class Checks:
             return follows.infinities_follow(op, inputs, stats)
         if name == "nan":
             return False
-        # What an operator only makes or moves is neither zero nor extreme.
+        # An operator that only creates or moves data is reported neither as zero nor as extreme.
         if class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments):
             return True
         if name == "extreme":
             return follows.extremes_follow(op, record, inputs)
         if not inputs and op.phase == "optimizer":
-            return True  # a momentum that begins with zeros, perhaps: nothing else is known
+            return True  # perhaps a momentum that begins with zeros: nothing else is known
         return follows.zeros_follow(op, record, inputs)
 
     def _of_output(self, op: OpRecord, record: TensorRecord, name: CheckName, text: str, *, has_read: bool) -> Finding:
         finding = _finding(op, record, name, text)
         if name not in _NOT_FINITE:
             return finding
-        # What moves numbers, or was given an infinity to write, means it.
+        # An operator that moves data, or has an infinity among its arguments, intends it.
         makes_it_up = class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)
         return replace(finding, origin=not (has_read or makes_it_up or self._has_origin), inherited=has_read)
 

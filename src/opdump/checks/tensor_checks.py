@@ -21,7 +21,7 @@ LARGEST: Final[Mapping[str, float]] = {
 
 
 def nan(stats: TensorStats, _dtype: str, _thresholds: Thresholds) -> str:
-    """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty where there is none, or nothing is known."""
+    """`3 of 6 elements`, `3 of the first 6 of 1000 elements`; empty if there are none, or if nothing is known."""
     return _share(stats.nan, stats)
 
 
@@ -31,8 +31,8 @@ def inf(stats: TensorStats, _dtype: str, _thresholds: Thresholds) -> str:
 
 
 def all_zero(stats: TensorStats, dtype: str, thresholds: Thresholds) -> str:
-    """`6 elements`; empty for integers and bool, of which many are rightly zero, for fewer than `zeros` elements,
-    and where only a sample is known: the rest may be other.
+    """`6 elements`. Empty for integers and bool, which are often zero for good reason, for fewer than `zeros` elements, and for a
+    sample, because the rest is unknown.
     """
     if dtype in INTEGERS or dtype == "bool" or stats.count < thresholds.zeros or stats.whole is not None:
         return ""
@@ -40,7 +40,9 @@ def all_zero(stats: TensorStats, dtype: str, thresholds: Thresholds) -> str:
 
 
 def extreme(stats: TensorStats, dtype: str, thresholds: Thresholds) -> str:
-    """`60000, the largest float16 is 65504`: the next operation may overflow; empty for other types, and where the extremes are not finite: other checks find that."""
+    """`60000, the largest float16 is 65504`: the next operation may overflow. Empty for other types, and for extremes that are
+    not finite, which other checks report.
+    """
     largest = LARGEST.get(dtype)
     if largest is None:
         return ""

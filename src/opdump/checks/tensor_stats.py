@@ -1,4 +1,4 @@
-"""Statistics of a tensor as the checks need them, from those of a dump or from a summary of its elements."""
+"""Statistics of a tensor in the form that the checks need, from a dump or from a summary of its elements."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from opdump.records import StatisticValue
 
 @dataclass(frozen=True, slots=True)
 class TensorStats:
-    """A count is None where the statistics do not have it, and -1 where there are some, but their number is unknown."""
+    """Statistics of one tensor. A count is None if the statistics do not have it, and -1 if there are some but their number is
+    unknown.
+    """
 
     count: int
     nan: int | None
     inf: int | None
     zero: int | None
     max: float | None
-    """The largest element; NaN and infinite ones as the writer of the dump counted them."""
+    """The largest element, with NaN and infinities as the writer of the dump counted them."""
     min: float | None
     whole: int | None = None
-    """Elements of the tensor where the statistics are those of a sample, its first `count` elements."""
+    """The number of elements of the tensor if the statistics cover only a sample, its first `count` elements."""
     only_negative_inf: bool = False
-    """There are infinities, all of them negative, and no NaN: what a mask of attention looks like."""
+    """There are infinities, all of them negative, and no NaN, as in an attention mask."""
 
     @property
     def elements(self) -> str:
-        """What was looked at: `6 elements`, `the first 6 of 1000 elements`."""
+        """The elements that the statistics cover: `6 elements`, `the first 6 of 1000 elements`."""
         return f"{self.count} elements" if self.whole is None else f"the first {self.count} of {self.whole} elements"
 
 
 def stats_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStats | None:
-    """From the statistics of a dump, whichever it has; None where none of them is of use.
+    """Converts the statistics of a dump; None if none of them is useful.
 
-    Without `nan count`, a NaN shows in max, min, avg or l2norm. Without the counts of infinities these show in max and min; there a
+    Without `nan count`, a NaN shows in max, min, avg or l2norm. Without counts of infinities, they show in max and min, unless a
     NaN hides them.
     """
     maximum, minimum = _number(statistics, "max"), _number(statistics, "min")
@@ -63,7 +65,7 @@ def stats_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStat
 
 
 def stats_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
-    """From a summary; `whole` is the number of elements of the tensor where only the first ones were summarised."""
+    """Converts a summary; `whole` is the number of elements of the tensor if only the first ones were summarised."""
     return TensorStats(
         count=int(summary.count),
         nan=int(summary.nan),

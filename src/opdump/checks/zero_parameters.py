@@ -1,7 +1,7 @@
-"""Finds parameters of zeros that a step leaves as they are while it changes others.
+"""Finds parameters of zeros that a step does not change while it changes others.
 
-A bias, the scale of a last normalisation, the second matrix of an adapter begin with zeros, and the optimizer moves them. One that
-stays where all others move has no gradient: its layer is dead, or nobody trains it.
+A bias, the scale of a last normalisation and the second matrix of an adapter begin with zeros, and the optimizer changes them. A
+parameter that stays zero while all others change has no gradient: its layer is dead, or it is not trained.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PREFIX: Final = f"{PARAMETER}."
 
 
 class Parameters:
-    """The parameters of one step, when they were read first and at its end."""
+    """The parameters of one step, when they were first read and at its end."""
 
     def __init__(self) -> None:
         self._before: dict[str, TensorStats] = {}
         self._after: dict[str, Known] = {}
 
     def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
-        """Takes the next operator of the step, in execution order."""
+        """Process the next operator of the step, in execution order."""
         for record, stats in inputs:
             if record.source.startswith(PREFIX):
                 self._before.setdefault(record.source.removeprefix(PREFIX), stats)
@@ -33,11 +33,11 @@ class Parameters:
                 self._after[op.op_name] = each
 
     def is_trained(self, source: str) -> bool:
-        """Whether the step changed parameters, and the dump has what this one (`Parameter.fc.weight`) was at its end."""
+        """Whether the step changed parameters, and the dump has this one (`Parameter.fc.weight`) at its end."""
         return self._changed() and source.removeprefix(PREFIX) in self._after
 
     def that_stay_zero(self) -> list[Known]:
-        """Parameters of two axes or more that are zero at the end of a step that changed some other."""
+        """Parameters with two axes or more that are zero at the end of a step that changed another one."""
         if not self._changed():
             return []
         return [

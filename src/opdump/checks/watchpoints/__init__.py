@@ -1,6 +1,7 @@
-"""Watchpoints: the conditions of MindSpore Insight's debugger, over the tensors of any dump or of a program that runs.
+"""Watchpoints: the conditions of the MindSpore Insight debugger, over the tensors of any dump or of a running program.
 
-A condition is a row of `table.py`; a watchpoint is one with the values of its parameters. What of a tensor they ask for is `measured.py`.
+A condition is a row of `table.py`; a watchpoint is a condition with values for its parameters. `measured.py` computes the
+measures of a tensor.
 """
 
 from __future__ import annotations

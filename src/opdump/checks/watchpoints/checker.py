@@ -22,13 +22,13 @@ _NOT_READ: Final = Outcome((), NO_VALUE, "not checked: what it was before the st
 
 
 class WatchpointChecker:
-    """Collects `hits`, those that tell of what could not be checked among them."""
+    """Collects `hits`, including those for tensors that could not be checked."""
 
     def __init__(self, watchpoints: Sequence[Watchpoint]) -> None:
         self._watchpoints: Final = watchpoints
         self.hits: list[WatchHit] = []
         self.looked: Counter[str] = Counter()
-        """Tensors that each watchpoint, by its text, was held against; of one of overflows, the overflows."""
+        """The tensors that each watchpoint, by its text, checked; for an overflow watchpoint, the overflows."""
         self._targets = Targets()
         self._read: dict[str, _Weight] = {}
         self._ended: dict[str, _Weight] = {}
@@ -37,7 +37,7 @@ class WatchpointChecker:
         self.has_history = any(each.condition.needs_history for each in watchpoints)
 
     def observe(self, op: OpRecord, tensors: Sequence[tuple[SeenTensor, Measured]]) -> None:
-        """Takes the next operator of the step, in execution order."""
+        """Process the next operator of the step, in execution order."""
         has_outputs = any(tensor.io == "output" for tensor, _ in tensors)
         for tensor, measured in tensors:
             role = self._targets.role(op, tensor.io, tensor.source, tensor.dtype, tensor.shape, has_outputs=has_outputs)
@@ -48,14 +48,14 @@ class WatchpointChecker:
                 self._check(op, tensor, measured, role)
 
     def overflowed(self, op: OpRecord, text: str) -> None:
-        """An operator overflowed, as a device or a dump of overflows says."""
+        """Process an overflow of an operator, reported by a device or a dump of overflows."""
         for watchpoint in self._watchpoints:
             if watchpoint.condition.kind == "device overflow" and watchpoint.is_for(op, op.op_name):
                 self.looked[watchpoint.text] += 1
                 self.hits.append(_hit(watchpoint, op, None, Outcome(text=text)))
 
     def end_step(self, step: int) -> None:
-        """Checks the weights of the step: as it left them, or else as it read them."""
+        """Check the weights of the step: as it left them or, if unavailable, as it read them."""
         is_next = self._previous_step is not None and step == self._previous_step + 1
         now: dict[tuple[str, str], Measured] = {}
         for name in {**self._read, **self._ended}:
@@ -86,7 +86,7 @@ class WatchpointChecker:
                 if condition.target == "weight" and initial is None:
                     self._add(watchpoint, op, tensor, _NOT_READ)
                     continue
-                if initial is not None:  # as it was before the step changed it
+                if initial is not None:  # its value before the step changed it
                     at, of, was, _ = initial
                     self._add(watchpoint, at, of, watchpoint.look(was, is_complex=is_complex))
                     continue

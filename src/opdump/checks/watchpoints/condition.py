@@ -1,4 +1,4 @@
-"""Condition: what one watchpoint looks at, and when it is met. A package adds one by an entry point (group `opdump.watchpoints`)."""
+"""Condition: what a watchpoint checks, and when it is met. A package adds one by an entry point (group `opdump.watchpoints`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from opdump.checks.watchpoints.parameter import Parameter
 
 Target = Literal["weight", "gradient", "activation", "tensor"]
 Kind = Literal["formula", "overflow", "device overflow"]
-"""`formula`: its parameters say; `overflow`: NaN or infinities; `device overflow`: what a device, or a dump of overflows, says of an operator."""
+"""`formula`: decided by its parameters; `overflow`: NaN or infinities; `device overflow`: an overflow of an operator that a
+device, or a dump of overflows, reports.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One condition, as MindSpore Insight names and defines it, or a package."""
+    """One condition, as defined by MindSpore Insight or a package."""
 
     id: str
     target: Target
@@ -23,11 +25,11 @@ class Condition:
     needs_history: bool = False
     """Whether it compares with the step before."""
     first_step_only: bool = False
-    """Whether it looks at step 0 alone."""
+    """Whether it applies only to step 0."""
 
     @property
     def thresholds(self) -> tuple[Parameter, ...]:
-        """The parameters of which one must be given."""
+        """The parameters of which at least one must be given."""
         return tuple(each for each in self.parameters if each.is_threshold)
 
     def parameter(self, name: str) -> Parameter | None:

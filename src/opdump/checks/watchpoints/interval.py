@@ -1,4 +1,4 @@
-"""Interval: what is known of a number, and what follows for a threshold.
+"""Interval: what is known of a number, and how it compares with a threshold.
 
 Interval(0.2, 0.2)                the number
 Interval(0, 3e-10).is_below(1e-9)  True: whatever it is, it is below
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class Interval(NamedTuple):
-    """The bounds of a number; NaN in both of a number that is NaN, which is neither above nor below anything."""
+    """The bounds of a number. Both are NaN for a NaN, which is neither above nor below anything."""
 
     low: float
     high: float
 
     @property
     def is_exact(self) -> bool:
-        """Whether the number itself is known."""
+        """Whether the number is known exactly."""
         return self.low == self.high or math.isnan(self.low)
 
     def is_above(self, threshold: float) -> bool | None:
@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 
 
 def exactly(value: float) -> Interval:
-    """The interval of a number that is known."""
+    """The interval of a known number."""
     return Interval(value, value)
 
 

@@ -1,9 +1,9 @@
-"""Measured: the numbers of one tensor that conditions ask for, from statistics where they do, from elements where they must.
+"""Measured: the measures of one tensor that conditions use, from statistics if they suffice, otherwise from elements.
 
     measured.abs_mean(exact=False)     bounds that follow from max, min, avg and l2norm; no file is read
     measured.abs_mean(exact=True)      the number, where there are elements
 
-All is computed in double precision, block by block.
+All computations are in double precision, block by block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Array = npt.NDArray[Any]
 
 _BLOCK: Final = 2**20
 _ROUNDED: Final = 1e-5
-"""Statistics of a table have six digits: what is computed from several of them may be off by that much."""
+"""Statistics of a table have six digits; values computed from several of them may be off by this much."""
 _DIGESTS: Final = ("md5", "hash", "xxh3")
 _NOTHING: Final[Mapping[str, StatisticValue]] = {}
 
 
 class Measured:
-    """One tensor. `previous` is the same tensor one step before, where a condition needs that."""
+    """One tensor. `previous` is the same tensor one step before, if a condition needs it."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Measured:
         statistics: Mapping[str, StatisticValue] = _NOTHING,
         load: Callable[[], Array | None] | None = None,
     ) -> None:
-        """`load` gives the elements, all of them; None where there are none."""
+        """`load` returns all elements; None if there are none."""
         self.count: Final = count
         self.previous: Measured | None = None
         self._statistics = statistics
@@ -52,12 +52,12 @@ class Measured:
 
     @statistics.setter
     def statistics(self, statistics: Mapping[str, StatisticValue]) -> None:
-        """Sets those that were not there when the elements were looked at."""
+        """Set statistics that were not yet known when the elements were checked."""
         self._statistics, self._stats = statistics, None
 
     @property
     def stats(self) -> TensorStats:
-        """What is known of max, min, zeros, NaN and infinities; of a tensor without statistics they are taken of its elements."""
+        """Max, min, zeros, NaN and infinities; computed from the elements if the tensor has no statistics."""
         if self._stats is None:
             self._stats = stats_of(self._statistics, self.count) if self._statistics else None
             if self._stats is None:
@@ -66,11 +66,11 @@ class Measured:
 
     @property
     def has_elements(self) -> bool:
-        """Whether elements can be had."""
+        """Whether elements are available."""
         return self.elements() is not None
 
     def elements(self) -> Array | None:
-        """All elements, as they were taken, until `release`; None where they cannot be had."""
+        """All elements, cached until `release`; None if they are not available."""
         if self._array is None and self._load is not None:
             self._array = self._load()
             if self._array is None:
@@ -78,15 +78,15 @@ class Measured:
         return self._array
 
     def release(self) -> None:
-        """Forgets the elements; they are loaded again where they are asked for."""
+        """Forget the elements; they are loaded again on demand."""
         self._array = None
 
     def attach(self, load: Callable[[], Array | None]) -> None:
-        """Gives it elements that were taken meanwhile."""
+        """Attach elements that were copied in the meantime."""
         self._load = load
 
     def drop(self) -> None:
-        """Forgets the elements for good, and keeps what was computed."""
+        """Forget the elements permanently, and keep the computed measures."""
         self._array = self._load = None
         self.previous = None
 
@@ -108,7 +108,7 @@ class Measured:
         return Interval(self.min().low, self.max().high)
 
     def abs_mean(self, *, exact: bool) -> Interval:
-        """The mean of absolute values. Without elements: what max, min, avg and l2norm leave room for."""
+        """The mean of absolute values. Without elements: its bounds by max, min, avg and l2norm."""
         if exact or ("abs mean",) in self._known:
             found = self._of_elements(
                 ("abs mean",), lambda array: sum(float(np.abs(x).sum()) for x in _blocks(array)) / self.count
@@ -127,7 +127,7 @@ class Measured:
         return found or Interval(0.0, 100.0 if zero is None else 100.0 * (self.count - 1) / self.count)
 
     def range_percentage(self, start: float, end: float, *, exact: bool) -> Interval:
-        """How many elements are from `start` to `end`, both included, of a hundred."""
+        """The percentage of elements from `start` to `end`, both included."""
 
         def share(array: Array) -> float:
             return 100.0 * sum(int(((x >= start) & (x <= end)).sum()) for x in _blocks(array)) / self.count
@@ -148,7 +148,9 @@ class Measured:
         return Interval(100.0 * least / self.count, 100.0 * (self.count - below.low - above.low) / self.count)
 
     def _beyond(self, some: bool, none: bool, counted: str, *, at_zero: bool) -> Interval:
-        """How many elements are beyond an end of a range: those of one sign were counted, which tells where the end is zero."""
+        """The number of elements beyond an end of a range. If the end is zero, the counts of positive and negative elements
+        answer it.
+        """
         if none:
             return exactly(0.0)
         count = self._statistics.get(counted)
@@ -161,13 +163,13 @@ class Measured:
         return Interval(high.low - low.high, high.high - low.low)
 
     def largest_change(self) -> Interval:
-        """The largest difference to the step before; NaN where one is NaN, or the sizes differ."""
+        """The largest absolute difference from the step before; NaN if one value is NaN, or if the sizes differ."""
         if self.is_identical:
             return exactly(0.0)
         return self._compared(("largest",), lambda now, before: float(np.abs(now - before).max()), np.max) or UNKNOWN
 
     def excess(self, rtol: float, atol: float) -> Interval:
-        """By how much the largest change is more than `atol + rtol * |before|`: not above 0 where the tensor did not change."""
+        """The amount by which the largest change exceeds `atol + rtol * |before|`: not above 0 if the tensor did not change."""
 
         def of_block(now: Array, before: Array) -> float:
             return float((np.abs(now - before) - (atol + rtol * np.abs(before))).max())
@@ -177,7 +179,7 @@ class Measured:
         before = self._before()
         if before is None:
             return NOT_A_NUMBER
-        # max and min of what changed by no more than the tolerance changed by no more either.
+        # If max and min changed by more than the tolerance, so did some element.
         magnitude = max(abs(before.max().high), abs(before.max().low), abs(before.min().low), abs(before.min().high))
         moved = max(_distance(self.max(), before.max()), _distance(self.min(), before.min()))
         if moved > atol + rtol * magnitude:
@@ -185,7 +187,7 @@ class Measured:
         return self._compared(("excess", rtol, atol), of_block, np.max) or UNKNOWN
 
     def update_ratio(self, epsilon: float, *, exact: bool) -> Interval:
-        """The mean change against the mean of absolute values before."""
+        """The mean absolute change divided by the mean of absolute values before."""
         before = self._before()
         if before is None:
             return NOT_A_NUMBER
@@ -201,21 +203,21 @@ class Measured:
 
     @property
     def is_identical(self) -> bool:
-        """Whether digests say that it is what it was one step before."""
+        """Whether digests prove that it equals its value one step before."""
         if self.previous is None or self.previous.count != self.count:
             return False
         now, then = self._statistics, self.previous.statistics
         return any(name in now and now[name] == then.get(name) for name in _DIGESTS)
 
     def _before(self) -> Measured | None:
-        """The step before, where it is of the same size and has no NaN: else every difference is NaN."""
+        """The step before, if it has the same size and no NaN: otherwise every difference is NaN."""
         before = self.previous
         return None if before is None or before.count != self.count or before.stats.nan else before
 
     def _compared(
         self, key: tuple[Any, ...], of_block: Callable[[Array, Array], float], joined: Callable[[list[float]], Any]
     ) -> Interval | None:
-        """Of the elements now and one step before; None where there are none of either."""
+        """A comparison of the elements with those of the step before; None if either is unavailable."""
         known = self._known.get(key)
         if known is not None:
             return known
@@ -225,7 +227,7 @@ class Measured:
         now, then = self.elements(), before.elements()
         if now is None or then is None:
             return None
-        if now.shape != then.shape:  # the same numbers, read through another view
+        if now.shape != then.shape:  # the same elements, read through another view
             now, then = now.reshape(-1), then.reshape(-1)
         with np.errstate(all="ignore"):
             found = exactly(float(joined([of_block(a, b) for a, b in zip(_blocks(now), _blocks(then), strict=True)])))
@@ -234,7 +236,7 @@ class Measured:
 
     @property
     def _is_rounded(self) -> bool:
-        """Whether the statistics come from a table, with six digits: elements tell more."""
+        """Whether the statistics come from a table with six digits: elements are more precise."""
         return type(self._statistics) is dict
 
     def _extreme(self, name: str) -> Interval:
@@ -273,7 +275,7 @@ class Measured:
                 least = max(least, norm * (norm / largest) / self.count)
         if not largest:
             return exactly(0.0)
-        # The largest element alone is this much of the mean.
+        # The largest element contributes at least this much to the mean.
         extremes = [abs(each.low) for each in (low, high) if each.is_exact and math.isfinite(each.low)]
         least = max(least, max(extremes, default=0.0) / self.count)
         return Interval(least * (1 - _ROUNDED), most * (1 + _ROUNDED))
@@ -313,10 +315,10 @@ def _extreme_of(block: Array, name: str) -> float:
 
 
 def _distance(one: Interval, other: Interval) -> float:
-    """The least that two numbers can be apart."""
+    """The minimum distance between two numbers."""
     return max(one.low - other.high, other.low - one.high, 0.0)
 
 
 def _divided(number: float, by: float) -> float:
-    """As IEEE has it: a change of what was zero is infinite."""
+    """Division as in IEEE 754: a change relative to zero is infinite."""
     return number / by if by else math.inf if number else math.nan

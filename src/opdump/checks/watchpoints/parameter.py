@@ -1,4 +1,4 @@
-"""Parameter: a threshold of a condition, or a number that its formula needs beside it."""
+"""Parameter: a threshold of a condition, or an additional number in its formula."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _EXPECTED: Final[Mapping[Range, str]] = {
 
 
 class Judgement(NamedTuple):
-    """Whether a parameter is satisfied; None where what the dump has does not tell. `actual` is the number that it was held against."""
+    """Whether a parameter is satisfied; None if the dump does not have enough data to decide. `actual` is the number that was
+    compared.
+    """
 
     hit: bool | None
     actual: Interval
@@ -34,9 +36,9 @@ Judge = Callable[[Measured, Values], Judgement]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter. With `judge` it is a threshold, of which one at least must be given; without, a number that others use.
+    """One parameter. With `judge` it is a threshold, of which at least one must be given; without, a number that others use.
 
-    `default` is what counts where no threshold is given; None where it counts only if it is given.
+    `default` applies if no threshold is given; None if the parameter applies only when given.
     """
 
     name: str
@@ -44,12 +46,12 @@ class Parameter:
     default: float | None = None
     judge: Judge | None = None
     needs: tuple[str, ...] = ()
-    """Parameters that must be given with it."""
+    """Parameters that must be given together with it."""
     needs_elements: bool = False
-    """Whether statistics alone do not always tell."""
+    """Whether statistics may not be enough to decide."""
 
     def prepare(self, measured: Measured, values: Values) -> None:
-        """Computes what the threshold needs elements for, while they are there."""
+        """Compute what the threshold needs from the elements, while they are available."""
         if self.needs_elements and isinstance(self.judge, Threshold):
             self.judge.measure(measured, values, True)
 
@@ -58,7 +60,7 @@ class Parameter:
         return self.judge is not None
 
     def value_of(self, text: str) -> float:
-        """The value that a text gives. Raises ValueError, with what was expected, for one outside of the range."""
+        """The value of a text. Raises ValueError, with the expected range, for an invalid one."""
         expected = _EXPECTED[self.range]
         if self.range == "bool":
             if text.lower() in ("true", "1", "false", "0"):
@@ -75,12 +77,12 @@ class Parameter:
 
 
 Measure = Callable[[Measured, Values, bool], Interval]
-"""The number that a threshold is held against: with True from elements, where there are some."""
+"""The measure that a threshold is compared with; called with True to compute it from elements if there are some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Judges by a comparison of a measure with the parameter of that name."""
+    """Compares a measure with the parameter of that name."""
 
     name: str
     measure: Measure
@@ -90,22 +92,22 @@ class Threshold:
         actual = self.measure(measured, values, False)
         hit = self.compare(actual, values[self.name])
         if hit is not False and not actual.is_exact:
-            # A number is shown of what is found, and elements may tell where bounds do not.
+            # A hit shows a number, and elements can decide if bounds cannot.
             actual = self.measure(measured, values, True)
             hit = self.compare(actual, values[self.name])
         return Judgement(hit, actual)
 
 
 def above(name: str, measure: Measure) -> Judge:
-    """Satisfied where the measure is more than the parameter of that name."""
+    """Satisfied if the measure is greater than the parameter of that name."""
     return Threshold(name, measure, Interval.is_above)
 
 
 def below(name: str, measure: Measure) -> Judge:
-    """Satisfied where the measure is less."""
+    """Satisfied if the measure is less."""
     return Threshold(name, measure, Interval.is_below)
 
 
 def at_least(name: str, measure: Measure) -> Judge:
-    """Satisfied where the measure is as much or more."""
+    """Satisfied if the measure is greater or equal."""
     return Threshold(name, measure, Interval.is_at_least)

@@ -1,4 +1,6 @@
-"""The conditions of MindSpore Insight, one row for each, and those that installed packages add (entry points of the group `opdump.watchpoints`)."""
+"""The conditions of MindSpore Insight, one row each, and those of installed packages (entry points of the group
+`opdump.watchpoints`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _share: Measure = lambda m, v, exact: m.range_percentage(  # noqa: E731
 
 
 def _unchanged(measured: Measured, values: Values) -> Judgement:
-    """All elements are what they were, but for `atol + rtol * |before|`. `equal_nan` has no effect, as in MindSpore Insight."""
+    """All elements are unchanged within `atol + rtol * |before|`. `equal_nan` has no effect, as in MindSpore Insight."""
     excess = measured.excess(values["rtol"], values["atol"])
     changed = excess.is_above(0)
     is_nan = excess.low != excess.low

@@ -1,9 +1,9 @@
 """Targets: which tensors are weights, gradients and activations, in a dump of any framework.
 
-weight       Parameter.x, as the step left it, or as its operators read it first; a variable that TensorFlow reads
-gradient     what a backward operator gives
-activation   what an activation function gives in forward
-tensor       every output, and what no operator of the dump gave: parameters, data
+weight       Parameter.x, as the step left it, or as operators first read it; a variable that TensorFlow reads
+gradient     the output of a backward operator
+activation   the output of an activation function in the forward pass
+tensor       every output, and inputs without a maker in the dump: parameters, data
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdump.op_types import rows_of
 from opdump.records import IO, OpRecord, StatisticValue
 
 Moment = Literal["", "read", "end"]
-"""Of a weight: as it was first read in the step, or as the step left it."""
+"""For a weight: as first read in the step, or as the step left it."""
 
 _PREFIX: Final = f"{PARAMETER}."
 
@@ -46,18 +46,18 @@ _STATE_SCOPES: Final = _words(
     moment1 moment2 moments accum stat exp_avg exp_avg_sq max_exp_avg_sq momentum_buffer step square_avg grad_avg acc_delta sum
     """
 )
-"""First parts of the names of what optimizers keep of a parameter."""
+"""First parts of the names of optimizer states of a parameter."""
 _NUMBERS_OF_TRAINING: Final = _words(
     """
     learning_rate momentum weight_decay global_step beta1_power beta2_power scale_sense current_iterator_step
     last_overflow_iterator_step
     """
 )
-"""Parameters of MindSpore that no layer has."""
+"""MindSpore parameters that belong to no layer."""
 
 
 class SeenTensor(Protocol):
-    """An input or output, as a record or as it was just taken."""
+    """An input or output, as a record or as a live tensor."""
 
     @property
     def io(self) -> IO: ...
@@ -76,7 +76,7 @@ class SeenTensor(Protocol):
 
 
 class Role(NamedTuple):
-    """What a tensor is to the conditions. `weight` is its name where it is one, `moment` of when."""
+    """The role of a tensor in the conditions. `weight` is its name if it is one, `moment` the point in the step."""
 
     targets: frozenset[Target]
     weight: str = ""
@@ -94,11 +94,11 @@ class Targets:
         self._read: set[str] = set()
 
     def end_step(self) -> None:
-        """The next tensor is of another step."""
+        """Start the next step."""
         self._read.clear()
 
     def role(self, op: OpRecord, io: IO, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
-        """What one tensor is; each source that is no operator's is looked at once in a step."""
+        """The role of one tensor; each source that is not an operator is checked once per step."""
         if io == "input":
             return self._of_input(op, source, dtype, shape, has_outputs=has_outputs)
         if op.op_type == PARAMETER:
@@ -117,28 +117,28 @@ class Targets:
 
     def _of_input(self, op: OpRecord, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
         if not source:
-            return _NONE if has_outputs else _TENSOR  # of a dump of inputs alone
+            return _NONE if has_outputs else _TENSOR  # in a dump of only inputs
         if not source.startswith((_PREFIX, "data-")) or source in self._read:
             return _NONE
         name = source.removeprefix(_PREFIX)
-        if source.startswith("data-") or is_root_input(source) or not shape:  # a number of the program is no weight
+        if source.startswith("data-") or is_root_input(source) or not shape:  # a number of the program is not a weight
             self._read.add(source)
             return _TENSOR
         if op.phase == "optimizer" or not _is_float(dtype) or _is_other(name):
-            return _NONE  # what an optimizer keeps, or a weight whose layer did not run
+            return _NONE  # optimizer state, or a weight whose layer did not run
         self._read.add(source)
         return Role(frozenset({"weight", "tensor"}), name, "read")
 
 
 def is_backward(op: OpRecord) -> bool:
-    """Whether an operator computes gradients, by its phase or, in TensorFlow's graphs, by its scope."""
+    """Whether an operator computes gradients, by its phase or, in TensorFlow graphs, by its scope."""
     if op.phase == "backward":
         return True
     return any(part.lower().startswith(_GRADIENT_SCOPES) for part in op.op_name.split("/")[:-1])
 
 
 def _is_of_optimizer(op_name: str) -> bool:
-    """Whether an operator of TensorFlow reads what an optimizer keeps, by its scope: `adam/Sub_3/ReadVariableOp`, `training/Adam_1/...`."""
+    """Whether a TensorFlow operator reads optimizer state, by its scope: `adam/Sub_3/ReadVariableOp`, `training/Adam_1/...`."""
     parts = (part.lower().rstrip("_0123456789") for part in op_name.split("/")[:-1])
     return any(part in _OPTIMIZER_SCOPES for part in parts)
 
@@ -149,7 +149,7 @@ def _is_activation(op_type: str) -> bool:
 
 
 def _is_other(name: str) -> bool:
-    """Whether a parameter is the state of an optimizer, or what the program gave its network."""
+    """Whether a parameter is optimizer state, or an input that the program passed to its network."""
     return is_root_input(name) or name in _NUMBERS_OF_TRAINING or name.partition(".")[0] in _STATE_SCOPES
 
 

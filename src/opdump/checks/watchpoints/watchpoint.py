@@ -1,4 +1,4 @@
-"""Watchpoint: a condition with the values of its parameters, and what it says of one tensor.
+"""Watchpoint: a condition with the values of its parameters, and its result for one tensor.
 
 watchpoint = Watchpoint(condition, {"abs_mean_lt": 1e-9}, ("abs_mean_lt",))
 watchpoint.look(measured)       an Outcome: hit, not hit, or why that is not known
@@ -30,7 +30,7 @@ Bound = Literal["", "at most", "at least"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SatisfiedParameter:
-    """A threshold that a tensor passed. Where statistics give no more than a bound of the number, `bound` says which."""
+    """A threshold that a tensor crossed. If statistics only bound the number, `bound` names the side."""
 
     name: str
     preset: float
@@ -49,7 +49,7 @@ class SatisfiedParameter:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a watchpoint says of a tensor: nothing where all is empty."""
+    """The result of a watchpoint for a tensor; all fields are empty if it was not hit."""
 
     satisfied: tuple[SatisfiedParameter, ...] = ()
     error_code: int = 0
@@ -61,14 +61,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchHit:
-    """A watchpoint that was hit, or, with an `error_code`, one that a tensor could not be checked by.
+    """A hit of a watchpoint or, with an `error_code`, a tensor that could not be checked.
 
-    `error_code`: 1 has NaN, 2 has infinities, 4 no tensor of the step before, 32 no value: its elements are needed and not there.
+    `error_code`: 1 has NaN, 2 has infinities, 4 no tensor of the step before, 32 no value: its elements are needed and not
+    available.
     """
 
     condition: str
     watchpoint: str
-    """As it was given."""
+    """The text of the watchpoint as the user wrote it."""
     text: str
     error_code: int = 0
     parameters: tuple[SatisfiedParameter, ...] = ()
@@ -81,7 +82,7 @@ class WatchHit:
     order: int = 0
     occurrence: int = 0
     source: str = ""
-    """The line of the program, `train.py:175`; empty where unknown."""
+    """The line of the program, `train.py:175`; empty if unknown."""
     io: IO | None = None
     slot: int | None = None
     argument: str = ""
@@ -91,20 +92,22 @@ class WatchHit:
 
 @dataclass(frozen=True, slots=True)
 class Watchpoint:
-    """A condition as it is to be checked. `enabled` names the thresholds that count; `values` has those and what they need."""
+    """A condition with its parameters. `enabled` names the active thresholds; `values` has those and the parameters that they
+    need.
+    """
 
     condition: Condition
     values: Mapping[str, float] = field(default_factory=dict)
     enabled: tuple[str, ...] = ()
     operators: str = ""
-    """The operators, or weights, that it is for; empty for all. A type by any framework's name, a full name or its last part."""
+    """The operators or weights that it applies to; empty for all. A type by any framework's name, a full name or its last part."""
     text: str = ""
     is_asked: bool = True
-    """Whether somebody wrote it himself, and wants to know that it found nothing to look at."""
+    """Whether the user wrote it, and wants to know if it found nothing to check."""
 
     @property
     def needs_elements(self) -> bool:
-        """Whether statistics alone may not tell."""
+        """Whether statistics may not be enough to decide."""
         return any(each.needs_elements for each in self._thresholds)
 
     @property
@@ -112,7 +115,7 @@ class Watchpoint:
         return [each for each in self.condition.thresholds if each.name in self.enabled]
 
     def is_for(self, op: OpRecord, name: str) -> bool:
-        """Whether it looks at the tensors of an operator, or at the weight of that name."""
+        """Whether it applies to the tensors of an operator, or to the weight of that name."""
         wanted = self.operators
         if not wanted:
             return True
@@ -122,12 +125,12 @@ class Watchpoint:
         )
 
     def prepare(self, measured: Measured) -> None:
-        """Computes what elements are needed for, while they are there."""
+        """Compute what needs elements, while they are available."""
         for parameter in self._thresholds:
             parameter.prepare(measured, self.values)
 
     def look(self, measured: Measured, *, is_complex: bool = False) -> Outcome:
-        """What it says of a tensor."""
+        """The result for one tensor."""
         stats = measured.stats
         nan, inf = stats.nan or 0, stats.inf or 0
         if self.condition.kind == "overflow":
