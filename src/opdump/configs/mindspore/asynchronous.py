@@ -4,7 +4,7 @@
     MS_ACL_DUMP_CFG_PATH=/path/to/data_dump.json                         the form of ACL: a directory for each step
     {..., "opdump": {"layout": "mindspore-async", "jit_level": "O2"}}    said outright
 
-See docs/async-dump.md#when-a-configuration-means-it.
+See docs/async-dump.md#how-to-select-it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`op_debug_mode` of data_dump.json: not what is selected is dumped, but what overflows, or what fails.
 
-docs/config.md and docs/async-dump.md#what-it-does-without say what the modes coerce.
+docs/config.md and docs/async-dump.md#unsupported-settings say what the modes coerce.
 """
 
 from __future__ import annotations
