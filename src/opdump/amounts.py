@@ -1,4 +1,4 @@
-"""Counts, bytes, seconds and long names in the form that people read."""
+"""Formats counts, bytes, seconds and long names for people."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _UNITS = ("kB", "MB", "GB", "TB")
 
 
 def count(number: int, noun: str) -> str:
-    """`1 file`, `2,412 files`."""
+    """Return text such as `1 file` or `2,412 files`."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def size(number: int) -> str:
-    """Bytes in powers of 1000, three digits: `999 B`, `1.20 kB`, `48.1 MB`."""
+    """Return a size in bytes with three digits and powers of 1000: `999 B`, `1.20 kB`, `48.1 MB`."""
     if number < 1000:
         return f"{number} B"
     value = float(number)
@@ -26,7 +26,7 @@ def size(number: int) -> str:
 
 
 def seconds(number: float) -> str:
-    """`0.42 s`, `75 s`, `12 min 5 s`."""
+    """Return a duration in seconds as `0.42 s`, `75 s` or `12 min 5 s`."""
     if number < 9.995:
         return f"{number:.2f} s"
     if number < 120:
@@ -36,7 +36,7 @@ def seconds(number: float) -> str:
 
 
 def steps(numbers: Sequence[int]) -> str:
-    """`step 0`, `steps 0-2, 7`, `no step`."""
+    """Return step numbers as `step 0`, `steps 0-2, 7` or `no step`."""
     if not numbers:
         return "no step"
     ordered = sorted(set(numbers))
@@ -51,7 +51,7 @@ def steps(numbers: Sequence[int]) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """The end of a text that is longer than `most` characters, behind an ellipsis; what is not printable as an escape.
+    """Shorten a text that is longer than `most` characters to its end, after an ellipsis. Unprintable characters are escaped.
 
     >>> one_line("Default/network-Net/conv1-Conv2d/convolution-op7", 30)
     '…conv1-Conv2d/convolution-op7'
@@ -61,6 +61,6 @@ def one_line(text: str, most: int) -> str:
 
 
 def repr_of(kind: str, name: str, *facts: str) -> str:
-    """`Kind(name, fact, fact)` in about 100 characters, of which the name has what the facts leave, and 24 at least."""
+    """Return `Kind(name, fact, fact)` in about 100 characters. The name is shortened to what the facts leave, but to no fewer than 24 characters."""
     rest = "".join(f", {one_line(fact, 64)}" for fact in facts if fact)
     return f"{kind}({one_line(name, max(24, 97 - len(kind) - len(rest)))}{rest})"

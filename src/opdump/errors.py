@@ -1,10 +1,10 @@
-"""One class per mistake. A message says what was found, what was expected, where, and what to do next."""
+"""One class for each mistake. A message names what was found, what was expected, where, and what to do next."""
 
 from __future__ import annotations
 
 
 class OpdumpError(Exception):
-    """Base of every error that opdump raises on purpose."""
+    """Base class of every error that opdump raises on purpose."""
 
 
 class ConfigError(OpdumpError):
@@ -12,43 +12,43 @@ class ConfigError(OpdumpError):
 
 
 class ExtensionError(OpdumpError):
-    """A part that an installed package adds cannot be loaded."""
+    """An extension of an installed package cannot be loaded."""
 
 
 class DumpPathError(OpdumpError):
-    """The directory to dump into cannot be written."""
+    """The dump directory, or a file in it, cannot be written."""
 
 
 class CorruptDumpError(OpdumpError):
-    """A file of a dump does not hold what its kind of file must hold."""
+    """The content of a file in a dump does not match its file type."""
 
 
 class WrongSizeError(CorruptDumpError):
-    """A file of a dump is not as long as its header says."""
+    """A file in a dump does not have the length given in its header."""
 
 
 class UndecodableTensorError(OpdumpError):
-    """The bytes of one tensor of a dump file are not what its header says, or its values none of the element type."""
+    """The bytes of a tensor in a dump file do not match the header, or a value is not valid for the element type."""
 
 
 class UnknownFormatError(OpdumpError):
-    """There is no conversion between two formats, or no format of that name."""
+    """There is no format of this name, or no conversion between two formats."""
 
 
 class FormatShapeError(OpdumpError):
-    """A tensor's shape is none that its format can have, or does not agree with the shape wanted."""
+    """The shape of a tensor is impossible in its format, or does not agree with the requested shape."""
 
 
 class UnknownLayoutError(OpdumpError):
-    """A directory holds no dump of a known layout."""
+    """A directory does not contain a dump of a known layout."""
 
 
 class NotInDumpError(OpdumpError, LookupError):
-    """A dump was asked for something that it does not hold."""
+    """The requested item is not in the dump."""
 
 
 class NoElementsError(OpdumpError):
-    """The elements of a tensor were asked for, and the dump does not have them."""
+    """The elements of a tensor were requested and are not in the dump."""
 
 
 class CannotReplayError(OpdumpError):
@@ -60,19 +60,19 @@ class NativeCoreMissingError(OpdumpError):
 
 
 class CaptureStateError(OpdumpError):
-    """start, stop or step was called at a time when it has no meaning."""
+    """start, stop or step was called in the wrong state."""
 
 
 class IncompleteCaptureError(OpdumpError):
-    """`strict` was asked for and some operator was not captured."""
+    """`strict` was requested and some operator was not captured."""
 
 
 class KernelChoiceError(OpdumpError):
-    """OPDUMP_ISA or OPDUMP_THREADS asks for what this machine cannot do."""
+    """OPDUMP_ISA or OPDUMP_THREADS requests something that this machine cannot do."""
 
 
 class UnsupportedDtypeError(OpdumpError):
-    """Elements of this type have no summary."""
+    """Tensors of this element type cannot be summarised."""
 
 
 class FrameworkMissingError(OpdumpError):
@@ -80,12 +80,12 @@ class FrameworkMissingError(OpdumpError):
 
 
 class PackageMissingError(OpdumpError, ImportError):
-    """What was asked for needs an optional package that is not installed."""
+    """An optional package is needed and not installed."""
 
 
 class ModelInputError(OpdumpError):
-    """What a model is to be fed with does not fit it, or cannot be read."""
+    """An input for a model does not fit it, or cannot be read."""
 
 
 class ModelFileError(OpdumpError):
-    """A model file is not there, or holds no model that can be read."""
+    """A model file does not exist, or does not contain a readable model."""

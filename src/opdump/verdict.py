@@ -1,4 +1,4 @@
-"""The verdict of a run: what was found first, or that nothing was. It is read where a process begins, so it needs nothing."""
+"""The verdict of a run: the first finding, or that there was none. It is imported when a process starts, so it has no dependencies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ VerdictKind = Literal["none", "nan", "infinity", "overflow", "failure", "not loo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was found first. `kind` is "none" where nothing was, and "not looked" where nothing was looked at.
+    """The first finding. `kind` is "none" if there was none, and "not looked" if nothing was examined.
 
-    `mode` says what was looked for: "data": NaN and infinities, "overflow", "exception": failures; "watch": nothing.
-    `file` and `line` are those of the program, empty and 0 where they are not known. `how` says in words what the operator gave, of kind "none" which
-    operator wrote infinities into a mask.
-    `tensors` counts what was looked at, `not_looked` tensors of floating-point numbers without counts (complex ones).
+    `mode` is what the run looked for: "data" (NaN and infinities), "overflow", "exception" (failures), or "watch" (nothing).
+    `file` and `line` are a position in the program, empty and 0 if unknown. `how` describes what the operator produced; for kind "none", it names the
+    operator that wrote infinities into a mask.
+    `tensors` is the number of examined tensors, `not_looked` that of floating-point tensors without counts (complex ones).
     """
 
     kind: VerdictKind
@@ -33,10 +33,10 @@ class Verdict:
     not_looked: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, by its name."""
+        """Return every field, by its name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Verdict:
-        """What `as_json` gave."""
+        """Return the verdict from the result of `as_json`; missing fields have their defaults."""
         return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})

@@ -169,7 +169,7 @@ def test_a_wrong_field_beside_a_plan_is_a_config_error(settings: dict[str, Any],
 @pytest.mark.parametrize("steps", ["2|3", "all", "0", 3, StepSet.of(1)])
 def test_capture_says_which_word_means_the_steps_to_dump(steps: Any, tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigError, match=r'expected "auto" or "manual".*which iterations are dumped is iteration='),
+        pytest.raises(ConfigError, match=r'expected "auto" or "manual".*use iteration='),
         opdump.capture(path=tmp_path, steps=steps),
     ):
         pass

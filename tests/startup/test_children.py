@@ -117,9 +117,9 @@ def test_a_child_that_is_killed_is_told_and_the_rest_is_readable(tmp_path: Path)
     )
     child, without_data = report["children"]
     assert (child["end"], without_data["end"], without_data["rank"]) == ("lost", "lost", None)
-    assert ["ended without a word" in warning for warning in report["warnings"]] == [True, True]
-    assert "the steps that it filed are whole" in report["warnings"][0]
-    assert "nothing of it is filed" in report["warnings"][1]
+    assert ["ended without a report" in warning for warning in report["warnings"]] == [True, True]
+    assert "the steps that it wrote are complete" in report["warnings"][0]
+    assert "nothing of it was written" in report["warnings"][1]
     catalog = package.open(tmp_path / "dump")
     assert catalog.ranks == (0, child["rank"])
     assert {execution.op.step for execution in catalog.executions(rank=child["rank"])} >= {0}

@@ -22,7 +22,7 @@ def test_children_of_another_framework_are_counted_and_told(tmp_path: Path) -> N
     _, report = run(tmp_path, body)
     assert sorted(child["end"] for child in report["children"]) == ["ended", "ended", "not captured"]
     assert report["warnings"] == [
-        "1 child process not captured: they import tensorflow, and this run captures torch: --framework chooses"
+        "1 child process not captured: they import tensorflow, and this run captures torch: choose with --framework"
     ]
 
 

@@ -27,8 +27,8 @@ def test_processes_that_cannot_be_followed_are_counted_and_told(tmp_path: Path) 
     done, report = run(tmp_path, body)
     assert done.stdout == python("train.py", cwd=tmp_path).stdout, "nobody adds to an environment"
     assert report["warnings"] == [
-        "3 processes with Python not captured: started with an environment without OPDUMP_FAMILY: pass that on",
-        "1 process with Python not captured: started by python -S, which reads no .pth file: leave that out",
+        "3 Python processes not captured: started with an environment without OPDUMP_FAMILY: pass that on",
+        "1 Python process not captured: started by python -S, which reads no .pth file: leave that out",
     ]
     assert "it started 4 others, and they were not captured" in report["reason"]
 
@@ -141,7 +141,7 @@ def test_processes_whose_environment_was_put_together_before_the_run_find_it(tmp
     assert_is_readable(tmp_path, report)
     assert {path.name for path in (tmp_path / "dump").iterdir()} == {"rank_10000", "rank_10001"}
     assert report["warnings"] == [
-        "1 process with Python not captured: started with an environment without OPDUMP_START: pass that on"
+        "1 Python process not captured: started with an environment without OPDUMP_START: pass that on"
     ]
 
 
@@ -154,7 +154,7 @@ def test_a_launcher_whose_processes_all_lack_the_variable_says_so(tmp_path: Path
     done = plain("launch.py", cwd=tmp_path, OPDUMP_START="-c data_dump.json")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines() == [
-        "opdump: warning: 1 process with Python not captured: started with an environment without OPDUMP_START: pass that on",
+        "opdump: warning: 1 Python process not captured: started with an environment without OPDUMP_START: pass that on",
         "opdump: nothing was captured: nothing ran in this process; it started 1 others, and they were not captured",
     ]
 

@@ -366,7 +366,7 @@ def test_what_has_not_arrived_or_has_failed_is_told_and_never_filed_as_a_result(
     plain, captured, children, warnings = said["failing"]
     assert plain == captured == [0, 9]
     assert {child[1] for child in children} == {"ended", "lost"}
-    assert any("ended without a word" in warning for warning in warnings)
+    assert any("ended without a report" in warning for warning in warnings)
     raised = [len(torch.load(tmp_path / f"failing_{kind}_0.pt")[0]["raised"]) for kind in ("plain", "seen")]
     assert raised == [3, 3]
     calls = [

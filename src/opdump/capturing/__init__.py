@@ -1,1 +1,1 @@
-"""One capture: it starts, runs and ends a recording, of this process and of its children."""
+"""One capture: starts, runs and ends the recording of this process and its children."""

@@ -1,4 +1,4 @@
-"""Capture from Python: `with opdump.capture("data_dump.json") as dump:`, and `start`/`stop` where a block does not fit."""
+"""Capture from Python: `with opdump.capture("data_dump.json") as dump:`, or `start` and `stop` if a block does not fit."""
 
 from __future__ import annotations
 
@@ -51,30 +51,29 @@ def capture(
     children: bool = True,
     **settings: Unpack[PlanKeywords],
 ) -> Iterator[Dump]:
-    """Records what every operator reads and writes while the block runs.
+    """Record what every operator reads and writes during the block.
 
-    `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None: then the keyword arguments are the plan (`path=...`,
-    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`), and
-    without any of them MINDSPORE_DUMP_CONFIG names the file, or ASCEND_DUMP_SCENE asks for failures alone. With a config, keyword arguments override its values.
+    `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None. Without a config, the keyword arguments are the plan (`path=...`,
+    `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`). If there are none, the
+    environment
+    decides: MINDSPORE_DUMP_CONFIG names a file, and ASCEND_DUMP_SCENE selects failures only. With a config, keyword arguments override its values.
 
-    eager            capture inside functions that `torch.compile` compiled, by running them eagerly
-    stop_after_dump  raise `DumpComplete` once the last wanted step is on disk
-    strict           unknown keys, and operators that left no data for another reason than the plan, are errors
-    steps            who ends an iteration; "manual": only `dump.step()` (which iterations are dumped is `iteration`)
-    overflow         file the operators that overflow, and how, and no others
-    on_exception     file the inputs of an operator that raises; without a path, as ASCEND_WORK_PATH says, or here
-    watch            file what these tensors, and the outputs of operators with these names, hold after each operator
-    device_id        the number of the device in directories and records; without it what torchrun says (RANK), or, for a
-                     configuration of TensorFlow, ASCEND_DEVICE_ID and DEVICE_ID
-    on_error         where the dump cannot be written any more (a full disk, a directory that is gone): "continue", the default, runs
-                     the block on without it, logs the cause at once, and the report has it as `failure`; "stop", the default under
-                     `strict`, raises it in the block
-    children         False: processes that the program starts are counted and told, and not captured
-    framework        "torch", "tensorflow", "jax", "mindspore" or one that an installed package adds (`opdump extensions`); "auto": the one
-                     of them that the program has imported, else torch
+    eager            capture inside functions compiled with `torch.compile`, by running them eagerly
+    stop_after_dump  raise `DumpComplete` once the last selected step is on disk
+    strict           make unknown keys an error, and operators that left no data for another reason than the plan
+    steps            what ends an iteration: "auto", or "manual" for only `dump.step()` (`iteration` selects the iterations to record)
+    overflow         record only the operators that overflow, and how
+    on_exception     record the inputs of an operator that raises; without a path, into ASCEND_WORK_PATH or the current directory
+    watch            record these tensors, and the outputs of operators with these names, after each operator
+    device_id        the number of the device in directories and records. The default is RANK, which torchrun sets, or, for a configuration
+                     of TensorFlow, ASCEND_DEVICE_ID and DEVICE_ID
+    on_error         what to do if the dump can no longer be written (a full disk, a removed directory): "continue" (the default) goes on
+                     without it, logs the cause at once, and reports it as `failure`; "stop" (the default with `strict`) raises it in the block
+    children         False: count and report the processes that the program starts, but do not capture them
+    framework        "torch", "tensorflow", "jax", "mindspore", or the name of an installed extension (`opdump extensions`); "auto": the one
+                     that the program has imported, else torch
 
-    Raises ConfigError before anything runs, DumpPathError where the directory cannot be written, CaptureStateError where a
-    capture is running already.
+    Raises ConfigError before anything runs, DumpPathError if the directory cannot be written, and CaptureStateError if a capture is already running.
     """
     _check_arguments(locals())
     _stand_alone()
@@ -82,7 +81,7 @@ def capture(
     nodes, tensors = _watched_of(watch, STATE.numbers)
     if watch is not None and not nodes and not tensors:
         raise ConfigError(
-            f"capture: watch is {shown(watch)}, which holds nothing to watch; {_WATCHABLE}, or leave it out"
+            f"capture: watch is {shown(watch)}, which contains nothing to watch; {_WATCHABLE}, or leave it out"
         )
     mode = chosen_mode(overflow=overflow, on_exception=on_exception, watch=bool(nodes or tensors))
     plan = plan_of_capture(config, settings, mode=mode, nodes=nodes, on_error=on_error, strict=strict)
@@ -98,7 +97,7 @@ def capture(
     adapter = adapter_of(chosen)
     if isinstance(adapter, SupportsOwnLayout) and not plan.layout_chosen:
         plan = replace(plan, layout=adapter.own_layout, layout_chosen=True)
-    # A number that a launcher or the program gave is the number; a process by itself may yet join a group.
+    # A rank given by a launcher or by the program is final; a single process may still join a group.
     known = device_id is not None or bool(os.environ.get("RANK")) or not isinstance(adapter, SupportsGroups)
     ended: SystemExit | None = None
     with first_process(chosen, adapter, plan, options, known=known, children=children) as dump:
@@ -109,14 +108,14 @@ def capture(
                 STATE.parts.recording.recorder.circumstances.exited = True
             if error.code:
                 raise
-            ended = error  # `sys.exit()` at the end of a program is no failure
+            ended = error  # `sys.exit()` at the end of a program is not a failure
     if strict and dump.report is not None and not dump.awaits_children:
         dump.report.raise_for_gaps()
     if ended is not None:
         raise ended
 
 
-# The keywords of a plan are checked where they become one.
+# The keywords of a plan are checked when the plan is made.
 _ARGUMENTS: Final = {
     name: hint
     for name, hint in get_type_hints(capture, localns={"Unpack": type}).items()
@@ -130,14 +129,14 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
     if not is_a(steps, Steps):
         meant = str(steps) if is_a(steps, str | int | StepSet) else "0|5-8"
         raise ConfigError(
-            f'steps is {shown(steps)}, expected "auto" or "manual": it says who ends an iteration; which iterations are dumped is '
+            f'steps is {shown(steps)}, expected "auto" or "manual": it sets what ends an iteration; to select the iterations to dump, use '
             f"iteration={meant!r}"
         )
     check_values("capture", arguments, _ARGUMENTS)
 
 
 def _stand_alone() -> None:
-    """Ends what was begun for the program: it says itself what is captured. Raises CaptureStateError where it has said so before."""
+    """End what opdump began for the program, which now makes its own choice. Raises CaptureStateError if the program has done so before."""
     if STATE.end_child is not None:
         STATE.end_child()
     if STATE.running is not None:
@@ -146,11 +145,11 @@ def _stand_alone() -> None:
 
 
 def start(config: str | os.PathLike[str] | DumpPlan | None = None, **settings: Unpack[CaptureKeywords]) -> Dump:
-    """Begins a capture that `stop` ends, or the end of the process. Takes what `capture` takes."""
+    """Begin a capture that ends with `stop` or with the process. Takes the arguments of `capture`."""
     manager = capture(config, **settings)
     dump = manager.__enter__()
     STATE.started.append(manager)
-    # After what the capture made registered its own end, so that this runs before it.
+    # Exit functions run in reverse order: this one has to run before those that the capture registered.
     atexit.unregister(_stop_at_exit)
     atexit.register(_stop_at_exit)
     return dump
@@ -160,9 +159,9 @@ start.__signature__ = signature(capture).replace(return_annotation=Dump)  # type
 
 
 def stop() -> CaptureReport:
-    """Ends the capture that `start` began and returns its report.
+    """End the capture that `start` began, and return its report.
 
-    Raises CaptureStateError where none is running.
+    Raises CaptureStateError if none is running.
     """
     if not STATE.started:
         raise CaptureStateError("no capture was started; call opdump.start(config) before opdump.stop()")
@@ -174,11 +173,12 @@ def stop() -> CaptureReport:
 
 
 def set_dump(target: Any, enabled: bool = True) -> None:
-    """Selects what `dump_mode` 2 dumps: a module with all its children, a module class, a function, or a method of an object.
+    """Select what `dump_mode` 2 dumps: a module with all its children, a module class, a function, or a method of an object.
 
-    Their forward and backward operators are dumped, no others. A mark counts from now on, in a capture that runs too; what it comes
-    too late for in the running step is said at the end. Raises MarkError (a TypeError and a ValueError) for another kind of target or
-    an `enabled` that is no bool.
+    Only forward and backward operators of these are dumped. The mark is effective from now on, also in a running capture. If it is too late for a
+    part of
+    the running step, a warning at the end reports it. Raises MarkError (a TypeError and a ValueError) for any other target, and if `enabled` is not a
+    bool.
     """
     meant = STATE.marks.set(target, enabled=enabled)
     controller = STATE.controller
@@ -187,10 +187,10 @@ def set_dump(target: Any, enabled: bool = True) -> None:
 
 
 def name_model(module: Any, name: str) -> None:
-    """Gives a root module, or a root Cell of MindSpore, the name by which `model_name` in an acl.json means it; without one that is its class's.
+    """Set the name by which `model_name` in an acl.json refers to a root module or a root Cell of MindSpore. The default is the name of its class.
 
-    `module` may also be the path of an ONNX file, which has that name beside its own when it is loaded the next time. A name counts from
-    now on, in a capture that runs too. Raises MarkError for anything else, and for a name that is no text or empty.
+    `module` may also be the path of an ONNX file, which has this name beside its own when it is loaded the next time. The name is effective from
+    now on, also in a running capture. Raises MarkError for anything else, and for a name that is empty or not a string.
     """
     meant = STATE.model_names.set(module, name)
     controller = STATE.controller
@@ -199,10 +199,10 @@ def name_model(module: Any, name: str) -> None:
 
 
 def watch(*what: Any) -> None:
-    """Watches memory from now on, in a capture in watch mode that runs: `opdump.capture(watch=..., path=...)`.
+    """Watch memory from now on, in a running capture in watch mode: `opdump.capture(watch=..., path=...)`.
 
-    Each of `what` is a tensor, the name of an operator or module, a mapping from names to tensors, or a sequence of these.
-    Raises CaptureStateError where no such capture runs.
+    Each argument is a tensor, the name of an operator or module, a mapping from names to tensors, or a sequence of these.
+    Raises CaptureStateError if no such capture is running.
     """
     controller = STATE.controller
     if controller is None:
@@ -213,7 +213,7 @@ def watch(*what: Any) -> None:
 
 
 def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str, Any]]:
-    """The names and the tensors among what is to be watched; tensors without a name are `tensor0`, `tensor1`, ..."""
+    """Split what is to be watched into names and tensors. Tensors without a name are `tensor0`, `tensor1`, ..."""
     nodes: list[str] = []
     tensors: dict[str, Any] = {}
 
@@ -237,7 +237,7 @@ def _watched_of(what: Any, numbers: Iterator[int]) -> tuple[list[str], dict[str,
 
 
 def _is_tensor(item: Any) -> bool:
-    # Of its class: to ask the tensor would run through the modes and subclasses of the program.
+    # Ask the class: attributes of the tensor itself would go through the modes and subclasses of the program.
     return hasattr(type(item), "shape") and hasattr(type(item), "dtype")
 
 

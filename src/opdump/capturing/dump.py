@@ -1,4 +1,4 @@
-"""A capture in progress, as the program sees it."""
+"""A capture in progress, as seen by the program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _NotAttached:
 
 @dataclass(slots=True)
 class CaptureParts:
-    """What the one capture of a process is made of, while it runs; `Dump` is what the program sees of it."""
+    """The parts of the capture of a process while it runs. `Dump` is its public interface."""
 
     recording: Recording
     place: Place
@@ -48,18 +48,18 @@ class CaptureParts:
 
 
 class Dump:
-    """A capture in progress; after it ended, its report."""
+    """A capture in progress; after its end, the holder of its report."""
 
     def __init__(self, parts: CaptureParts, stack: ExitStack) -> None:
-        """`stack` ends the capture."""
+        """`stack` ends the capture when it is closed."""
         self.plan = parts.recording.plan
         self.report: CaptureReport | None = None
         self.when_replaced: Callable[[CaptureReport], object] = _log_replaced
-        """Told how this capture ended, where the program becomes another one (`os.exec`)."""
+        """Receives the report of this capture if another program replaces this process (`os.exec`)."""
         self.when_ended: Callable[[CaptureReport], object] = log_report
-        """Says what the report warns of. Whoever prints the report itself puts `told_elsewhere` here."""
+        """Logs the warnings of the report. Set it to `told_elsewhere` if the report is printed in another way."""
         self.may_wait = False
-        """Whoever tells the report does that when the interpreter has waited for the processes of the program, and asks `look_again`."""
+        """Set if the report is printed only after the interpreter has waited for child processes; `look_again` then updates it."""
         self._parts = parts
         self._own_report: CaptureReport | None = None
         stack.callback(self._finish)
@@ -81,64 +81,65 @@ class Dump:
 
     @property
     def rank_id(self) -> int:
-        """The number of this process in directories and records, as far as it is known."""
+        """The rank of this process in directories and records, as far as it is known."""
         return self._parts.place.rank
 
     def started_before(self, unfollowed: Mapping[str, int]) -> None:
-        """So many Pythons were started before the capture in a way that nobody can follow, by that."""
+        """Add the Python processes that were started before the capture and cannot be followed: their number by how they were started."""
         self._parts.place.starts_unfollowed.update(unfollowed)
 
     @not_interrupted
     def step(self) -> None:
-        """Ends the current iteration here; from the first call on nothing else ends one."""
+        """End the current iteration here. After the first call, nothing else ends an iteration."""
         self._parts.controller.manual_step()
 
     def trigger(self, why: str = "the program") -> None:
-        """Has the last steps filed that are kept in memory (`ring`), and the one that runs, as soon as that has ended.
+        """Write the last steps, which are kept in memory (`ring`), and the running step as soon as it ends.
 
-        `why` stands in the report. Raises CaptureStateError where the plan keeps no steps in memory.
+        `why` appears in the report. Raises CaptureStateError if the plan keeps no steps in memory.
         """
         if not self.plan.ring:
             raise CaptureStateError(
-                "trigger() files the steps that are kept in memory, and none are: begin the capture with ring=3"
+                "trigger() writes the steps kept in memory, and this capture keeps none: begin it with ring=3"
             )
         self._parts.recording.recorder.fire(why)
 
     def loss(self, value: float) -> None:
-        """Tells the loss of the running step, of which the trigger `loss-spike` judges.
+        """Pass the loss of the running step to the trigger `loss-spike`.
 
-        Of PyTorch programs it is known, without this call, from what `backward` is called on; once it is told, only what is told counts. Raises
-        CaptureStateError where the plan has no such trigger, or keeps no steps in memory.
+        In PyTorch programs the loss is otherwise known from the tensor on which `backward` is called. After the first call only the passed losses
+        count.
+        Raises CaptureStateError if the plan does not have this trigger, or keeps no steps in memory.
         """
         losses = self._parts.recording.recorder.losses
         if losses is None:
             raise CaptureStateError(
-                'loss() is for the trigger "loss-spike", which this capture has not: begin it with ring=3, triggers=["loss-spike"]'
+                'loss() is for the trigger "loss-spike", which this capture does not have: begin it with ring=3, triggers=["loss-spike"]'
             )
         losses.tell(self.current_step, float(value))
 
     @property
     def current_step(self) -> int:
-        """The iteration that the program is in."""
+        """The current iteration of the program."""
         return self._parts.controller.step
 
     @property
     def operators(self) -> int:
-        """How many operators were executed under capture in the steps that are complete."""
+        """Number of operators executed under capture in the completed steps."""
         return self._parts.recording.recorder.tally.executed
 
     @property
     def bytes_written(self) -> int:
-        """Bytes on disk so far."""
+        """Number of bytes on disk so far."""
         return self._parts.recording.sink.bytes_written
 
     @property
     def awaits_children(self) -> bool:
-        """Whether `look_again` is to be asked: processes of the program still ran when the capture ended."""
+        """Whether child processes were still running when the capture ended, so that `look_again` should be called."""
         return self.may_wait and self.report is not None and are_awaited(self.report.children)
 
     def look_again(self) -> CaptureReport:
-        """The report with what the children have done by now."""
+        """Update the report with what child processes have done by now, and return it."""
         assert self._own_report is not None, "the capture has ended"
         self.may_wait = False
         self.report = self._with_children(self._own_report)
@@ -147,7 +148,7 @@ class Dump:
 
     def _finish(self) -> None:
         if os.getpid() != self._parts.process:
-            return  # the report is the parent's
+            return  # in a forked process: the report belongs to the parent
         try:
             self._parts.recording.close()
         finally:

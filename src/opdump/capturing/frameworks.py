@@ -1,4 +1,4 @@
-"""Whose operators a capture looks at: the framework that was asked for, or the one that is imported."""
+"""Chooses the framework of a capture: the requested one, or the imported one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOG = logging.getLogger("opdump")
 
 
 def chosen_framework(asked: str, imported: Collection[str]) -> str:
-    """The framework whose programs `capture` looks at: the one that was asked for, or the one that is imported.
+    """Return the framework to capture: the requested one or, for "auto", the imported one (PyTorch if there is none).
 
-    Raises ConfigError for a name that is none of them.
+    Raises ConfigError for an unknown name.
     """
     known = FRAMEWORKS.names()
     if asked != "auto":
@@ -35,12 +35,12 @@ def chosen_framework(asked: str, imported: Collection[str]) -> str:
 
 
 def adapter_of(name: str) -> Adapter:
-    """The adapter of a framework, which is imported. Raises FrameworkMissingError where it is not installed."""
+    """Import and return the adapter of a framework. Raises FrameworkMissingError if the framework is not installed."""
     try:
         return FRAMEWORKS.load(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise FrameworkMissingError(
-            f"capture needs {name}, which is not installed here; type: pip install {name} (reading dumps needs nothing more)"
+            f"capture needs {name}, which is not installed here; type: pip install {name} (not needed to read dumps)"
         ) from None

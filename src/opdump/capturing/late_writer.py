@@ -1,4 +1,4 @@
-"""A writer that is opened when there is something to file: before that nobody knows the number of the process, or whether it needs one."""
+"""A writer that is opened when there is something to write. Before that, the rank of the process is unknown, and it may not need one."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from opdump.sink import DirectorySink
 
 
 class LateWriter:
-    """Stands in for the writer that `open_it` will give."""
+    """A placeholder for the writer that `open_it` returns."""
 
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
         self._open_it = open_it
         self._opened: Any = None
         self._degraded: list[Degradation] = []
-        """What was left out before there was anything to file."""
+        """What was left out before there was anything to write."""
         self._process = os.getpid()
         self._none_yet = DirectorySink(plan.path, lazy=True)
 
     @property
     def opened(self) -> Any:
-        """The writer, opened now where it was not."""
+        """The writer; opened now if it was not yet."""
         if self._opened is None:
             self._opened = self._open_it()
             self._opened.sink.room = self._none_yet.room
@@ -92,16 +92,16 @@ class LateWriter:
             self._opened.close(totals)
 
     def _begun(self) -> None:
-        """The writer was opened."""
+        """Called after the writer was opened."""
 
 
 class LateTensorFiles(LateWriter):
-    """In place of a layout that files tensor by tensor."""
+    """Placeholder for a layout that writes tensor by tensor."""
 
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
         super().__init__(plan, open_it)
         self._early: list[tuple[type, Callable[[Any], object]]] = []
-        """What is filed in no hurry: it is no reason to open the writer."""
+        """Calls that can wait: they are no reason to open the writer."""
 
     def write_payload(self, record: TensorRecord) -> str:
         file: str = self.opened.write_payload(record)
@@ -144,7 +144,7 @@ class LateTensorFiles(LateWriter):
 
 
 class LateOperatorFiles(LateWriter):
-    """In place of a layout whose files hold whole operators."""
+    """Placeholder for a layout with one file per operator."""
 
     @property
     def metadata(self) -> Path | None:
@@ -169,6 +169,6 @@ class LateOperatorFiles(LateWriter):
 
 
 def late_writer(plan: DumpPlan, open_it: Callable[[], RankWriter]) -> LateWriter:
-    """A stand-in for a writer in the layout of the plan."""
+    """Return a placeholder for a writer in the layout of the plan."""
     kind = LateOperatorFiles if plan.layout_facts.files == "operators" else LateTensorFiles
     return kind(plan, open_it)

@@ -1,4 +1,4 @@
-"""The one capture of this process, and what the program has marked and named."""
+"""The capture of this process, and what the program has marked and named."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from opdump.capturing.dump import CaptureParts, Dump
 
 
 class ProcessState:
-    """What this process has to do with captures."""
+    """The state of this process that concerns captures."""
 
     def __init__(self) -> None:
         self.running: ExitStack | None = None
-        """What ends the capture that runs."""
+        """Ends the running capture."""
         self.dump: Dump | None = None
         self.parts: CaptureParts | None = None
         self.awaiting: Family | None = None
-        """The family of a program that has imported no framework yet."""
+        """The family of a program that has not imported a framework yet."""
         self.end_child: Callable[[], None] | None = None
-        """Ends the capture that began here because the parent is captured."""
+        """Ends the capture of this process if it began because its parent is captured."""
         self.started: list[AbstractContextManager[Dump]] = []
-        """Captures begun by `start`, for `stop`: one at most."""
+        """Captures begun by `start`, for `stop`: at most one."""
         self.captured = False
         self.watches_starts = False
         self.marks = ProgramMarks()
         self.model_names = ModelNames()
         self.numbers: Iterator[int] = itertools.count()
-        """Of watched tensors without a name."""
+        """Numbers for watched tensors without a name."""
         self.inherited: list[Any] = []
-        """What a forked process has of its parent's capture: it stays, so that nothing ends because it goes."""
+        """What a forked process inherited of its parent's capture. It is kept alive, so that its destruction ends nothing."""
 
     @property
     def controller(self) -> object:
-        """What drives the capture that runs; None where none does."""
+        """The controller of the running capture, or None."""
         return None if self.parts is None else self.parts.controller
 
     def begin(self, stack: ExitStack) -> None:
-        """A capture begins, which ends with `stack`."""
+        """Register a capture that ends when `stack` is closed."""
         self.captured = True
         self.running = stack
         stack.callback(self._end, stack)
 
     def _end(self, stack: ExitStack) -> None:
         if self.running is not stack:
-            return  # a forked process leaves a block of its parent's
+            return  # a forked process leaves a block of its parent
         self.running = self.dump = self.parts = None
         self.numbers = itertools.count()
 
@@ -58,5 +58,5 @@ class ProcessState:
         self.started.clear()
 
 
-# The interpreter has one stack of dispatch modes, so there is one capture a process.
+# The interpreter has one stack of dispatch modes, so a process has one capture.
 STATE: Final = ProcessState()

@@ -1,4 +1,4 @@
-"""Which processes are captured, and as what: the first one, those that it starts or forks, and a program that leaves all work to these."""
+"""Which processes are captured, and how: the first one, those that it starts or forks, and a program that leaves all work to these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from opdump.plan import DumpPlan
 def first_process(
     framework: str, adapter: Adapter, plan: DumpPlan, options: Settings, *, known: bool, children: bool
 ) -> Iterator[Dump]:
-    """The capture of a process that no other began, while the block runs. `known`: the number in `options` is its own for good."""
+    """Capture the first process of a run during the block. `known`: the rank in `options` is final."""
     facts = family_facts(
         framework=framework, eager=options.eager, steps=options.steps, rank=options.rank_id, captured=children
     )
@@ -40,9 +40,9 @@ def first_process(
 
 @contextmanager
 def awaiting_children(plan: DumpPlan, *, framework: str, eager: bool, children: bool) -> Iterator[Family]:
-    """Captures processes that this one starts, which has imported no framework itself, while the block runs.
+    """Capture the processes that this one starts, while it has imported no framework itself.
 
-    `framework` is "" where it is that which they import. A capture that begins here in the block goes on with them.
+    `framework` is "" for the one that they import. If a capture begins here within the block, it joins them.
     """
     rank = rank_of(os.environ)
     facts = family_facts(framework=framework, eager=eager, steps="auto", rank=rank, captured=children)
@@ -56,7 +56,7 @@ def awaiting_children(plan: DumpPlan, *, framework: str, eager: bool, children: 
 
 _OTHERS: Final = frozenset({"torch", "tensorflow", "onnxruntime"})
 _OTHER: Final = "other"
-"""The token of the note of a process that has imported another framework so far."""
+"""The token of the note of a process that has only imported another framework so far."""
 
 
 class _Child:
@@ -68,10 +68,10 @@ class _Child:
         self._manager = manager
         self._process = os.getpid()
         self._loaded = frozenset(_OTHERS & sys.modules.keys())
-        """What the process had imported before: a forked one has that of its parent."""
+        """Frameworks imported before; a forked process has those of its parent."""
 
     def end(self) -> None:
-        """Files what was begun, and says so. Once, and in no process that was forked from this one."""
+        """Write what was recorded and report it: once, and not in a process forked from this one."""
         if STATE.end_child != self.end or os.getpid() != self._process:
             return
         STATE.end_child = None
@@ -84,32 +84,32 @@ class _Child:
 
 
 def begin_child(family: Family, framework: str) -> None:
-    """Captures this process, which was started under capture, to its end. What hinders that is told, and the program goes on."""
+    """Capture this process, which was started under capture, until it ends. An error is printed, and the program goes on."""
     try:
         _begin_child(family, framework)
     except OpdumpError as error:
         _not_captured(family, str(error))
-    except Exception as error:  # noqa: BLE001  whoever calls this says nothing of errors
+    except Exception as error:  # noqa: BLE001  the caller ignores errors
         traceback.print_exc()
         _not_captured(family, f"{type(error).__name__}: {error}; the error comes from opdump, please report it")
 
 
 def _not_captured(family: Family, reason: str) -> None:
-    print(f"opdump: error: process {os.getpid()} is not captured: {reason}", file=sys.stderr)  # noqa: T201  whatever logging the program set up
+    print(f"opdump: error: process {os.getpid()} is not captured: {reason}", file=sys.stderr)  # noqa: T201  independent of the program's logging
     family.note(new_token(), {"end": "not captured", "reason": reason})
 
 
 def _leave_out(family: Family, reason: str, token: str = "") -> None:
-    """Counts this process among those that are not captured, where it does work of the program."""
+    """Count this process as not captured if it does work of the program."""
     if role_here() == "program":
         family.note(token or new_token(), {"end": "not captured", "reason": reason})
 
 
 def leave_out_for(family: Family, framework: str) -> None:
-    """Counts this process, which has imported another framework than the run is of; until it imports that one too."""
+    """Count this process, which has imported a different framework than the captured one, until it imports that one too."""
     if STATE.running is None:
         wanted = family.facts["framework"]
-        _leave_out(family, f"they import {framework}, and this run captures {wanted}: --framework chooses", _OTHER)
+        _leave_out(family, f"they import {framework}, and this run captures {wanted}: choose with --framework", _OTHER)
 
 
 def _begin_child(family: Family, framework: str) -> None:
@@ -133,18 +133,18 @@ def _begin_child(family: Family, framework: str) -> None:
     )
     manager = running(adapter, replace(family.plan, warnings=()), options, place)
     dump = manager.__enter__()
-    dump.when_ended = told_elsewhere  # by the first process
+    dump.when_ended = told_elsewhere  # the first process reports it
     assert STATE.parts is not None, "the capture runs"
     recording = STATE.parts.recording
     recording.recorder.when_filed = lambda: place.filed(recording.recorder, recording.sink)
     STATE.end_child = _Child(family, place, manager).end
     call_at_end(STATE.end_child)
-    # Only now: one that its pool ends before its work began ran nothing, and is no process that was lost.
+    # Only now: a pool worker that ended before its work began ran nothing, and is not a lost process.
     place.begun()
 
 
 def _forked() -> None:
-    """In a forked process: the capture stays the parent's, and another one begins for what is to run here."""
+    """In a forked process: leave the capture to the parent, and begin another one for the work of this process."""
     if STATE.running is None:
         return
     parts = STATE.parts

@@ -1,7 +1,7 @@
-"""One recording: what is open from the first of its files to its report, whichever interface asked for it.
+"""One recording, from the opening of its first file to its report, for every interface.
 
 recording = Recording(plan, rank_id, runtime)
-...an adapter hands operators to recording.recorder...
+...an adapter passes operators to recording.recorder...
 recording.close()
 print(recording.report(rank_id))
 """
@@ -29,7 +29,7 @@ _LONG_WAIT_SECONDS: Final = 1.0
 
 
 class Recording:
-    """A plan, a writer and a recorder for what a runtime runs; `open_it` gives another writer than that of the plan's layout."""
+    """A plan, a writer and a recorder for one runtime. `open_it` opens a writer other than that of the plan's layout."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Recording:
         is_measured = isinstance(runtime, SupportsCaptureTime) and runtime.measures_capture
         if plan.max_overhead is not None and not is_measured:
             raise ConfigError(
-                f"max_overhead is {plan.max_overhead:g}, and captures of {runtime.framework} cannot tell their own time from the program's: "
+                f"max_overhead is {plan.max_overhead:g}, and captures of {runtime.framework} cannot measure their own time: "
                 "leave it out, and record fewer steps (--every N)"
             )
         self.writer = open_it(plan, _facts(plan, rank_id, runtime))
@@ -50,14 +50,14 @@ class Recording:
         self._started = time.monotonic()
         self.recorder.clock.is_measured = is_measured
         self.bytes_of_others: Callable[[], int] = int
-        """What other processes of the run have written."""
+        """Returns the bytes that other processes of the run have written."""
         reserve = SPLIT_PAGES if isinstance(self.writer, SupportsIndexSize) else 0
         self.recorder.bounds.begin(self._bytes_of_run, plan.initial_iteration, reserve, lambda: self.sink)
         self.sink.room = self.recorder.bounds.room
         self.recorder.stop_at_bound()
 
     def own_bytes(self) -> int:
-        """What this process has written, with what waits for the disk."""
+        """Return the bytes that this process has written, including those that wait for the disk."""
         index = self.writer.index_bytes if isinstance(self.writer, SupportsIndexSize) else 0
         return self.sink.bytes_handed + index
 
@@ -69,17 +69,17 @@ class Recording:
         return self.writer.sink
 
     def close(self) -> None:
-        """Wait until everything is on disk. What keeps it from there is raised or noted, as the plan's `on_error` says."""
+        """Wait until everything is on disk. Errors are raised or noted, depending on the plan's `on_error`."""
         recorder = self.recorder
         with recorder.writing():
             recorder.end_run()
             tally = recorder.tally
             totals = {"executed": tally.executed, "captured": tally.captured, "tensors": tally.tensors}
-            # A dump that was given up for another reason than the writer's is not whole either.
+            # If the capture failed for any other reason, the dump is incomplete as well.
             self.writer.close(totals if recorder.failure is None else None)
 
     def report(self, rank_id: int, notes: Iterable[str] = ()) -> CaptureReport:
-        """What was recorded, once everything is on disk. `notes` are warned of behind what the recorder has to say."""
+        """Return the report, once everything is on disk. `notes` are warnings, added after those of the recorder."""
         recorder, tally = self.recorder, self.recorder.tally
         return CaptureReport(
             executed=tally.executed,
@@ -113,22 +113,22 @@ class Recording:
 
 
 def _no_loss(recorder: Recorder) -> Sequence[str]:
-    """What to say of the trigger `loss-spike` where nobody saw a loss."""
+    """Return a warning if the trigger `loss-spike` never saw a loss."""
     if recorder.losses is None or recorder.losses.seen:
         return ()
-    return ("loss-spike could not fire: no loss was seen; the program tells it with dump.loss(value)",)
+    return ("loss-spike could not fire: no loss was seen; pass it with dump.loss(value)",)
 
 
 def _slow_disk(waited: float) -> Iterator[str]:
     if waited >= _LONG_WAIT_SECONDS:
         yield (
-            f"the program waited {amounts.seconds(waited)} for the disk, which was slower than the dump: dump less (fewer steps, fewer "
-            "operators, statistics alone), or to a faster disk"
+            f"the program was blocked for {amounts.seconds(waited)} by disk writes: dump less (fewer steps, fewer operators, only statistics), "
+            "or dump to a faster disk"
         )
 
 
 def _facts(plan: DumpPlan, rank_id: int, runtime: Runtime) -> RunFacts:
-    """What the index keeps of a run beside its records."""
+    """Return the facts about a run that the index keeps besides its records."""
     return RunFacts(
         rank_id,
         runtime.device_target,

@@ -1,4 +1,4 @@
-"""What a capture did, in numbers and words, with what the processes did that it took in."""
+"""The report of a capture in numbers and words, including its child processes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _LOG = logging.getLogger("opdump")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CaptureReport:
-    """What a capture did. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
+    """The result of a capture. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
 
-    `failure` says what kept the dump from being written to its end, and `files_lost` how many files were handed over and did not reach
-    the disk; what ran in the step that was cut off is `skipped` as "not written".
+    `failure` is the reason why the dump is incomplete, empty if it is complete. `files_lost` is the number of files that were queued and did not
+    reach the
+    disk; operators of the interrupted step are counted in `skipped` as "not written".
     """
 
     path: Path
@@ -45,21 +46,21 @@ class CaptureReport:
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     nothing: Nothing | None = None
-    """Why nothing was captured; None where something was."""
+    """Why nothing was captured; None if something was."""
     failure: str = ""
     files_lost: int = 0
     verdict: Verdict = field(default_factory=lambda: Verdict(kind="not looked"))
     """The first NaN, infinity, overflow or failure of this process."""
     checked: Checked | None = None
-    """What the checks found while the program ran, where the plan asks for them."""
+    """The findings of the checks during the run; None if the plan has no checks."""
     fired: tuple[str, ...] = ()
-    """What had steps filed that were kept in memory (`ring`): `nan in step 7`."""
+    """The triggers that wrote steps kept in memory (`ring`): `nan in step 7`."""
     degraded: tuple[Degradation, ...] = ()
-    """What was left out from some step on because a bound was met, in the order of time."""
+    """What was left out from some step on because a limit was reached, in chronological order."""
     capture_seconds: float | None = None
-    """How long the program has waited for its capture, of `seconds`; None where the adapter cannot tell."""
+    """How long the program waited for its capture, out of `seconds`; None if the adapter cannot measure it."""
     children: tuple[ChildReport, ...] = ()
-    """What processes did that this one started, directly or not."""
+    """The processes that this one started, directly or indirectly."""
 
     def __repr__(self) -> str:
         ran = f"{self.captured:,} of {amounts.count(self.executed, 'operator')} captured"
@@ -92,14 +93,14 @@ class CaptureReport:
 
     @property
     def overhead(self) -> float | None:
-        """The time that capture took over that of the program without it: 0.25 for a quarter more. None where it is not known."""
+        """The time of the capture divided by the time of the program without it: 0.25 for a quarter more. None if unknown."""
         if self.capture_seconds is None or self.seconds <= self.capture_seconds:
             return None
         return self.capture_seconds / (self.seconds - self.capture_seconds)
 
     @property
     def capture_time(self) -> str:
-        """`12.3 s of 61.0 s, 25 % over the program`; empty where it is not known."""
+        """`12.3 s of 61.0 s, 25 % over the program`; empty if unknown."""
         if self.capture_seconds is None:
             return ""
         over = "" if self.overhead is None else f", {100 * self.overhead:.3g} % over the program"
@@ -107,18 +108,19 @@ class CaptureReport:
 
     @property
     def left_data(self) -> bool:
-        """Whether anything of the program is in the dump's directory, or would be but for a failure."""
+        """Whether the dump's directory contains data of the program, or would without a failure."""
         own = self.executed and not self.is_dropped
         return bool(own or self.failure or any(child.left_data for child in self.children))
 
     @property
     def is_dropped(self) -> bool:
-        """Whether all of it was kept in memory, and no trigger fired (`ring`)."""
+        """Whether all data stayed in memory and was dropped, because no trigger fired (`ring`)."""
         return not self.captured and "not triggered" in self.skipped
 
     def raise_for_gaps(self) -> None:
-        """Raises IncompleteCaptureError where nothing was captured that should have been, operators or tensors left no data that should
-        have, or the dump could not be written to its end (`strict`).
+        """Raise IncompleteCaptureError if nothing was captured that should have been, if operators or tensors left no data that should have, or if
+        the
+        dump is incomplete (`strict`).
         """
         if self.failure:
             raise IncompleteCaptureError(f"strict: the dump is incomplete: {self.failure}")
@@ -141,8 +143,8 @@ class CaptureReport:
 
 
 def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, int]) -> CaptureReport | None:
-    """What processes did that a program started which captured nothing itself, and how many could not be followed, by how they were
-    started; None where there were none of either.
+    """Return the report for a program that captured nothing itself but started other processes. `unfollowed` counts processes that could not be
+    followed, by how they were started. Return None if there were no processes at all.
     """
     found = family.reports()
     if not found and not unfollowed:
@@ -160,7 +162,7 @@ def report_of_children(plan: DumpPlan, family: Family, unfollowed: Mapping[str, 
 
 
 def log_report(report: CaptureReport) -> None:
-    """Logs what a report warns of, and why nothing was captured where something should have been."""
+    """Log the warnings of a report, and why nothing was captured if something should have been."""
     for text in report.warnings:
         _LOG.warning("%s", text)
     if report.nothing is not None and report.nothing.is_gap:
@@ -168,4 +170,4 @@ def log_report(report: CaptureReport) -> None:
 
 
 def told_elsewhere(_: CaptureReport) -> None:
-    """For captures whose report is printed, or logged, by who began them."""
+    """Do nothing: for captures whose report is printed or logged by their caller."""

@@ -1,6 +1,6 @@
-"""A capture while it runs: its files are opened, the adapter is attached, and both are closed in the other order.
+"""Runs a capture: opens its files, attaches the adapter, and closes both in reverse order.
 
-It is told of processes that the program starts meanwhile, and ends where another program takes the place of this one (`os.exec`).
+It follows processes that the program starts, and ends if another program replaces this one (`os.exec`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ _LOG = logging.getLogger("opdump")
 
 @contextmanager
 def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Iterator[Dump]:
-    """The one capture of this process, while the block runs."""
+    """Run the capture of this process during the block."""
     _follow_starts()
     with ExitStack() as stack, _stripped_errors(), printed_as_the_programs():
         STATE.begin(stack)
         dump = _open(stack, adapter, plan, options, place)
         assert STATE.parts is not None, "it was opened"
-        with suppress(DumpComplete), triggers(STATE.parts.recording.recorder):  # the program was asked to end here
+        with (
+            suppress(DumpComplete),
+            triggers(STATE.parts.recording.recorder),
+        ):  # DumpComplete: the program was asked to end here
             yield dump
 
 
 @contextmanager
 def _stripped_errors() -> Iterator[None]:
-    """An error that leaves the block is printed when the capture is over: opdump's frames are taken out of it now."""
+    """Remove opdump's frames from an error that leaves the block. It is printed after the end of the capture, when that is no longer possible."""
     try:
         yield
     except BaseException as error:
@@ -67,14 +70,14 @@ def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings,
 
 
 def _follow_starts() -> None:
-    """From now on the capture that runs is told of each process before it begins."""
+    """Notify the running capture of each process before it starts."""
     if not STATE.watches_starts:
         STATE.watches_starts = True
         watch_starts(_starts)
 
 
 def _starts(start: Start) -> None:
-    """A process is about to begin, or to take the place of this one."""
+    """Handle a process that is about to start or to replace this one."""
     dump, parts = STATE.dump, STATE.parts
     if dump is None or parts is None or os.getpid() != parts.process:
         return
@@ -88,12 +91,12 @@ def _starts(start: Start) -> None:
 
 
 def _is_executable(file: str) -> bool:
-    """Whether the system would run it: who looks for a program in many places tries each."""
+    """Return whether the system would execute the file; a search for a program tries several paths."""
     return not file or (os.path.isfile(file) and os.access(file, os.X_OK))
 
 
 def _end_before(start: Start, dump: Dump, place: Place) -> None:
-    """Ends the capture of the first process, which becomes another program."""
+    """End the capture of the first process, which is about to become another program."""
     assert STATE.running is not None, "it has a dump"
     STATE.running.close()
     os.environ.pop(FAMILY_VARIABLE, None)
@@ -102,7 +105,7 @@ def _end_before(start: Start, dump: Dump, place: Place) -> None:
         command = " ".join(start.command[:6]) + (" ..." if len(start.command) > 6 else "")
         text = (
             f"this process became another program (os.exec): {command}; what that runs is not in this report, and is captured as "
-            "a run of its own where OPDUMP_START asks for it"
+            "a run of its own if OPDUMP_START asks for it"
         )
         dump.report = replace(dump.report, warnings=(*dump.report.warnings, text))
         dump.when_replaced(dump.report)

@@ -1,4 +1,4 @@
-"""What has the last steps filed, where a plan keeps them in memory (`ring`), beside what the recorder sees itself: exceptions and SIGUSR1."""
+"""Triggers outside of the recorder that write the steps kept in memory (`ring`): exceptions and SIGUSR1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG = logging.getLogger("opdump")
 
 @contextmanager
 def triggers(recorder: Recorder) -> Iterator[None]:
-    """While the block runs the signal has them filed, and an exception that ends it. Nothing where the plan keeps none."""
+    """During the block, fire at the signal and at an exception that ends the block. Without steps in memory, do nothing."""
     plan = recorder.plan
     if not plan.ring:
         yield
@@ -28,7 +28,7 @@ def triggers(recorder: Recorder) -> Iterator[None]:
         except DumpComplete:
             raise
         except BaseException as error:
-            # `sys.exit()` at the end of a program is no failure.
+            # `sys.exit()` at the end of a program is not a failure.
             if "exception" in plan.triggers and not (isinstance(error, SystemExit) and not error.code):
                 recorder.fire(f"exception: {type(error).__name__}")
             raise
@@ -44,7 +44,7 @@ def _signal(recorder: Recorder) -> Iterator[None]:
         or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     ):
         _LOG.warning(
-            "SIGUSR1 files no steps: the program has a handler of its own, or the capture began in another thread"
+            "SIGUSR1 triggers nothing: the program has its own handler, or the capture began in another thread"
         )
         yield
         return

@@ -1,7 +1,7 @@
-"""Processes that a program under capture starts: they are captured as further ranks of the same run.
+"""Processes that a captured program starts. They are captured as further ranks of the same run.
 
-The process where capture begins makes a directory for its family, and names it in the environment. Whoever inherits that, or was
-forked, finds there what to capture, claims a number of its own, and leaves a note of what it did; the first process tells it.
+The process in which capture begins creates a directory for its family and names it in the environment. A process that inherits the variable, or was
+forked, finds there what to capture, claims a number of its own, and leaves a note about what it did. The first process reports the notes.
 """
 
 from __future__ import annotations

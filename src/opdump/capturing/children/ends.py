@@ -1,4 +1,4 @@
-"""When the work of a child process begins, and when it ends: each kind of child has its own way for both."""
+"""Detects when the work of a child process begins and ends, which differs for each kind of child."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _AROUND: Final = tuple(
         os.path.join("adapters", "torch", "threads.py"),
     )
 )
-"""What stands around the program's own frames and holds nothing meanwhile."""
+"""Code of opdump that calls the program and holds no lock meanwhile."""
 
 
 def when_it_has_its_work(call: Callable[[], object]) -> None:
-    """Calls a function in a forked process as soon as it is known what runs in it: now, where nothing else is to come.
+    """Call a function in a forked process as soon as its work is known: now, if nothing else is to come.
 
     A process that is about to become another program (`preexec_fn` of subprocess) is left alone.
     """
@@ -50,7 +50,7 @@ def when_it_has_its_work(call: Callable[[], object]) -> None:
 
 
 def after_bootstrap(call: Callable[[], object]) -> None:
-    """Calls a function in a process of multiprocessing just before its work, in this one or in those that are forked from it."""
+    """Call a function in a multiprocessing process just before its work, in this process or in those forked from it."""
     from multiprocessing.process import BaseProcess
 
     base: Any = BaseProcess
@@ -60,7 +60,7 @@ def after_bootstrap(call: Callable[[], object]) -> None:
         after_fork = process._after_fork
 
         def then() -> None:
-            # What follows is the work itself; by now the process knows which it is.
+            # The process knows its work by now, and starts it next.
             del process._after_fork
             after_fork()
             call()
@@ -73,12 +73,12 @@ def after_bootstrap(call: Callable[[], object]) -> None:
 
 
 def call_at_end(call: Callable[[], object]) -> None:
-    """Calls a function when the work of this process ends: by itself, by SIGTERM, and by `os._exit` where it was forked."""
+    """Call a function when this process ends: normally, by SIGTERM, or by `os._exit` in a forked process."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing import util
 
-        # Such a process leaves by os._exit; what has a priority is called before that.
+        # Such a process leaves by os._exit; finalizers with a priority are called before that.
         util.Finalize(None, call, exitpriority=1000)
     asked_to_end = _call_at_termination(call)
 
@@ -104,9 +104,9 @@ def _call_before_exit(call: Callable[[], object]) -> None:
 
 
 def _call_at_termination(call: Callable[[], object]) -> list[int]:
-    """A pool of processes ends its workers by SIGTERM. Who handles that by itself, or ignores it, is left to it.
+    """Call a function at SIGTERM, with which a process pool ends its workers. A process that handles or ignores the signal itself is left alone.
 
-    Returns where a signal is kept that comes when the interpreter ends: it starts no thread any more.
+    Return the list that receives the signal if it comes while the interpreter ends, when no thread can be started any more.
     """
     kept: list[int] = []
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -116,7 +116,7 @@ def _call_at_termination(call: Callable[[], object]) -> list[int]:
 
     def end(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process and _within_opdump(frame) and next(patience) < _MOST_TRIES:
-            # A lock may be held that the end would wait for, or the end has begun: in a moment it is over.
+            # The end might wait for a lock that is held here, or has begun already: try again in a moment.
             try:
                 threading.Thread(target=_again, args=(number,), name="opdump-signal", daemon=True).start()
             except RuntimeError:
@@ -138,7 +138,7 @@ def _again(number: int) -> None:
 
 
 def _within_opdump(frame: FrameType | None) -> bool:
-    """Whether opdump is at work, and not only around the program."""
+    """Return whether opdump itself is at work, and not just calling the program."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_PACKAGE) and not file.startswith(_AROUND):

@@ -1,10 +1,10 @@
-"""What the processes of one run share: a directory of its own, outside of the dump, for as long as the run lasts.
+"""The shared state of the processes of one run: a directory outside of the dump that exists as long as the run.
 
 family.json            what is captured, and how
-rank_10000             that number is taken, by the process whose id this file holds
-process_4711_3f.json   what that process did
-ended                  the first process has ended its capture, and others still ran
-kept                   the process that this file names is going to ask once more what they did
+rank_10000             this number is taken by the process whose ID is in the file
+process_4711_3f.json   the note of a process about what it did
+ended                  the first process has ended its capture while others were still running
+kept                   the process named in this file will read the notes once more
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ENDED: Final = "ended"
 _KEPT: Final = "kept"
 _ASKED: Final = "asked"
 _OWN_NUMBERS: Final = 10_000
-"""Processes that are no rank of anything are numbered from here: beyond the ranks of any process group that there is likely to be."""
+"""Processes that are not a rank of a group are numbered from here, beyond the ranks of any likely process group."""
 _NUMBERS_OF_NOBODY: Final = 100_000_000
-"""Where nobody keeps the numbers any more: from here on by the id of the process, which no other has."""
+"""If the directory is gone, numbers are this plus the process ID, which is unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A run of several processes. Notes and claims that cannot be written any more are nobody's loss: then the run has ended."""
+    """A run of several processes. Failures to write notes and claims are ignored, because then the run has ended."""
 
     directory: Path
     plan: DumpPlan
@@ -51,7 +51,7 @@ class Family:
 
     @classmethod
     def begin(cls, plan: DumpPlan, facts: Mapping[str, Any]) -> Family:
-        """Makes the directory of a new family, for its owner alone. Where there is no room for one, children are not captured."""
+        """Create the directory of a new family, accessible only to its owner. If that fails, children are not captured."""
         try:
             family = cls(temporary_directory("family", is_in_use=_is_in_use), plan, facts)
             family._write_facts()
@@ -61,7 +61,7 @@ class Family:
         return family
 
     def begun_again(self, plan: DumpPlan, facts: Mapping[str, Any]) -> Family:
-        """The same family, now that more is known of what is captured."""
+        """Return the same family with updated facts about what is captured."""
         family = Family(self.directory, plan, facts)
         if family.is_there:
             with suppress(OSError):
@@ -70,12 +70,12 @@ class Family:
 
     @property
     def is_there(self) -> bool:
-        """Whether other processes can find it."""
+        """Whether other processes can find the family."""
         return self.directory != _NOWHERE
 
     @classmethod
     def named(cls, directory: str) -> Family | None:
-        """The family whose directory the environment names; None where the run has ended, or the directory is somebody else's."""
+        """Return the family in the directory that the environment names, or None if the run has ended or another user owns the directory."""
         path = Path(directory)
         try:
             found = path.lstat()
@@ -90,8 +90,9 @@ class Family:
 
     @classmethod
     def of_ancestors(cls, asked: str) -> str:
-        """The directory of a run that a process began which started this one, directly or not, and which was asked for in the same words;
-        empty where there is none. So a process finds its run whose environment was put together before the run began.
+        """Return the family directory of an ancestor process that was started with the same OPDUMP_START, or an empty string if there is none. It
+        lets a
+        process find its run even if its environment was prepared before the run began.
         """
         with suppress(OSError):
             place = Path(tempfile.gettempdir())
@@ -104,7 +105,7 @@ class Family:
         return ""
 
     def claim(self, rank: int) -> bool:
-        """Takes a number; False where another process has it."""
+        """Take a number. Return False if another process has it."""
         try:
             with (self.directory / f"rank_{rank}").open("x") as file:
                 file.write(str(os.getpid()))
@@ -115,7 +116,7 @@ class Family:
         return True
 
     def is_of_ancestor(self, rank: int) -> bool:
-        """Whether a process that started this one, directly or not, has a number: then what says that number here was handed down."""
+        """Return whether an ancestor of this process has a number. If so, the variable with that number was only inherited."""
         try:
             holder = int((self.directory / f"rank_{rank}").read_text())
         except (OSError, ValueError):
@@ -123,7 +124,7 @@ class Family:
         return holder in ancestors()
 
     def own_number(self) -> int:
-        """Takes a number for a process that is no rank of a process group. Ranks of one launcher have numbers apart."""
+        """Take a number for a process that is no rank of a process group. Ranks of one launcher use separate ranges."""
         if not self.directory.is_dir():
             return _NUMBERS_OF_NOBODY + os.getpid()
         rank = _OWN_NUMBERS * (int(self.facts.get("rank", 0)) + 1)
@@ -132,24 +133,24 @@ class Family:
         return rank
 
     def note(self, token: str, note: Mapping[str, Any]) -> None:
-        """Says what this process does or did, in place of what it said before."""
+        """Write or replace the note of this process."""
         with suppress(OSError):
             self._write(
                 f"process_{os.getpid()}_{token}.json", {"process": os.getpid(), "owner": this_process(), **note}
             )
 
     def take_back(self, token: str) -> None:
-        """This process did not say that."""
+        """Remove a note of this process."""
         with suppress(OSError):
             os.unlink(self.directory / f"process_{os.getpid()}_{token}.json")
 
     def reports(self) -> tuple[ChildReport, ...]:
-        """What the children did so far: by rank, those without data last. Raises OSError where nobody can look."""
+        """Return the reports of the children so far, sorted by rank, those without data last. Raises OSError if the directory cannot be read."""
         found = _reports_in(self.directory) if self.is_there else []
         return tuple(sorted(found, key=lambda one: (one.rank_id is None, one.rank_id or 0, one.process)))
 
     def end(self) -> None:
-        """Removes the directory, or leaves that to the last of the children where some still run: they need their numbers."""
+        """Remove the directory, or leave that to the last child if some are still running, because they need their numbers."""
         if not self.is_there:
             return
         with suppress(OSError):
@@ -158,18 +159,18 @@ class Family:
             self.left()
 
     def keep(self) -> None:
-        """This process will ask once more what the others did: until `release` nobody removes the directory."""
+        """Keep the directory until `release`, because this process will read the notes once more."""
         with suppress(OSError):
             (self.directory / _KEPT).write_text(this_process())
 
     def release(self) -> None:
-        """This process has asked for the last time."""
+        """Allow the directory to be removed: this process has read the notes for the last time."""
         with suppress(OSError):
             os.unlink(self.directory / _KEPT)
         self.left()
 
     def left(self) -> None:
-        """This process is done: removes the directory where it was the last one."""
+        """Remove the directory if this process was the last one."""
         has_ended = is_of_dead_process(self.directory) or (self.directory / _ENDED).exists()
         if has_ended and not _is_in_use(self.directory):
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -195,7 +196,7 @@ def _reports_in(directory: Path) -> list[ChildReport]:
 
 
 def _is_in_use(directory: Path) -> bool:
-    """Whether processes of this run still work."""
+    """Return whether processes of this run are still working."""
     try:
         return _is_kept(directory) or any(child.end == "running" for child in _reports_in(directory))
     except OSError:
@@ -210,7 +211,7 @@ def _is_kept(directory: Path) -> bool:
 
 
 def family_facts(*, framework: str, eager: bool, steps: str, rank: int, captured: bool) -> dict[str, Any]:
-    """How children are captured: `framework` is "" where it is that which they import; `captured` False counts them alone."""
+    """Return how children are captured. `framework` "": the one that they import. `captured` False: children are only counted."""
     return {
         "framework": framework,
         "eager": eager,

@@ -1,7 +1,7 @@
-"""Which number a process has in the dump, and where its writer therefore is.
+"""Finds the rank of a process in the dump, and with it the place of its writer.
 
-A process that a launcher numbered knows from the start. One that joins a process group learns it on the way: its files are held back
-until a network runs, or a step ends. One in no group takes a number that nobody has.
+A process that a launcher numbered knows its rank from the start. A process that joins a process group learns it later: its files are held back
+until a network runs or a step ends. A process in no group takes an unused number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from opdump.verdict import Verdict
 
 
 class _Figures(Protocol):
-    """What a process did, in numbers: of a capture that goes on, or of its report."""
+    """The counts of a process, from a running capture or from its report."""
 
     @property
     def executed(self) -> int: ...
@@ -49,8 +49,8 @@ class _Figures(Protocol):
 
 @contextmanager
 def family_of(plan: DumpPlan, facts: Mapping[str, Any], begun: Family | None = None) -> Iterator[Family]:
-    """A family for the length of the block, which processes that are started meanwhile find in their environment; a new one, or that which
-    this process began before it knew what it captures.
+    """Keep a family open during the block. Processes started meanwhile find it in their environment. `begun`: a family that this process began before
+    it knew what it captures; else a new one is created.
     """
     if begun is not None:
         yield begun.begun_again(plan, facts)
@@ -72,12 +72,12 @@ def family_of(plan: DumpPlan, facts: Mapping[str, Any], begun: Family | None = N
 
 
 class Place:
-    """The place of this process among those of its family."""
+    """The rank of this process in its family."""
 
     def __init__(
         self, family: Family, adapter: Adapter, rank: int | None, *, known: bool, is_first: bool, token: str = ""
     ) -> None:
-        """`rank` is `known`, or what a process by itself has. The first process is the one whose report tells of all."""
+        """`rank` is final if `known`, else the rank of a process without a group. The report of the first process includes all others."""
         self.family = family
         self.rank = 0 if rank is None else rank
         self.warnings: list[str] = []
@@ -87,20 +87,20 @@ class Place:
         self._is_first = is_first
         self._token = token or new_token()
         self._opened: RankWriter | None = None
-        """The writer of the first process, as long as it may have to go elsewhere."""
+        """The writer of the first process, as long as its rank may still change."""
         self._run: RunFacts | None = None
         self._settled = False
         self._held: int | None = None
-        """The number that was claimed before it was needed: what this process starts inherits what says it."""
+        """A number claimed before it was needed: child processes inherit the variables from which it was derived."""
         self.starts_unfollowed: Counter[str] = Counter()
-        """How many Pythons were started in a way that nobody can follow, by that."""
+        """Number of Python processes that cannot be followed, by how they were started."""
 
     @property
     def framework(self) -> str:
         return self._adapter.framework
 
     def shared_bytes(self, own: Callable[[], int]) -> SharedBytes:
-        """What the processes of the run have written; `own` gives what this one has."""
+        """Return the shared count of bytes that the processes of the run have written; `own` returns those of this process."""
         return SharedBytes(self.family, self._token, own)
 
     def starts(self, start: Start) -> None:
@@ -112,13 +112,13 @@ class Place:
         return (*self.warnings, *warnings_of_starts(self.starts_unfollowed))
 
     def begun(self) -> None:
-        """Says that there is such a child process: from now on it does not end without a word, unless it is killed."""
+        """Register this child process. From now on it is reported as lost if it ends without a report."""
         self._hold()
         if not self._settled:
             self.family.note(self._token, {})
 
     def writer(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
-        """The writer of this process. That of the first one is opened at once, so that what is wrong with its directory is told."""
+        """Return the writer of this process. That of the first process is opened at once, so that an unusable directory is reported early."""
         self._run = run
         if self._is_first:
             self._opened = open_writer(plan, run)
@@ -132,9 +132,9 @@ class Place:
         return self.rank
 
     def leave(self, report: Any, *, may_wait: bool = False) -> Any:
-        """The report of this process with those of its children; a child's goes into a note.
+        """Return the report of the first process including its children. In a child, write the report into a note and return it.
 
-        `may_wait`: where children still run it is called again when they have ended, and what they share is kept for that.
+        `may_wait`: if children are still running, this method is called again after their end, and the shared directory is kept until then.
         """
         if not self._is_first:
             ending = {
@@ -148,14 +148,14 @@ class Place:
         try:
             children = self.family.reports()
         except OSError as error:
-            unknown = f"what child processes did, if there were any, cannot be read: {error.strerror}"
+            unknown = f"the reports of child processes, if there were any, cannot be read: {error.strerror}"
             return replace(report, warnings=(*report.warnings, unknown))
         noted = {child.process for child in children}
         children += tuple(ChildReport(process=id_, end="running") for id_ in sorted(awaited_processes() - noted))
         if may_wait and are_awaited(children):
             self.family.keep()
         elif not self._settled and any(child.left_data for child in children):
-            self._abandon()  # it ran nothing, so it leaves nothing beside those that did
+            self._abandon()  # it ran nothing, so it leaves no directory beside those of its children
         elif self._opened is not None:
             self._opened.close(None if report.failure else dict.fromkeys(("executed", "captured", "tensors"), 0))
         nothing = None if any(child.captured for child in children) else report.nothing
@@ -168,11 +168,11 @@ class Place:
         )
 
     def leave_out(self, reason: str) -> None:
-        """This child, which left nothing, did what is not captured."""
+        """Note that this child, which left no data, is not captured."""
         self.family.note(self._token, {"end": "not captured", "reason": reason})
 
     def filed(self, recorder: Recorder, sink: DirectorySink) -> None:
-        """A child says what it has filed so far: whoever is killed says nothing more."""
+        """In a child: note what was written so far, because a killed process cannot report anything later."""
         if self._settled and recorder.failure is None:
             tally = recorder.tally
             self._note(tally, recorder.verdict, tally.steps, files=sink.files_written, bytes=sink.bytes_written)
@@ -223,7 +223,7 @@ class Place:
             self.rank = self.family.own_number()
             if said is not None and not self.family.is_of_ancestor(said):
                 self.warnings.append(
-                    f"process {os.getpid()} is rank {wanted} and is filed as rank_{self.rank}: another process of this run has that number"
+                    f"process {os.getpid()} is rank {wanted} and is recorded as rank_{self.rank}: another process of this run has that number"
                 )
         if not self._is_first:
             self.family.note(self._token, {"rank_id": self.rank})
@@ -235,7 +235,7 @@ class Place:
 
 
 def new_token() -> str:
-    """What tells the notes of processes apart whose ids are the same."""
+    """Return an ID that distinguishes the notes of processes with the same process ID."""
     return os.urandom(4).hex()
 
 
@@ -244,13 +244,13 @@ def are_awaited(children: tuple[ChildReport, ...]) -> bool:
 
 
 def warnings_of_starts(unfollowed: Mapping[str, int]) -> Iterator[str]:
-    """What there is to say of Pythons that nobody can follow, by how they were started."""
+    """Return a warning for each way in which Python processes were started that cannot be followed."""
     for how, number in unfollowed.items():
-        yield f"{number} {'process' if number == 1 else 'processes'} with Python not captured: started {how}"
+        yield f"{number} Python {'process' if number == 1 else 'processes'} not captured: started {how}"
 
 
 def failure_of(children: tuple[ChildReport, ...]) -> str:
-    """What kept the dump of one of these processes from being written to its end; the dump of all is not whole then."""
+    """Return why the dump of one of these processes is incomplete, which makes the whole dump incomplete, or an empty string."""
     failed = [child for child in children if child.failure]
     if not failed:
         return ""
@@ -265,18 +265,18 @@ def warnings_of(children: tuple[ChildReport, ...]) -> Iterator[str]:
             yield f"{where}: {warning}"
         number = "" if child.rank_id is None else f" (id {child.process})"
         if child.end == "lost":
-            left = "nothing of it is filed"
+            left = "nothing of it was written"
             if child.last_step is not None:
-                left = f"the steps that it filed are whole, and step {child.last_step} is the last of them"
-            yield f"{where}: this child process{number} ended without a word: it was killed, crashed, or left by os._exit; {left}"
+                left = f"the steps that it wrote are complete, and step {child.last_step} is the last of them"
+            yield f"{where}: this child process{number} ended without a report: it was killed, crashed, or left by os._exit; {left}"
         elif child.end == "running":
-            yield f"{where}: this child process{number} still runs; what it files from now on is not counted"
+            yield f"{where}: this child process{number} is still running; what it writes from now on is not counted"
     for reason, count in Counter(child.reason for child in children if child.end == "not captured").items():
         yield f"{count} child {'process' if count == 1 else 'processes'} not captured: {reason}"
 
 
 def rank_of(environ: Mapping[str, str]) -> int:
-    """The logical card number: RANK, which torchrun sets, else 0."""
+    """Return the logical card number: RANK, which torchrun sets, else 0. Raises ConfigError if RANK is not a number."""
     text = environ.get("RANK", "0")
     if not text.isdecimal():
         raise ConfigError(f"the environment variable RANK is {text!r}, expected a number (torchrun sets it)")
@@ -284,12 +284,12 @@ def rank_of(environ: Mapping[str, str]) -> int:
 
 
 def rank_under(plan: DumpPlan, environ: Mapping[str, str]) -> int:
-    """The same as programs for the plan's kind of configuration say it."""
+    """Return the card number by the rules for the plan's kind of configuration."""
     return (DIALECTS.load(plan.dialect).rank_of or rank_of)(environ)
 
 
 def _found_in(report: Any) -> list[str]:
-    """What the checks of a child found, in words: the tables of the first process are its own."""
+    """Return the findings of a child's checks in words, because only the first process prints tables."""
     checked = report.checked
     if checked is None or checked.is_clean:
         return []

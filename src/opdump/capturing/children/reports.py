@@ -1,4 +1,4 @@
-"""What a child process did under capture, as its note says."""
+"""The report of a child process under capture, read from its note."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FIGURES: Final = ("executed", "captured", "tensors", "files", "bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildReport:
-    """One process. `end` says how it stands at the end of the first one: `lost` is gone without a word (killed), `not captured` where
-    children are not.
+    """One process. `end` is its state when the first process ended: `lost` means that it ended without a report (killed), `not captured` that it was
+    not recorded.
     """
 
     process: int
     end: End
     rank_id: int | None = None
-    """None where it ran no operator in a wanted step: it has no directory."""
+    """None if it ran no operator in a selected step and therefore has no directory."""
     executed: int = 0
     captured: int = 0
     tensors: int = 0
@@ -31,12 +31,12 @@ class ChildReport:
     tensors_skipped: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     last_step: int | None = None
-    """The last step that it filed, as far as is known; None where it filed none."""
+    """The last step that it wrote, as far as is known; None if it wrote none."""
     reason: str = ""
     failure: str = ""
-    """What kept its part of the dump from being written to its end."""
+    """Why its part of the dump is incomplete; empty if it is complete."""
     verdict: Verdict | None = None
-    """What was found first in it; None where it did not end in good order."""
+    """The first finding in it; None if it did not end regularly."""
 
     @property
     def left_data(self) -> bool:
@@ -44,7 +44,7 @@ class ChildReport:
 
     @classmethod
     def of_note(cls, note: Mapping[str, Any], *, alive: bool) -> ChildReport:
-        """The report of a note; `alive`: the process is there still."""
+        """Return the report of a note. `alive`: the process still exists."""
         end: End = note["end"] if note.get("end") else ("running" if alive else "lost")
         return cls(
             process=int(note["process"]),

@@ -1,4 +1,4 @@
-"""What a process is there for, as far as capture asks: which are the program's, and which only serve it."""
+"""The role of a process: one of the program's own, or one that only serves it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 Role = Literal["program", "undecided", "server"]
-"""`undecided`: a process of multiprocessing before it has got its work; `server`: not the program's own work."""
+"""`undecided`: a multiprocessing process that has not received its work yet; `server`: it does none of the program's work."""
 
 _SERVERS = (
     "torch.utils.data.",
@@ -16,11 +16,11 @@ _SERVERS = (
     "multiprocessing.resource",
     "multiprocessing.managers.",
 )
-"""Modules whose processes do not run the program's operators: data-loader workers, PyTorch's compiler, trackers."""
+"""Modules whose processes run no operators of the program: data-loader workers, PyTorch's compiler, trackers."""
 
 
 def role_of_command(command: Sequence[str]) -> Role:
-    """The role of a process by the command line that started it."""
+    """Return the role of a process from the command line that started it."""
     text = " ".join(command)
     if "multiprocessing.resource_tracker" in text or "torch/_inductor/compile_worker" in text:
         return "server"
@@ -30,7 +30,7 @@ def role_of_command(command: Sequence[str]) -> Role:
 
 
 def role_here() -> Role:
-    """The role of a process of multiprocessing, by the work that it has got."""
+    """Return the role of this process, for multiprocessing from the work that it has received."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return "program"
@@ -41,7 +41,7 @@ def role_here() -> Role:
 
 
 def awaited_processes() -> frozenset[int]:
-    """The ids of processes with the program's own work that this one waits for when its interpreter ends, as multiprocessing does."""
+    """Return the IDs of the program's own processes for which this one waits when its interpreter ends, as multiprocessing does."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is None:
         return frozenset()

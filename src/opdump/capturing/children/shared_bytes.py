@@ -1,4 +1,4 @@
-"""What all processes of a run have written, for a bound that they share (`max_disk`)."""
+"""Counts what all processes of a run have written, for a limit that they share (`max_disk`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOOK_EACH_SECONDS: Final = 0.5
 
 
 class SharedBytes:
-    """Says what this process has written and asks what the others have, twice a second at most, in the directory of the family."""
+    """Publishes the bytes of this process in the directory of the family and reads those of the others, at most twice per second."""
 
     def __init__(
         self, family: Family, token: str, own: Callable[[], int], now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`own` gives the bytes of this process, and `token` tells it apart from another of the same id."""
+        """`own` returns the bytes of this process. `token` distinguishes it from another process with the same ID."""
         self._directory = family.directory if family.is_there else None
         self._name = f"{_PREFIX}{os.getpid()}_{token}"
         self._own = own
@@ -30,14 +30,14 @@ class SharedBytes:
         self._others = 0
 
     def of_others(self) -> int:
-        """What the other processes had written when somebody asked last."""
+        """Return the bytes that the other processes had written at the last exchange."""
         if self._directory is not None and self._now() >= self._next:
             self._next = self._now() + _LOOK_EACH_SECONDS
             self._exchange(self._directory)
         return self._others
 
     def _exchange(self, directory: Path) -> None:
-        with suppress(OSError, ValueError):  # the run has ended, or another process writes its file just now
+        with suppress(OSError, ValueError):  # the run has ended, or another process is writing its file
             temporary = directory / f".{self._name}"
             temporary.write_text(str(self._own()))
             temporary.replace(directory / self._name)
