@@ -56,7 +56,7 @@ def test_random_inputs_are_those_of_the_printed_seed(dump: Path, tmp_path: Path)
     config(tmp_path, dump)
     first = opdump("infer", "net.onnx", "-c", "acl.json", cwd=tmp_path)
     assert first.returncode == 0
-    found = re.search(r"opdump: random x; the same again: --seed (\d+)\n", first.stderr)
+    found = re.search(r"opdump: random x; to repeat: --seed (\d+)\n", first.stderr)
     assert found
     again = opdump("infer", "net.onnx", "-c", "acl.json", "--seed", found[1], cwd=tmp_path)
     assert again.returncode == 0

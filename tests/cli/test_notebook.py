@@ -132,7 +132,7 @@ def test_an_error_of_a_cell_has_the_lines_of_the_cell_alone_and_comes_after_the_
 def test_a_wrong_line_is_one_line(notebook: dict[str, Any]) -> None:
     for name, message in (
         ("option", "UsageError: %%opdump: No such option"),
-        ("variable", "UsageError: %%opdump: 'a-b' is no name of a variable"),
+        ("variable", "UsageError: %%opdump: 'a-b' is not a variable name"),
         ("config", "UsageError: steps only supports digits"),
     ):
         assert re.search(message, _printed(notebook[name], "stderr")), name

@@ -217,4 +217,4 @@ def test_a_variable_that_names_another_file_is_never_passed_over_in_silence(scri
     else:
         done = opdump("run", "-c", "data_dump.json", "train.py", cwd=script, **environ)
         assert done.returncode == 0
-        assert "opdump: warning: MS_ACL_DUMP_CFG_PATH names 'other.json', which counts for nothing" in done.stderr
+        assert "opdump: warning: MS_ACL_DUMP_CFG_PATH names 'other.json', which is ignored" in done.stderr

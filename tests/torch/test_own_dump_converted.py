@@ -41,4 +41,4 @@ def test_an_own_dump_is_converted_and_what_is_no_dump_file_is_counted(settings: 
     every = {path for path in root.rglob("*") if path.is_file()}
     assert len(every) == said["converted"] + len(said["skipped"])
     told = CliRunner().invoke(main, ["convert", str(root), "-o", str(tmp_path / "again"), "--recursive"])
-    assert f"{len(said['skipped'])} files passed over" in told.output
+    assert f"{len(said['skipped'])} files skipped" in told.output

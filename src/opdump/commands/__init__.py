@@ -1,6 +1,6 @@
-"""The command line: one file per verb, imported when it is called.
+"""The command line: one file per command, imported when it is called.
 
-`opdump --help` must answer at once, so this file imports click alone and names the verbs in a table.
+`opdump --help` must answer at once, so this file imports only click and lists the commands in a table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INCOMPLETE = 3
-"""The program ended well and its dump is not whole."""
+"""The program succeeded but its dump is incomplete."""
 EXIT_INTERRUPTED = 130
 
 
@@ -42,7 +42,7 @@ _RUN_PROGRAMS = frozenset({"run", "infer"})
 
 
 class _Verbs(click.Group):
-    """A group that knows its commands' names and one-line helps without importing them."""
+    """A group that knows the names and one-line helps of its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -61,7 +61,7 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command, which gives signs of life from here on, unless the error output is that of a program."""
+        """The command, which reports its progress from here on, unless a program owns the error output."""
         name, command, left = super().resolve_command(ctx, args)
         if name is not None and name not in _RUN_PROGRAMS:
             from opdump.commands.progress_bar import signs_of_life
@@ -70,7 +70,7 @@ class _Verbs(click.Group):
         return name, command, left
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Turn the errors that opdump raises on purpose into one message and exit code 1."""
+        """Turn the errors that opdump raises on purpose into a message and exit code 1."""
         try:
             return super().invoke(ctx)
         except OpdumpError as error:
@@ -87,7 +87,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
 
     try:
         found = version("opdump")
-    except PackageNotFoundError:  # a source tree on the path, never installed
+    except PackageNotFoundError:  # a source tree on the path that was never installed
         found = "(not installed)"
     try:
         from opdump.kernels import active

@@ -1,4 +1,4 @@
-"""`opdump check`: what in a dump looks wrong, and the configuration that dumps it in detail.
+"""`opdump check`: finds suspicious values in a dump, and writes the configuration that records them in detail.
 
 opdump check /data/dump
 opdump check /data/dump --emit-config data_dump.json
@@ -145,8 +145,8 @@ def _check(
 
 
 def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
-    """Say of which ranks the last run did not end: each of its steps may be whole, and later ones missing all the same."""
-    last = {run.rank_id: run for run in catalog.runs}  # by time
+    """Warn about ranks whose last run did not end: each recorded step may be complete although later ones are missing."""
+    last = {run.rank_id: run for run in catalog.runs}  # sorted by time
     unfinished = [
         number
         for number, run in last.items()
@@ -155,7 +155,7 @@ def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
     if unfinished:
         ranks = ", ".join(map(str, unfinished[:8])) + (", ..." if len(unfinished) > 8 else "")
         click.echo(
-            f"opdump: warning: rank {ranks}: the run was cut off, or still runs; looked at is what it has filed, up to step "
+            f"opdump: warning: rank {ranks}: the run was interrupted or is still running; checked are the steps recorded so far, up to step "
             f"{max((step for number in unfinished for step in catalog.steps_of(number)), default='none')}",
             err=True,
         )
@@ -171,7 +171,7 @@ def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect
         return
     if file.suffix != ".json":
         raise ConfigError(f"invalid json file name: {str(file)!r}; it must end in .json, write {file}.json")
-    # What an operator handed on tells nothing of it: where it came from does.
+    # An operator that only passes values on explains nothing; the source of its input does.
     found = [each for each in checked.findings if each.op_name]
     suspicious = [each for each in found if not each.inherited] or found
     suspects = [Suspect(each.op_name, each.net_name, each.step) for each in suspicious]
@@ -186,7 +186,7 @@ def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a file that can be written") from error
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a writable file") from error
     operators = len({each.op_name for each in suspects})
     noun = "operator" if operators == 1 else "operators"
     click.echo(f"opdump: wrote {file} ({operators:,} {noun}); next: opdump run -c {file} ...", err=True)
@@ -200,6 +200,6 @@ def _dialect_of(catalog: Catalog, file: Path) -> SecondDialect:
         return "acl"
     plans: list[Any] = [run.plan for run in catalog.runs if run.plan]
     is_acl = any(str(plan.get("layout", "")) == "acl" for plan in plans)
-    # A dump of which nobody says how it was configured, and which has no rank directories, is one of a device.
+    # A dump without a stored configuration and without rank directories comes from a device.
     is_device = not plans and not any((catalog.path / part).is_dir() for part in (".dump_metadata", "rank_0"))
     return "acl" if is_acl or is_device else "mindspore"

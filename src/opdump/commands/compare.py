@@ -1,4 +1,4 @@
-"""`opdump compare`: two runs, and the operator that introduced the difference.
+"""`opdump compare`: finds the operator that introduced the difference between two runs.
 
 opdump compare /data/before /data/after
 """
@@ -29,14 +29,14 @@ _EXITS: Final = {"identical": 0, "benign": 0, "divergent": 1, "incomparable": 3}
 
 
 class _Steps(click.ParamType[tuple[int, int]]):
-    """`3`, or `3:4`: step 3 of A and step 4 of B."""
+    """`3`, or `3:4` for step 3 of A and step 4 of B."""
 
     name = "N[:M]"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         first, separator, second = value.partition(":")
         if not first.isdigit() or (separator and not second.isdigit()):
-            self.fail(f"{value!r} is no step; expected a number as 3, or two as 3:4 (of A, of B)", param, ctx)
+            self.fail(f"{value!r} is not a step; expected a number as 3, or two as 3:4 (of A, of B)", param, ctx)
         return int(first), int(second) if separator else int(first)
 
 
@@ -104,7 +104,7 @@ def compare(
     from opdump.comparison.compare import compare as compare_dumps
 
     if b is None and (steps is None or steps[0] == steps[1]):
-        raise click.UsageError("one dump alone: name a second one, or two of its steps: --step 3:4")
+        raise click.UsageError("only one dump: name a second one, or two of its steps: --step 3:4")
     try:
         first, second = steps if steps is not None else (None, None)
         with collected_rarely(), progress_bar() as progress, _executor(jobs) as executor:
@@ -147,7 +147,7 @@ def _report(result: Result, output: str | None, limit: int, *, as_json: bool, wi
 
 @contextmanager
 def _executor(jobs: int) -> Iterator[Executor | None]:
-    """Processes for the work; None for one job. Where it is broken off, what waits is dropped and the processes end."""
+    """A pool of processes; None for one job. On an interruption, waiting work is dropped and the processes end."""
     if jobs == 1:
         yield None
         return
@@ -162,7 +162,7 @@ def _executor(jobs: int) -> Iterator[Executor | None]:
 
 
 def _begin_job(jobs: int) -> None:
-    """A process of several: Ctrl-C is told to the first, and the processors are shared."""
+    """Start one of several processes: only the main process handles Ctrl-C, and the processors are shared."""
     from opdump import kernels
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""`opdump complete`: a dump that MindSpore wrote by itself becomes what opdump would have written.
+"""`opdump complete`: adds what opdump records to a dump that MindSpore wrote.
 
 opdump complete /data/dump
 opdump complete /data/dump -o /tmp/completed --statistics max,min,avg,md5
@@ -60,7 +60,7 @@ def complete(*, directory: str, out: str | None, statistics: str | None, as_json
     names = [name.strip() for name in statistics.split(",")] if statistics is not None else []
     if statistics is not None and not all(names):
         raise click.BadParameter(
-            f"{statistics!r} is no list of statistics; expected names such as max,min,avg", param_hint="--statistics"
+            f"{statistics!r} is not a list of statistics; expected names such as max,min,avg", param_hint="--statistics"
         )
     path = Path(directory)
     with progress_bar("files") as tell:
@@ -84,7 +84,7 @@ def _report(done: Completion, *, as_json: bool) -> None:
             click.echo(f"opdump: problem: {printable(str(problem))}", err=True)
     if done.interrupted:
         if not as_json:
-            click.echo("opdump: interrupted; what is there can be read, and completing again does the rest", err=True)
+            click.echo("opdump: interrupted; the dump can be read, and a second run completes the rest", err=True)
         sys.exit(EXIT_INTERRUPTED)
     if all(rank.is_empty for rank in done.ranks):
         click.echo(

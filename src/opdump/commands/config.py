@@ -1,4 +1,4 @@
-"""`opdump config check` and `opdump config new`: is this configuration right, and what does a right one look like?
+"""`opdump config check` and `opdump config new`: validate a configuration, or create one.
 
 $ opdump config new --path /tmp/dump
 wrote data_dump.json; next: opdump run -c data_dump.json train.py
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _DialectName(click.Choice[str]):
-    """One of opdump's own, which the help lists, or of an installed package."""
+    """One of opdump's own dialects, which the help lists, or one of an installed package."""
 
     def __init__(self) -> None:
         super().__init__(DIALECTS.own)
@@ -115,7 +115,7 @@ def new(file: Path | None, dialect: str, directory: str | None, force: bool) -> 
     except FileExistsError as error:
         raise ConfigError(f"{file} is there already; name another file, or replace it with --force") from error
     except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a file that can be written") from error
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a writable file") from error
     if target is not None:
         make_writable(target)
         click.echo(f"wrote {file}; next: opdump config check {file}")

@@ -1,4 +1,4 @@
-"""`opdump convert`: dump files of Ascend devices as files that other programs read.
+"""`opdump convert`: converts dump files of Ascend devices to files that other programs read.
 
 opdump convert /data/dump/20261120101530/0/net/1/0 -o out
 opdump convert /data/dump -o out --recursive --format NCHW
@@ -22,7 +22,7 @@ from opdump.interpreter.lasting_imports import imported_for_good
 if TYPE_CHECKING:
     from opdump.conversion import Conversion, Failure, FileType
 
-# Rows of the table of failures; --json has them all.
+# Rows of the table of failures; --json lists all.
 _MOST_SHOWN = 50
 
 
@@ -110,7 +110,7 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", text):
-        raise click.BadParameter(f"{text!r} is no shape; expected sizes such as 1,3,224,224", param_hint="--shape")
+        raise click.BadParameter(f"{text!r} is not a shape; expected sizes such as 1,3,224,224", param_hint="--shape")
     sizes = tuple(map(int, text.split(",")))
     if 0 in sizes:
         raise click.BadParameter(f"{text!r} has a size of 0", param_hint="--shape")
@@ -118,7 +118,7 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
 
 
 def _format(text: str) -> str:
-    """The format of that name, in any case of letters; empty where none is asked for."""
+    """The format of that name, case-insensitive; empty if none was given."""
     if not text:
         return ""
     from opdump.formats import FORMATS
@@ -126,7 +126,7 @@ def _format(text: str) -> str:
     for known in FORMATS:
         if known.upper() == text.upper():
             return known
-    raise click.BadParameter(f"{text!r} is no format; expected one of {', '.join(FORMATS)}", param_hint="--format")
+    raise click.BadParameter(f"{text!r} is not a format; expected one of {', '.join(FORMATS)}", param_hint="--format")
 
 
 def _report(done: Conversion, *, as_json: bool) -> None:
@@ -141,7 +141,7 @@ def _report(done: Conversion, *, as_json: bool) -> None:
     if done.failures:
         sys.exit(EXIT_ERROR)
     if not done.sources:
-        click.echo("opdump: error: SRC holds no dump file" + _hint(done), err=True)
+        click.echo("opdump: error: SRC contains no dump file" + _hint(done), err=True)
         sys.exit(EXIT_ERROR)
 
 
@@ -167,7 +167,7 @@ def _summary(done: Conversion) -> str:
     if done.failures:
         words.append(amounts.count(len(done.failures), "failure"))
     if done.skipped:
-        words.append(f"{amounts.count(len(done.skipped), 'file')} passed over")
+        words.append(f"{amounts.count(len(done.skipped), 'file')} skipped")
     if done.interrupted or done.stopped:
         left = done.sources - len(done.results)
         words.append(f"{'interrupted' if done.interrupted else 'stopped'} with {amounts.count(left, 'file')} left")
@@ -176,7 +176,7 @@ def _summary(done: Conversion) -> str:
 
 
 def _next(done: Conversion) -> str:
-    """What a person may want to type now."""
+    """The suggested next command."""
     import shlex
 
     if done.layout == "mindspore":
@@ -205,7 +205,7 @@ def _print_failures(failures: list[Failure]) -> None:
 
 
 def _shown(text: str) -> str:
-    """A name of a file that nobody vouches for, without the characters that move a terminal's cursor."""
+    """A file name from an untrusted source, without control characters that move the cursor."""
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 

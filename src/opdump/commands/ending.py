@@ -1,4 +1,4 @@
-"""What is said when a program that ran under capture has ended: its error as Python would print it, then the reports."""
+"""What is printed when a program under capture has ended: its error as Python would print it, then the reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdump.errors import OpdumpError
 if TYPE_CHECKING:
     from opdump.capturing.report import CaptureReport
 
-COMPLETE = "opdump: the last wanted step has ended, the script ends here (--stop-after-dump)"
+COMPLETE = "opdump: the last selected step has ended; the script ends here (--stop-after-dump)"
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
@@ -27,21 +27,25 @@ def print_warnings(texts: Iterable[str]) -> None:
 
 
 def load_reports(*, checked: bool) -> None:
-    """Imports what `print_reports` takes, before the program runs: at its end there may be no descriptor left to read a module by.
+    """Import the modules of `print_reports` before the program runs: at its end there may be no file descriptor left to import
+    them.
 
-    `checked`: tensors are checked while it runs. Tables take as long to import as all else that is printed here, and most runs have none.
+    `checked`: tensors are checked during the run. The table printer takes as long to import as everything else that is printed
+    here, and most runs do not need it.
     """
     for name in ("completeness", "verdict_line", *(("checked",) if checked else ())):
         import_module(f"opdump.reports.{name}")
 
 
 def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json: bool, told: str = "") -> None:
-    """Print of each report its warnings, the verdict, the line of figures, and what kept its dump from being whole; `told` is an error that was printed before."""
+    """For each report, print its warnings, the verdict, the completeness line, and why its dump is incomplete. `told` is an error
+    that was printed before.
+    """
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
     from opdump.reports.verdict_line import verdict_line
 
     if sys.stdout is not None:
-        sys.stdout.flush()  # what the script printed comes first, also where both go to one file
+        sys.stdout.flush()  # the script's own output comes first, even if both go to one file
     for report in reports:
         print_warnings(report.warnings)
         if report.failure:
@@ -60,7 +64,7 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
 
 
 def print_error(error: BaseException, hook: ExceptHook) -> None:
-    """Print an error that ended the program, by `hook`, which is the program's own where it has set one."""
+    """Print the error that ended the program, using `hook`, the program's own hook if it has set one."""
     if sys.stdout is not None:
         sys.stdout.flush()
     if isinstance(error, OpdumpError):

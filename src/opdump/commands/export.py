@@ -1,4 +1,4 @@
-"""`opdump export`: the tensors of a dump as a table for other programs.
+"""`opdump export`: writes the tensors of a dump to a table for other programs.
 
 opdump export /data/dump
 opdump export /data/dump --to csv -o outputs.csv --io output

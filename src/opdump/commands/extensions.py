@@ -1,4 +1,5 @@
-"""`opdump extensions`: what can be captured, filed, computed and checked, opdump's own parts and those of installed packages.
+"""`opdump extensions`: lists the frameworks, layouts, statistics, checks and formats, opdump's own and those of installed
+packages.
 
 opdump extensions
 """

@@ -1,4 +1,4 @@
-"""`opdump infer`: an ONNX model, run under capture, on given inputs or on random ones.
+"""`opdump infer`: runs an ONNX model under capture, on given or random inputs.
 
 opdump infer resnet.onnx -c acl.json
 opdump infer resnet.onnx -c acl.json --input x=image.npy --repeat 3
@@ -118,7 +118,7 @@ def infer(
 def _plan(config: str | None, path: str | None, *, dialect: str | None, strict: bool) -> DumpPlan:
     from opdump.onnx import plan_of
 
-    overrides: dict[str, Any] = {"beside": Path.cwd()}  # the running script is opdump's own
+    overrides: dict[str, Any] = {"beside": Path.cwd()}  # the running script is opdump itself
     if path is not None:
         overrides["path"] = path
     if config is None:
@@ -137,7 +137,7 @@ def _infer(
     as_json: bool,
     options: Mapping[str, Any],
 ) -> int:
-    """Run the model; the exit code."""
+    """Run the model; returns the exit code."""
     from dataclasses import replace
 
     from opdump.capturing.report import told_elsewhere
@@ -187,7 +187,7 @@ def _feeds(
     random = [name for name in names if name not in files]
     chosen = time.time_ns() % 2**32 if seed is None else seed
     if random:
-        click.echo(f"opdump: random {', '.join(random)}; the same again: --seed {chosen}", err=True)
+        click.echo(f"opdump: random {', '.join(random)}; to repeat: --seed {chosen}", err=True)
     feeds = {}
     for number, value in enumerate(dump.inputs):
         if value.name in files:
@@ -198,7 +198,7 @@ def _feeds(
 
 
 def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
-    """Say what was dumped, where the model ran at all."""
+    """Report what was dumped, if the model ran at all."""
     from opdump.reports.completeness import completeness_json, completeness_line, failure_line
     from opdump.reports.verdict_line import verdict_line
 
@@ -231,7 +231,7 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
 
 
 def _pairs(texts: Sequence[str], option: str, example: str) -> dict[str, str]:
-    """`NAME=VALUE` by name."""
+    """Parse `NAME=VALUE` texts to a dict by name."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,6 +1,7 @@
-"""What is said of a run whose processes outlived its program: Python waits for them when the interpreter ends, and so does the report.
+"""The report of a run whose processes outlive its program: Python waits for them when the interpreter ends, and so does the
+report.
 
-Pools of `concurrent.futures` and joblib, and processes that nobody joined, work on when the last line of a program has run.
+Pools of `concurrent.futures` and joblib, and processes that were not joined, continue after the last line of a program.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class LastWord:
-    """Tells the report of a capture when everything else in this process has ended.
+    """Prints the report of a capture after everything else in this process has ended.
 
-    To be made before the program is loaded: what was registered first is called last, after multiprocessing has waited for its own.
+    Create it before the program is loaded: handlers registered first are called last, after multiprocessing has waited for its
+    processes.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class LastWord:
         atexit.register(self._call)
 
     def leave_to_it(self, say: Callable[[], int], *, ended_well: bool) -> None:
-        """What is to be said at the end; it returns an exit code, which counts where the program `ended_well`."""
+        """Set what runs at the end. `say` returns an exit code, which is used if the program `ended_well`."""
         self._say, self._ended_well = say, ended_well
 
     def _call(self) -> None:
@@ -44,7 +46,7 @@ class LastWord:
 
 
 def tell_at_last(dump: Dump, *, rank: int | None, as_json: bool, strict: bool) -> int:
-    """Prints the report of a capture whose processes have ended since; the exit code that it asks for."""
+    """Print the report of a capture whose processes have ended; returns the exit code."""
     report = dump.look_again()
     code = EXIT_INCOMPLETE if report.failure else EXIT_OK
     if strict:
@@ -58,7 +60,7 @@ def tell_at_last(dump: Dump, *, rank: int | None, as_json: bool, strict: bool) -
 
 
 def end_with(code: int) -> None:
-    """Ends the process at once, with all that was printed."""
+    """Flush the output streams and end the process at once."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

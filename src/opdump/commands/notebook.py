@@ -1,11 +1,11 @@
-"""`%%opdump`: a cell of a notebook under capture. `%load_ext opdump` brings it.
+"""`%%opdump`: runs a notebook cell under capture. `%load_ext opdump` installs it.
 
 %%opdump --path dump --full
 loss = model(batch).mean()
 loss.backward()
 
-Below what the cell shows stands the line that `opdump run` ends with, and `_opdump` is the catalog of the dump. An error of the
-cell is shown as without opdump.
+Below the output of the cell is the line that `opdump run` ends with; `_opdump` is the catalog of the dump. An error of the cell
+is shown as without opdump.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opdump.capturing.report import CaptureReport
 
 _MARK = "# %%opdump\n"
-"""Stands in the place of the magic's own line, so that lines have the numbers that the notebook shows."""
+"""Replaces the line of the magic, so that line numbers match the notebook."""
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -41,7 +41,9 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def run_cell(shell: Any, line: str, cell: str) -> None:
-    """Runs a cell under capture, as `line` asks for it. Raises what the cell raises, and IPython's UsageError for a wrong line."""
+    """Run a cell under capture with the options in `line`. Raises what the cell raises, and IPython's UsageError for an invalid
+    line.
+    """
     from opdump.catalog.catalog import open_dump
     from opdump.commands.ending import print_reports
 
@@ -52,7 +54,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     shell.user_ns.pop(name, None)  # not the dump of an earlier cell
     report, error, raised_at = _captured(shell, cell, options)
     if report is not None:
-        with redirect_stderr(sys.stdout):  # what is no error is not shown in red
+        with redirect_stderr(sys.stdout):  # only errors are shown in red
             print_reports([report], rank=None, as_json=False)
         if report.captured or any(child.captured for child in report.children):
             shell.user_ns[name] = open_dump(report.path)
@@ -63,7 +65,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
 def _captured(
     shell: Any, cell: str, options: RunOptions
 ) -> tuple[CaptureReport | None, BaseException | None, TracebackType | None]:
-    """The report, and the error of the cell with where it was raised."""
+    """The report, and the error of the cell with the place where it was raised."""
     from opdump.capturing.capture import capture
     from opdump.capturing.report import told_elsewhere
 
@@ -94,16 +96,16 @@ def _captured(
 
 @contextmanager
 def _without_traceback(shell: Any) -> Iterator[None]:
-    """IPython shows no error of the cell in the block: it is raised after the report, once."""
+    """IPython shows no error of the cell inside the block; it is raised once, after the report."""
     shell.showtraceback = lambda *_, **__: None
     try:
         yield
     finally:
-        del shell.showtraceback  # the class's own is behind it
+        del shell.showtraceback  # hides the method of the class
 
 
 def _shown_as_the_cells_own(shell: Any, error: BaseException, raised_at: TracebackType | None) -> BaseException:
-    """The error, which IPython shows with the lines of the cell and of what it called, and with none of opdump's."""
+    """The error in a form that IPython shows with the lines of the cell and of the code that it called, without those of opdump."""
     from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 
     error.__traceback__ = raised_at
@@ -116,7 +118,7 @@ def _shown_as_the_cells_own(shell: Any, error: BaseException, raised_at: Traceba
 
 
 def _asked(line: str) -> tuple[str, RunOptions] | None:
-    """The variable for the catalog, and the options; None where a line asked for help."""
+    """The variable for the catalog, and the options; None if the line asked for help."""
     try:
         arguments = shlex.split(line)
     except ValueError as error:
@@ -131,7 +133,7 @@ def _asked(line: str) -> tuple[str, RunOptions] | None:
         raise _usage_error(f"%%opdump: {error.format_message()} (%%opdump --help)") from error
     name = options.pop("name")
     if not name.isidentifier():
-        raise _usage_error(f"%%opdump: {name!r} is no name of a variable, expected one for the catalog")
+        raise _usage_error(f"%%opdump: {name!r} is not a variable name; expected one for the catalog")
     return name, RunOptions(**options)
 
 
@@ -139,22 +141,22 @@ def _command() -> click.Command:
     return click.Command(
         "%%opdump",
         params=[
-            click.Option(["--path"], metavar="DIR", help="Dump into DIR; without it into a new directory here."),
+            click.Option(["--path"], metavar="DIR", help="Dump directory.  [default: a new directory here]"),
             click.Option(["--full"], is_flag=True, help="Record tensor values, not just statistics."),
-            click.Option(["--steps"], metavar="STEPS", help='These steps of the cell: "0|5-8" or "all".'),
+            click.Option(["--steps"], metavar="STEPS", help='Steps of the cell to record: "0|5-8" or "all".'),
             click.Option(
                 ["--kernels"],
                 metavar="NAME",
                 multiple=True,
-                help="Operators of this type or name alone, or name-regex(...); may be given several times.",
+                help="Record only operators of this type or name, or name-regex(...). Repeatable.",
             ),
+            click.Option(["-c", "--config"], metavar="FILE", help="A data_dump.json or acl.json."),
             click.Option(
-                ["-c", "--config"], metavar="FILE", help="A data_dump.json or acl.json that says what to record."
+                ["--eager"], is_flag=True, help="Run compiled regions eagerly, and record the operators inside."
             ),
-            click.Option(["--eager"], is_flag=True, help="Run compiled regions eagerly and capture inside them."),
             click.Argument(["name"], default="_opdump", required=False),
         ],
-        help="Run the cell and record what its operators read and write; NAME is the variable that the catalog of the dump is put in (_opdump).",
+        help="Run the cell and record what its operators read and write. NAME is the variable for the catalog of the dump (_opdump).",
     )
 
 

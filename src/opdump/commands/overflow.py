@@ -1,4 +1,4 @@
-"""`opdump overflow`: what overflowed on Ascend devices, in words.
+"""`opdump overflow`: describes the overflows on Ascend devices.
 
 opdump overflow /data/dump
 """

@@ -1,4 +1,4 @@
-"""A program that runs in this process, and what is told of it when it has ended: under capture, or asking for its dumps itself."""
+"""Runs a program in this process, under capture or with a dump config of its own, and reports its outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_under_capture(
     program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
 ) -> int | str | None:
-    """Run the program under capture; what `sys.exit` is to be called with. `is_new`: the dump's directory was made for this run."""
+    """Run the program under capture; returns the argument for `sys.exit`. `is_new`: the dump directory was created for this run."""
     from opdump.capturing.capture import capture
     from opdump.capturing.report import told_elsewhere
     from opdump.commands.progress import progress_lines
@@ -55,12 +55,12 @@ def run_under_capture(
     reports = [dump.report for dump in dumps if dump.report is not None]
     print_reports(reports, rank=rank, as_json=options.as_json, told=outcome.told)
     if is_new and rank is None and not any(report.left_data for report in reports):
-        shutil.rmtree(plan.path, ignore_errors=True)  # nobody asked for this directory, and nothing is in it
+        shutil.rmtree(plan.path, ignore_errors=True)  # the directory was not requested, and is empty
     return _result_of(outcome.result, reports)
 
 
 def run_by_itself(program: Program, *, rank: int | None, options: RunOptions) -> int | str | None:
-    """Run a program that asks for its dumps itself; what `sys.exit` is to be called with."""
+    """Run a program that has a dump config of its own; returns the argument for `sys.exit`."""
     from opdump.tensorflow import finish
 
     load_reports(checked=False)
@@ -72,27 +72,27 @@ def run_by_itself(program: Program, *, rank: int | None, options: RunOptions) ->
         if reports:
             print_reports(reports, rank=rank, as_json=options.as_json)
         else:
-            click.echo("opdump: nothing was dumped: the program asked for nothing (enable_dump)", err=True)
+            click.echo("opdump: nothing was dumped: the program did not enable a dump (enable_dump)", err=True)
         for report in reports if options.strict else ():
             report.raise_for_gaps()
     return _result_of(ending.result, reports)
 
 
 def _result_of(result: int | str | None, reports: Sequence[CaptureReport]) -> int | str | None:
-    """What the program ended with; where that is success and a dump is not whole, another code."""
+    """The result of the program, or the exit code for an incomplete dump if the program succeeded."""
     return EXIT_INCOMPLETE if not result and any(report.failure for report in reports) else result
 
 
 class _Outcome(AbstractContextManager["_Outcome"]):
-    """How a program ended: what `sys.exit` is to be called with. Errors are printed as the interpreter would."""
+    """How a program ended: the argument for `sys.exit`. Errors are printed as the interpreter would print them."""
 
     def __init__(self, result: int | str | None = EXIT_OK) -> None:
         self.result = result
         self.told = ""
-        """The error of opdump's own that was printed."""
+        """The error of opdump itself that was printed."""
 
     def execute(self, program: Program) -> None:
-        """Run the program; a dump that is complete ends it."""
+        """Run the program. It ends early if the dump is complete."""
         from opdump.adapters.base import DumpComplete
 
         try:

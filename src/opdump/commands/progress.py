@@ -1,10 +1,9 @@
-"""Progress of a capture while it runs, for a person at a terminal.
+"""Progress of a capture during the run, for a user at a terminal.
 
     opdump: step 3, 3,216 operators, 48.1 MB
 
-Whole lines, at most one a second, and none where the error output is not a terminal. There is no live display that
-redraws itself: the script may own the terminal (progress bars, prompts), and two writers with cursors of their own
-would garble each other.
+Prints whole lines, at most one per second, and none if the error output is not a terminal. A live display would collide with a
+script that redraws the terminal itself (progress bars, prompts).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BETWEEN_LINES = 1.0
 
 
 class SupportsProgress(Protocol):
-    """A capture that can be asked where it stands, from another thread, at any time."""
+    """A capture whose progress can be read from another thread at any time."""
 
     @property
     def current_step(self) -> int: ...
@@ -35,7 +34,7 @@ class SupportsProgress(Protocol):
 
 @contextmanager
 def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[None]:
-    """Print where `dump` stands while the block runs, if the error output is a terminal."""
+    """Print the progress of `dump` while the block runs, if the error output is a terminal."""
     if not enabled or not sys.stderr.isatty():
         yield
         return
@@ -57,9 +56,10 @@ def progress_lines(dump: SupportsProgress, *, enabled: bool = True) -> Iterator[
 
 @contextmanager
 def reporting(report: Callable[[Callable[[float], bool]], None]) -> Iterator[None]:
-    """Run `report` in a thread beside the block. It is given what waits for so many seconds, and says whether the block has ended.
+    """Run `report` in a thread beside the block. Its argument is a function that waits N seconds and returns whether the block
+    has ended.
 
-    If the error output goes away, memory ends or no thread can be started, the reports end, and nothing else does.
+    If the error output disappears, memory is exhausted or no thread can be started, only the reports end.
     """
     done = threading.Event()
 

@@ -23,7 +23,7 @@ _BETWEEN_LINES: Final = 10.0
 
 @contextmanager
 def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
-    """Gives what is to be called with (what is done, how much of it, of how much). The bar is drawn at a terminal alone."""
+    """Yields a function to call with (what is done, amount done, total). The bar is drawn only at a terminal."""
     began = shown = time.monotonic()
     is_drawn = sys.stderr.isatty()
     bar: Any = None
@@ -51,7 +51,9 @@ def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def signs_of_life(command: str) -> Iterator[None]:
-    """While the block runs, a line every ten seconds says how long it has run and what it does, unless the error output is a terminal."""
+    """While the block runs, print a line every ten seconds with the elapsed time and the current work, unless the error output is
+    a terminal.
+    """
     doing.forget()
     if sys.stderr is None or sys.stderr.isatty():
         yield
@@ -63,7 +65,7 @@ def signs_of_life(command: str) -> Iterator[None]:
 def tell_until(
     command: str, has_ended: Callable[[float], bool], now: Callable[[], float], say: Callable[[str], object]
 ) -> None:
-    """Says a line each time that `has_ended`, given the seconds to wait, is False; `now` is a clock."""
+    """Print a line each time that `has_ended`, called with the seconds to wait, returns False; `now` is a clock."""
     began = now()
     while not has_ended(_BETWEEN_LINES):
         part = doing.noted()

@@ -1,4 +1,4 @@
-"""`opdump replay`: one operator again, from its dumped inputs and arguments.
+"""`opdump replay`: runs one operator again, on its recorded inputs and arguments.
 
 opdump replay /data/dump --op first-Linear/addmm-op3
 """
@@ -75,7 +75,7 @@ def replay(
     try:
         result = run_again(dump, op, step=step, rank=rank, occurrence=occurrence, dtype=dtype, emit=emit)
     except CannotReplayError as error:
-        click.echo(f"opdump: cannot be run again: {error}", err=True)
+        click.echo(f"opdump: cannot be replayed: {error}", err=True)
         sys.exit(_EXIT_CANNOT)
     except OpdumpError as error:
         click.echo(f"opdump: error: {error}", err=True)

@@ -12,7 +12,7 @@ from opdump.interpreter.lasting_imports import imported_for_good
 
 
 def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options; the command takes what they mean as `report_format`."""
+    """Add the options; the command receives the chosen format as `report_format`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
@@ -35,15 +35,13 @@ def _format(name: str | None, *, as_json: bool) -> Any:
     from opdump.reports.formats import FORMATS
 
     if as_json and name not in (None, "json"):
-        raise click.UsageError(
-            f"--json is short for --format json, and --format {name} is another; take one of them out"
-        )
+        raise click.UsageError(f"--json means --format json, but --format {name} was given, too; remove one of them")
     name = "json" if as_json else name or "text"
     if name not in FORMATS:
         from opdump.plan.nearest import with_nearest
 
         known = FORMATS.names()
-        text = f"{name!r} is no format; expected one of {', '.join(map(repr, known))}"
+        text = f"{name!r} is not a format; expected one of {', '.join(map(repr, known))}"
         raise click.BadParameter(with_nearest(text, name, known), param_hint="--format")
     with imported_for_good("opdump.catalog.catalog"):
         return FORMATS.load(name)

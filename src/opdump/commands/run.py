@@ -1,4 +1,4 @@
-"""`opdump run`: a script or module, in this process, under capture.
+"""`opdump run`: runs a script or module in this process, under capture.
 
 opdump run train.py --lr 0.1
 opdump run -c data_dump.json train.py --lr 0.1
@@ -188,7 +188,7 @@ def run(
     if rank in (None, 0):
         print_warnings(plan.warnings)
         _tell_slow_kernels()
-    plan = replace(plan, warnings=())  # said once, and not by every rank
+    plan = replace(plan, warnings=())  # one warning for all ranks
     if options.framework == "auto":
         options = replace(options, framework=facts.framework)
     with prepared_for(facts):

@@ -1,7 +1,7 @@
-"""What `opdump run` was asked for, beside the program: by its options, or by a variable in place of them.
+"""The settings of `opdump run`, from its options or from an environment variable.
 
-Without a config the options say what is recorded: statistics of everything, from the first step on, into a new directory; elements, where
-they are asked for, in one file.
+Without a config, the options select what is recorded. The default is statistics of all operators, from the first step on, in a
+new directory; with --full, elements go into one file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10", "packed")
 _FOR_ELEMENTS: Final = "packed"
-"""The layout of elements where neither a config nor an option names one: a file for each tensor costs several steps of the program."""
+"""The default layout for elements if neither a config nor an option names one: one file per tensor would take as long as several
+steps of the program.
+"""
 _BOUNDS: Final = ("max_disk", "min_free_disk", "max_memory", "max_overhead")
 _CATEGORIES: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
 
@@ -59,9 +61,9 @@ class RunOptions:
     watch: tuple[str, ...] = ()
 
     def file(self, environ: Mapping[str, str]) -> str | None:
-        """The config that the options or the environment name; None where there is none.
+        """The config named by the options or the environment; None if there is none.
 
-        Raises ConfigError where the environment names two.
+        Raises ConfigError if the environment names two.
         """
         from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE, named_file
 
@@ -72,13 +74,13 @@ class RunOptions:
         return None
 
     def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
-        """Read the config and make its directory; the first thing that may touch the disk. `directory` is that of `program`."""
+        """Read the config and create its directory, which is the first access to the disk. `directory` is that of `program`."""
         from opdump.configs.acl.plan import plan_from_environment
         from opdump.configs.plans import resolve_plan
 
-        check_watchpoints(self.watch)  # what cannot be used is told before anything else
+        check_watchpoints(self.watch)  # invalid options are reported before anything else
         if self.triggers and not self.ring:
-            raise click.UsageError("--trigger says when steps that are kept in memory are filed; give --ring N, too")
+            raise click.UsageError("--trigger selects when the steps in memory are written; give --ring N, too")
         asked = {
             "path": self.path,
             "saved_data": "full" if self.full else None,
@@ -98,30 +100,31 @@ class RunOptions:
             overrides = {**self._statistics_of(program, environ), **overrides}
         plan = resolve_plan(config, overrides, environ=environ, strict=self.strict, beside=directory)
         if config is None and self.full and self.layout is None:
-            # Nobody chose it (`layout_chosen`): a framework that dumps by itself has one of its own.
+            # The layout is the default, not chosen (`layout_chosen`): a framework with a dump of its own keeps its own
+            # layout.
             plan = replace(plan, layout=_FOR_ELEMENTS)
         plan = replace(plan, warnings=(*plan.warnings, *self._passed_over(environ)))
         return with_first(with_checks(plan, check=self.check, watch=self.watch), first=self.first)
 
     def _statistics_of(self, program: str, environ: Mapping[str, str]) -> dict[str, Any]:
-        """What is recorded where no config says it."""
+        """The statistics to record without a config."""
         settings: dict[str, Any] = {} if self.full else {"saved_data": "statistic"}
         if self.path is None:
             settings["path"] = new_directory(program, environ)
         return {**settings, "statistic_category": _CATEGORIES}
 
     def refuse_unfit(self, program: str) -> None:
-        """Raises UsageError for options that need a config, where the program asks for its dumps itself."""
+        """Raises UsageError for options that need a config, if the program has a dump config of its own."""
         needy = ("check", "watch", "eager", "every", "first", "full", "kernels", "layout", "reread", "ring", "steps")
         unfit = [f"--{name.replace('_', '-')}" for name in sorted((*needy, *_BOUNDS)) if getattr(self, name)]
         if unfit:
             raise click.UsageError(
-                f"{program} asks for its dumps itself; {', '.join(unfit)} needs a config: give -c FILE"
+                f"{program} has a dump config of its own; {', '.join(unfit)} needs a config file: give -c FILE"
             )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `opdump.capture` takes beside the plan."""
+        """The arguments of `opdump.capture` other than the plan."""
         return {
             "eager": self.eager,
             "stop_after_dump": self.stop_after_dump,
@@ -132,7 +135,7 @@ class RunOptions:
 
     @property
     def of_sessions(self) -> SessionOptions:
-        """What is asked where the program asks for its dumps itself."""
+        """The settings for a program with a dump config of its own."""
         from opdump.tensorflow.recordings import SessionOptions
 
         return SessionOptions(
@@ -143,13 +146,13 @@ class RunOptions:
         )
 
     def _passed_over(self, environ: Mapping[str, str]) -> list[str]:
-        """Files that variables name and `-c` passes over."""
+        """Warn about files in environment variables that `-c` overrides."""
         from opdump.configs.mindspore.plan import ACL_VARIABLE, CONFIG_VARIABLE
 
         if self.config is None:
             return []
         return [
-            f"{variable} names {named!r}, which counts for nothing: -c names {self.config!r}"
+            f"{variable} names {named!r}, which is ignored: -c names {self.config!r}"
             for variable in (CONFIG_VARIABLE, ACL_VARIABLE)
             if (named := environ.get(variable, "")) not in ("", "1")
             and os.path.realpath(named) != os.path.realpath(self.config)
@@ -157,7 +160,7 @@ class RunOptions:
 
 
 def checked_layout(_context: object, _option: object, name: str | None) -> str | None:
-    """The layout of that name. Raises BadParameter for one that is none, with the nearest."""
+    """The layout of that name. Raises BadParameter for an unknown one, and suggests the nearest."""
     if name is None or name in _LAYOUTS:
         return name
     from opdump.plan.layouts import LAYOUTS
@@ -170,7 +173,9 @@ def checked_layout(_context: object, _option: object, name: str | None) -> str |
 
 
 def new_directory(program: str, environ: Mapping[str, str]) -> str:
-    """`opdump-train-4711`: a directory here that is not there yet, of the program and its process; of several ranks the launcher's."""
+    """`opdump-train-4711`: a new directory here, named after the program and its process; with several ranks, after the process
+    of the launcher.
+    """
     rank = rank_among_several(environ)
     stem = os.path.basename(program.rstrip("/")).removesuffix(".py")
     name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in stem)
@@ -184,7 +189,7 @@ def new_directory(program: str, environ: Mapping[str, str]) -> str:
 
 
 def rank_among_several(environ: Mapping[str, str]) -> int | None:
-    """The rank of this process where a launcher started several; None for one process by itself."""
+    """The rank of this process if a launcher started several; None for a single process."""
     rank = environ.get("RANK", "")
     several = environ.get("WORLD_SIZE", "1") not in ("", "1")
     return int(rank) if several and rank.isdecimal() else None
@@ -195,7 +200,7 @@ def first_option() -> Callable[[Any], Any]:
 
 
 def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
-    """The plan, which ends with the first overflow where `first` is given. Raises UsageError in another mode."""
+    """The plan, limited to the first overflow if `first` is given. Raises UsageError in other modes."""
     if not first:
         return plan
     if not plan.mode.detects_overflow:
@@ -206,7 +211,7 @@ def with_first(plan: DumpPlan, *, first: bool) -> DumpPlan:
 
 
 def checking_options() -> Callable[[Any], Any]:
-    """`--check` and `--watch`, of commands that run a program or a model."""
+    """`--check` and `--watch`, for commands that run a program or a model."""
     check = click.option(
         "--check",
         is_flag=True,
@@ -223,7 +228,7 @@ def checking_options() -> Callable[[Any], Any]:
 
 
 def bound_options() -> Callable[[Any], Any]:
-    """`--max-disk` and the others: when less is recorded, and at last nothing."""
+    """`--max-disk` and the other limits, which reduce what is recorded."""
     options = (
         ("--max-disk", "SIZE", "Limit the size of the dump, for example 20GB."),
         ("--min-free-disk", "SIZE", "Keep SIZE free on the disk."),
@@ -241,12 +246,12 @@ def bound_options() -> Callable[[Any], Any]:
 
 
 def check_watchpoints(conditions: Iterable[str]) -> None:
-    """Raises ConfigError for conditions that cannot be used."""
+    """Raises ConfigError for invalid conditions."""
     from opdump.configs.shared.watchpoints import watchpoints_of
 
     watchpoints_of(conditions)
 
 
 def with_checks(plan: DumpPlan, *, check: bool, watch: tuple[str, ...]) -> DumpPlan:
-    """The plan, which checks tensors while the program runs where one of the two is given."""
+    """The plan, with checks during the run if one of the two options is given."""
     return replace(plan, checks=watch) if check or watch else plan

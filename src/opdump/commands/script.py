@@ -3,9 +3,9 @@
     program = load_script("train.py", ("--lr", "0.1"))
     program.execute()
 
-What a script can see of how it was started is as Python makes it: `sys.argv`, `sys.path[0]`, and a fresh `__main__`
-module in `sys.modules`, by which its own classes pickle and `multiprocessing` finds what a spawned child must import.
-The process is the script's from then on: `__main__` stays in place after it ends, for its `atexit` functions.
+Everything that a script can see of its start is as Python makes it: `sys.argv`, `sys.path[0]`, and a fresh `__main__` module in
+`sys.modules`, which its own classes need for pickling, and from which `multiprocessing` derives what a spawned child must import.
+The process belongs to the script from then on: `__main__` stays in place after the script ends, for its `atexit` functions.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from typing import Any
 
 
 class ProgramNotFoundError(Exception):
-    """The script or module that `opdump run` was given cannot be found or is not Python."""
+    """The given script or module cannot be found or is not Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A compiled program and everything it will find about itself."""
+    """A compiled program, and the attributes of its `__main__` module."""
 
     code: CodeType
     module: ModuleType
     argv: tuple[str, ...]
     import_path: str
     source: str = ""
-    """Its text; empty where there is none to be had."""
+    """Its source text; empty if not available."""
 
     def execute(self) -> None:
-        """Run the program to its end; whatever it raises, SystemExit included, passes through."""
+        """Run the program to its end. Everything that it raises passes through, including SystemExit."""
         sys.argv[:] = self.argv
-        if not getattr(sys.flags, "safe_path", False):  # with -P there is no entry of ours to replace
+        if not getattr(sys.flags, "safe_path", False):  # with -P there is no entry to replace
             sys.path[0] = self.import_path
         sys.modules["__main__"] = self.module
         exec(self.code, self.module.__dict__)  # noqa: S102  running the user's program is the point
 
 
 def load_script(path: str, arguments: Sequence[str]) -> Program:
-    """Compile the script at `path`; a directory stands for the `__main__.py` in it, as it does for Python.
+    """Compile the script at `path`. As in Python, a directory stands for its `__main__.py`.
 
-    Raises ProgramNotFoundError where there is no such file, SyntaxError and ValueError as `compile` does.
+    Raises ProgramNotFoundError if there is no such file, and SyntaxError and ValueError like `compile`.
     """
-    filename = os.path.join(os.getcwd(), path)  # not normalised: `python ./train.py` keeps the dot too
+    filename = os.path.join(os.getcwd(), path)  # not normalised: `python ./train.py` keeps the dot, too
     if os.path.isdir(filename):
         import_path = filename
         filename = os.path.join(filename, "__main__.py")
@@ -66,7 +66,7 @@ def load_script(path: str, arguments: Sequence[str]) -> Program:
             f"cannot open the script '{path}': {error.strerror}. A module is run with: opdump run -m NAME"
         ) from error
     if b"\0" in source:
-        raise ProgramNotFoundError(f"'{path}' is not Python source: it holds null bytes")
+        raise ProgramNotFoundError(f"'{path}' is not Python source: it contains null bytes")
     loader = importlib.machinery.SourceFileLoader("__main__", filename)
     return Program(
         code=compile(source, filename, "exec", dont_inherit=True),
@@ -78,14 +78,14 @@ def load_script(path: str, arguments: Sequence[str]) -> Program:
 
 
 def load_module(name: str, arguments: Sequence[str]) -> Program:
-    """Find and compile the module `name`, or `name.__main__` where `name` is a package, as `python -m` does.
+    """Find and compile the module `name`, or `name.__main__` if `name` is a package, as `python -m` does.
 
-    Parent packages are imported. Raises ProgramNotFoundError where there is no such module.
+    Parent packages are imported. Raises ProgramNotFoundError if there is no such module.
     """
     import_path = os.getcwd()
     before = sys.path[0]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = import_path  # the module is found from here, and nowhere else first
+        sys.path[0] = import_path  # the current directory comes first in the search for the module
     try:
         spec = _find(name)
         if spec.submodule_search_locations is not None:
@@ -96,7 +96,7 @@ def load_module(name: str, arguments: Sequence[str]) -> Program:
     loader = spec.loader
     code = loader.get_code(spec.name) if isinstance(loader, InspectLoader) else None
     if code is None or loader is None:
-        raise ProgramNotFoundError(f"the module '{name}' holds no Python code ({spec.origin})")
+        raise ProgramNotFoundError(f"the module '{name}' has no Python code ({spec.origin})")
     origin = spec.origin or name
     return Program(
         code=code,
@@ -112,7 +112,7 @@ def load_module(name: str, arguments: Sequence[str]) -> Program:
 def _find(name: str) -> importlib.machinery.ModuleSpec:
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError) as error:  # a parent is missing, is no package, or has no spec
+    except (ImportError, ValueError) as error:  # a parent is missing, is not a package, or has no spec
         raise ProgramNotFoundError(f"no module named '{name}': {error}") from error
     if spec is None:
         hint = f"; to run the file: opdump run {name}" if name.endswith(".py") else ""

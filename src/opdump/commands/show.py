@@ -1,4 +1,4 @@
-"""`opdump show`: what a dump holds, whoever wrote it.
+"""`opdump show`: shows the contents of any dump.
 
 opdump show /data/dump
 opdump show /data/dump --op conv1-Conv2d/convolution-op7 --step 0
@@ -129,7 +129,7 @@ def _watched(catalog: Catalog, *, step: int | None, rank: int | None) -> list[Wa
     outputs = watched_outputs(catalog.executions(step=step, rank=rank, include_skipped=True))
     if not outputs:
         raise NotInDumpError(
-            f"{catalog!r}: no operator is named A_To_C, as watch mode names what it files; "
+            f"{catalog!r}: no operator is named A_To_C, as in a dump of watch mode; "
             "opdump.capture(watch=[...], path=...) makes such a dump"
         )
     return outputs
@@ -150,4 +150,4 @@ def run_choice(text: str) -> RunChoice:
         return "all"
     if text.isdecimal():
         return int(text)
-    raise click.BadParameter(f"{text!r} is no run; expected a number, latest or all", param_hint="--run")
+    raise click.BadParameter(f"{text!r} is not a run; expected a number, latest or all", param_hint="--run")

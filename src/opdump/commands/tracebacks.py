@@ -1,11 +1,11 @@
-"""A user's traceback, with the frames that running under opdump adds taken out.
+"""Removes from a user's traceback the frames that opdump adds.
 
     Traceback (most recent call last):
       File "/home/me/train.py", line 12, in <module>
         loss = model(batch)
     ValueError: ...
 
-reads as it does without opdump. An error that opdump itself made is left whole: there the frames are what matters.
+It then reads as without opdump. An error raised by opdump itself is left complete, because its frames matter.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Final
 from opdump.errors import OpdumpError
 from opdump.interpreter.tracebacks import PACKAGE, chained, hands_on, innermost, is_own, stripped
 
-# TensorFlow writes the traceback of a callback of Python into the message of the error that it raises: a frame, its line, and an empty line.
+# TensorFlow writes the traceback of a Python callback into the message of the error that it raises: a frame, its line,
+# and an empty line.
 _OWN_ENTRY: Final = re.compile(rf'^( *)File "{re.escape(PACKAGE)}[^"]*", line .*\n(?:\1 +.*\n)*\n?', re.MULTILINE)
 
 
 def comes_from_opdump(error: BaseException) -> bool:
-    """Say whether the error was raised by opdump's code, and not on purpose: a defect of opdump."""
+    """Whether opdump's code raised the error unintentionally: a defect of opdump."""
     if error.__traceback__ is None or isinstance(error, OpdumpError):
         return False
     raised = innermost(error.__traceback__)
@@ -29,7 +30,7 @@ def comes_from_opdump(error: BaseException) -> bool:
 
 
 def without_opdump_frames(error: BaseException) -> BaseException:
-    """Strip opdump's frames from an error and from every error it is chained to, in place."""
+    """Remove opdump's frames, in place, from an error and from every error it is chained to."""
     for each in chained(error):
         each.__traceback__ = stripped(each.__traceback__)
         _clean_message(each)
@@ -37,7 +38,7 @@ def without_opdump_frames(error: BaseException) -> BaseException:
 
 
 def _clean_message(error: BaseException) -> None:
-    """Take opdump's frames out of the tracebacks that stand in a message itself, wherever the error keeps it."""
+    """Remove opdump's frames from tracebacks inside an error message, in every attribute that has the message."""
     error.args = tuple(_OWN_ENTRY.sub("", each) if isinstance(each, str) else each for each in error.args)
     for name, value in list(vars(error).items()):
         if isinstance(value, str) and PACKAGE in value:

@@ -1,4 +1,4 @@
-"""`opdump unpack`: the files that a packed dump would have in another layout.
+"""`opdump unpack`: writes the files that a packed dump would have in another layout.
 
 opdump unpack /data/dump -o files
 opdump unpack /data/dump -o files --layout mindspore-async
