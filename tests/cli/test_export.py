@@ -69,7 +69,7 @@ def test_the_file_is_named_after_the_dump_and_is_not_replaced(
     before = (tmp_path / "dump.parquet").read_bytes()
     again = export(dump, "--step", "1")
     assert again.exit_code == 1
-    assert "dump.parquet: is there already; name another file, or say --overwrite" in again.stderr
+    assert "dump.parquet: exists already; name another file, or use --overwrite" in again.stderr
     assert (tmp_path / "dump.parquet").read_bytes() == before
     assert export(dump, "--step", "1", "--overwrite").exit_code == 0
     assert set(pl.read_parquet(tmp_path / "dump.parquet")["step"]) == {1}
@@ -99,7 +99,7 @@ def test_a_part_can_be_asked_for(dump: Path, tmp_path: Path, options: list[str],
         (["--op", "no such operator"], "no such operator"),
         (["--step", "77"], "no such tensors of step 77; it holds steps 0-2"),
         (["--rank", "5"], "holds no rank 5"),
-        (["-o", "nowhere/table.parquet"], "its directory is not there"),
+        (["-o", "nowhere/table.parquet"], "its directory does not exist"),
     ],
 )
 def test_what_is_not_there_is_said_and_leaves_no_file(

@@ -37,7 +37,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(root: Path) -> None:
     file.write_text("mine", encoding="utf-8")
     refused = _opdump("new", "mine.json")
     assert refused.exit_code == 1
-    assert "mine.json is there already; name another file, or replace it with --force" in refused.stderr
+    assert "mine.json exists already; name another file, or replace it with --force" in refused.stderr
     assert file.read_text(encoding="utf-8") == "mine"
     assert _opdump("new", "mine.json", "--force", "--path", "/tmp/lenet").exit_code == 0
     assert json.loads(file.read_text(encoding="utf-8"))["common_dump_settings"]["path"] == "/tmp/lenet"

@@ -376,6 +376,6 @@ def test_a_file_that_is_named_twice_is_converted_once(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Exception, match="is no directory that files can be written into") as caught:
+    with pytest.raises(Exception, match="is not a writable directory") as caught:
         converted(dump(tmp_path / "in"), tmp_path / "file")
     assert type(caught.value).__name__ == "DumpPathError"

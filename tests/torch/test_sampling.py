@@ -127,7 +127,7 @@ def test_a_dump_file_says_by_itself_that_it_holds_a_sample(tmp_path: Path) -> No
     ]
     assert "2 tensors of which the dump has a sample" in typed("convert", *files, "--out", tmp_path / "out")
     refused = typed("convert", *files, "--out", tmp_path / "no", "--format", "NCHW", "--json")
-    assert "holds a sample, the first 5 elements of a tensor of shape (1000,)" in refused
+    assert "contains a sample, the first 5 elements of a tensor of shape (1000,)" in refused
 
 
 def test_an_overflow_is_found_in_the_whole_tensor_and_filed_as_a_sample(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def new(file: Path | None, dialect: str, directory: str | None, force: bool) -> 
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise ConfigError(f"{file} is there already; name another file, or replace it with --force") from error
+        raise ConfigError(f"{file} exists already; name another file, or replace it with --force") from error
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror or error}; name a writable file") from error
     if target is not None:

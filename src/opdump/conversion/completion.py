@@ -1,11 +1,12 @@
-"""Completes the directory of a synchronous dump that MindSpore wrote: what opdump's own dumps have, and MindSpore's on a CPU have not.
+"""Completes the directory of a synchronous dump that MindSpore wrote: adds what opdump's dumps have and MindSpore's CPU dumps
+lack.
 
     rank_0/.dump_metadata/index.sqlite    operators in running order, with their lines, makers and statistics
     rank_0/Net/0/0/statistic.csv          what MindSpore computes on devices alone
     rank_0/Net/0/0/*.BFloat16.npy         as float32, in place of elements that numpy cannot read
 
-Everything is worked out of the files, so it can be done again after MindSpore has added some, and on any machine. Each file changes as a
-whole, the index last of all: whatever the end, the directory is a dump that can be read.
+Everything is derived from the files, so completion can be repeated after MindSpore has added some, on any machine. Each file is
+replaced as a whole, the index last, so the directory is a readable dump at any time.
 """
 
 from __future__ import annotations
@@ -44,34 +45,34 @@ from opdump.statistics import ElementStatistics, SummaryStatistics
 
 Progress = Callable[[str, int, int], None]
 COMPLETED: Final = "completed"
-"""Among the totals of a run in the index: the index was made of files that MindSpore wrote, and can be made again."""
+"""Key in the totals of a run in the index: the index was derived from files that MindSpore wrote, and can be derived again."""
 
 
 @dataclass(slots=True)
 class CompletedRank:
-    """What was done in the directory of a rank."""
+    """The work done in the directory of a rank."""
 
     rank_id: int
     path: str
     was_complete: bool = False
-    """Whether nothing was left to do."""
+    """Whether there was nothing to do."""
     is_empty: bool = False
     """Whether MindSpore left no tensors there."""
     runs: int = 0
     steps: int = 0
     operators: int = 0
     with_lines: int = 0
-    """Operators whose line is known."""
+    """Number of operators with a known source line."""
     tensors: int = 0
     statistics: int = 0
-    """Files statistic.csv that were written."""
+    """Number of statistic.csv files written."""
     repaired: int = 0
-    """Files of bfloat16 that numpy could not read."""
+    """Number of bfloat16 files that numpy could not read."""
 
 
 @dataclass(slots=True)
 class Completion:
-    """What became of a dump. `problems`: files that cannot be read, which stay as they are."""
+    """The result for a dump. `problems`: unreadable files, which are left unchanged."""
 
     path: Path
     statistics: tuple[str, ...] = ()
@@ -83,18 +84,18 @@ class Completion:
 
 
 def complete(path: Path, statistics: Sequence[str] = (), *, progress: Progress | None = None) -> Completion:
-    """Complete the dump at `path`, the directory that was dumped into or one of its ranks, in place.
+    """Complete the dump at `path`, a dump directory or one of its ranks, in place.
 
-    `statistics` are the columns of statistic.csv; without them those of the dump's own configuration. After Ctrl-C the steps that are done
+    `statistics` are the columns of statistic.csv; the default is the configuration of the dump. After Ctrl-C, the finished steps
     have their files, and `interrupted` is set.
 
-    Raises UnknownLayoutError where there is no such dump, or one that opdump captured itself, DumpPathError where it cannot be written.
+    Raises UnknownLayoutError if there is no such dump or opdump captured it, and DumpPathError if it cannot be written.
     """
     began = time.monotonic()
     done = Completion(path)
     try:
         for place in locate(path):
-            # The graphs and the index are the whole rank's, whichever part of it was named.
+            # The graphs and the index always cover the whole rank, even if `path` names a part of it.
             state = RankState(place.root, place.rank_id, COMPLETED)
             plan = _plan(place.root, statistics, done)
             done.statistics = done.statistics or plan.statistic_category
@@ -132,14 +133,14 @@ class _RankCompletion:
         self._all = sum(len(state.files.files(place).tensors) for place in state.files.places)
         self._counts = [{"executed": 0, "captured": 0, "tensors": 0} for _ in self._runs]
         self._ends = [run.started for run, _ in self._runs]
-        """Of each run the last time stamp."""
+        """The last time stamp of each run."""
         self._told: set[str] = set()
 
     def run(self) -> None:
         prepare(self._root)
         if not os.access(self._root, os.W_OK | os.X_OK):
             raise DumpPathError(
-                f"{self._root}: is not writable for this user: complete a copy of the dump, opdump complete DIR -o OUT"
+                f"{self._root}: is not writable; complete a copy of the dump, opdump complete DIR -o OUT"
             )
         sink = DirectorySink(self._root)
         hidden = f"{METADATA}/{own_prefix()}{os.urandom(6).hex()}{SUFFIX}"
@@ -153,7 +154,7 @@ class _RankCompletion:
             sink.flush()
             for writer, totals, ended in zip(writers, self._counts, self._ends, strict=True):
                 writer.end_run({**totals, COMPLETED: 1}, ended=ended)
-            # A journal of another index would be applied to this one.
+            # The journal of another index must not be applied to this one.
             (self._root / METADATA / f"{INDEX_NAME}-journal").unlink(missing_ok=True)
             os.replace(index / INDEX_NAME, self._root / METADATA / INDEX_NAME)
         finally:
@@ -195,7 +196,7 @@ class _RankCompletion:
                 relative = record.payload.relative if isinstance(record.payload, FilePayload) else ""
                 completed = self._completed(record, sink) if relative else record
                 if completed is None:
-                    continue  # what cannot be read: it is found by its name
+                    continue  # for unreadable files, which are found by name
                 tensors.append(completed)
                 op = record.op
                 directory = relative.rpartition("/")[0] if relative else directories[op.net_name, op.graph_id]
@@ -220,11 +221,11 @@ class _RankCompletion:
                 self._rank.statistics += 1
 
     def _is_in_table(self, record: TensorRecord) -> bool:
-        """Whether the table that is there has what is wanted of a tensor."""
+        """Whether the existing table has the requested statistics of a tensor."""
         return all(name in record.statistics for name in self._encoder.categories)
 
     def _count(self, ops: Iterable[OpRecord], tensors: Sequence[TensorRecord], totals: dict[str, int]) -> None:
-        # Values that no operator made, parameters, are not counted as operators.
+        # Values without an operator (parameters) are not counted as operators.
         operators = [op for op in ops if op.op_type != PARAMETER]
         for name, count in (("executed", len(operators)), ("captured", len(operators)), ("tensors", len(tensors))):
             totals[name] += count
@@ -233,7 +234,7 @@ class _RankCompletion:
         self._rank.tensors += len(tensors)
 
     def _completed(self, record: TensorRecord, sink: DirectorySink) -> TensorRecord | None:
-        """The record with its statistics, once its file is one that numpy reads; None where it cannot be read."""
+        """The record with its statistics, after its file was made readable for numpy; None if it cannot be read."""
         payload = record.payload
         assert isinstance(payload, FilePayload)
         self._read += 1
@@ -249,7 +250,7 @@ class _RankCompletion:
             sink.write_array(payload.relative, array)
             self._rank.repaired += 1
         if record.sample:
-            return record  # its statistics are those of the whole tensor
+            return record  # its statistics cover the whole tensor
         return replace(record, statistics=self._statistics(record.dtype, array))
 
     def _statistics(self, dtype: str, array: npt.NDArray[Any]) -> SummaryStatistics | dict[str, StatisticValue]:
@@ -273,15 +274,15 @@ class _RankCompletion:
 
 
 def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
-    """What the dump was made with, as far as that is known, with the statistics that are wanted."""
+    """The plan of the dump, as far as it is known, with the requested statistics."""
     settings: dict[str, Any] = {"path": root.parent, "saved_data": "full"}
     settings |= {"statistic_category": list(statistics)} if statistics else {}
     config = root / METADATA / CONFIG_NAME
-    default = resolve_plan(None, settings, environ={})  # raises where `statistics` are a mistake
+    default = resolve_plan(None, settings, environ={})  # raises if `statistics` are invalid
     plan = None
     if config.is_file():
         problem: ConfigError | None = None
-        # MindSpore takes steps that can match nothing.
+        # MindSpore accepts steps that can match nothing.
         for steps in ({}, {"iteration": "all"}):
             try:
                 plan = resolve_plan(config, {**settings, **steps}, environ={})
@@ -289,6 +290,6 @@ def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
             except ConfigError as error:
                 problem = problem or error
         if plan is None:
-            done.warnings.append(f"the configuration of the dump cannot be used, the default one is: {problem}")
+            done.warnings.append(f"the configuration of the dump is invalid; the default one is used: {problem}")
     plan = plan or default
     return replace(plan, config_text="", warnings=())

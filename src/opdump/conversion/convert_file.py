@@ -1,6 +1,6 @@
-"""Converts one dump file into a file for each of its tensors, buffers and workspaces.
+"""Converts one dump file to one file for each of its tensors, buffers and workspaces.
 
-A tensor that cannot be converted is in the result, and the others are written.
+A tensor that cannot be converted is listed in the result; the others are written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from opdump.dump_file.samples import samples_of
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 
 _OVERFLOW = "opdebug.node_opdebug."
-"""What the name of an overflow file begins with, in any case of letters: the documents spell it in two ways."""
+"""The prefix of the names of overflow files, in lower case: the documents spell it in two ways."""
 
 
 def convert_file(source: SourceFile, plan: ConversionPlan, output: OutputDirectory) -> FileResult:
-    """Convert one file. Never raises for the content of the file, nor for what cannot be written: that is in the result."""
+    """Convert one file. Never raises for invalid content or output that cannot be written: the result lists it."""
     result = FileResult(source.path)
     try:
         file = read_dump_file(source.path)
@@ -67,10 +67,10 @@ def convert_tensor(
     output: OutputDirectory,
     result: FileResult,
 ) -> None:
-    """Write one tensor of the operator with that true name; of a sample `whole` is the shape that its tensor has."""
+    """Write one tensor of the operator with this true name. `whole` is the shape of the tensor if the file has only a sample."""
     if plan.format and whole is not None:
         raise UndecodableTensorError(
-            f"{tensor.name}: holds a sample, the first {tensor.shape[0]} elements of a tensor of shape "
+            f"{tensor.name}: contains a sample, the first {tensor.shape[0]} elements of a tensor of shape "
             f"{whole}; only a whole tensor can be brought into another format: leave out --format"
         )
     name, write = _prepared(tensor, op_name, source, plan)
@@ -83,11 +83,11 @@ def convert_tensor(
 def _prepared(
     tensor: DumpTensor, op_name: str, source: SourceFile, plan: ConversionPlan
 ) -> tuple[str, Callable[[int], int]]:
-    """The name of a tensor's file, and what writes it."""
+    """The name of a tensor's file, and the function that writes it."""
     plain = plain_tensor(tensor, plan)
     if plain is not None:
         return f"{source.name}.{tensor_ending(plain, plan)}", partial(write_plain, plain, plan.file_type)
-    from opdump.conversion.stored_tensor import stored_tensor  # it needs numpy
+    from opdump.conversion.stored_tensor import stored_tensor  # imports numpy
 
     stored = stored_tensor(tensor)
     if plan.format:
@@ -116,7 +116,7 @@ def _convert_overflow(file: DumpFile, source: SourceFile, output: OutputDirector
 
 @contextmanager
 def failing_alone(result: FileResult, tensor: str) -> Iterator[None]:
-    """Collects what is wrong with one tensor, and goes on with the others; a full disk ends it all."""
+    """Collect the failure of one tensor and continue with the others; a full disk ends the whole conversion."""
     try:
         yield
     except OutputFullError:
@@ -146,7 +146,7 @@ def _chosen(file: DumpFile, plan: ConversionPlan) -> tuple[DumpTensor, ...]:
 
 
 def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:
-    """Whether `path` is the directory with that device and inode."""
+    """Whether `path` is the directory with this device and inode."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Copies a dump, so that the copy can be completed and the dump stays as it is."""
+"""Copies a dump, so that the copy can be completed and the original stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _DIRECTORY_MODE = 0o700
 
 
 def copy_dump(source: Path, out: Path, *, progress: Callable[[str, int, int], None] | None = None) -> Path:
-    """Copies the ranks of a dump into `out`, files with their modes and times; links are left out. Gives `out`.
+    """Copy the ranks of a dump into `out`, with file modes and times; links are left out. Returns `out`.
 
-    Raises UnknownLayoutError where `source` is no dump, DumpPathError where `out` holds something, or cannot be written.
+    Raises UnknownLayoutError if `source` is not a dump, and DumpPathError if `out` is not empty or cannot be written.
     """
     ranks = locate(source)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DumpPathError(f"{out}: is there already, and holds something; name a new or an empty directory after -o")
+        raise DumpPathError(f"{out}: is not empty; name a new or an empty directory after -o")
     if any(rank.root in (out.resolve(), *out.resolve().parents) for rank in ranks):
-        raise DumpPathError(f"{out}: lies inside of the dump that is to be copied; name a directory outside of it")
+        raise DumpPathError(f"{out}: is inside the dump to be copied; name a directory outside of it")
     files = [
         (Path(directory) / name, out / f"rank_{rank.rank_id}" / os.path.relpath(directory, rank.root) / name)
         for rank in ranks

@@ -1,4 +1,6 @@
-"""The part of an exported table that a step in columns gives: what ran is made once, the numbers come from the summaries as they are filed."""
+"""The rows of an exported table for a step stored as columns: the list of operators is built once, the numbers come directly from
+the stored summaries.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,18 @@ _NOTHING: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Facts:
-    """What the rows of a program are, but for their numbers."""
+    """The rows of a program, without their numbers."""
 
     tensors: npt.NDArray[np.intp]
-    """The place of the tensor of each row."""
+    """The index of the tensor of each row."""
     frame: pl.DataFrame
     """The columns of `polars_frame` without statistics."""
 
 
 class StepFrames:
-    """Makes the rows of steps in columns, those that `Catalog.tensors` with these arguments gives, as `polars_frame` has them."""
+    """Builds the rows for steps stored as columns: the tensors that `Catalog.tensors` returns for the same arguments, in the form
+    of `polars_frame`.
+    """
 
     def __init__(self, *, source: str | None, io: IO | None, include_skipped: bool) -> None:
         self._place = None if source is None else SourcePlace(source)
@@ -44,7 +48,9 @@ class StepFrames:
         self._facts = FactsByProgram(self._facts_of)
 
     def frame(self, columns: BatchColumns) -> pl.DataFrame | None:
-        """The rows of the step; None where a statistic beside the summaries has the name of one of theirs, which no writer files."""
+        """The rows of the step; None if a statistic outside of the summaries has the name of one of theirs, which no writer
+        produces.
+        """
         import polars as pl
 
         names = sorted(set().union(*columns.statistics.values()))
@@ -73,7 +79,7 @@ class StepFrames:
         return _Facts(np.array(places, np.intp), frame)
 
     def _places(self, columns: BatchColumns) -> Iterator[int]:
-        """The places of the tensors that are asked for, operator by operator."""
+        """The indices of the selected tensors, operator by operator."""
         ops, tensors = columns.records()
         of_op: dict[int, list[int]] = {}
         for place, record in enumerate(tensors):
@@ -85,7 +91,7 @@ class StepFrames:
 
 
 def _in_order(name: str) -> tuple[int, str]:
-    """The key by which columns of statistics are sorted."""
+    """The sort key for columns of statistics."""
     return _ORDER.get(name, len(_ORDER)), name
 
 
@@ -97,7 +103,7 @@ def _is_beside_summaries(name: str) -> bool:
 def _others(
     found: Mapping[int, Mapping[str, StatisticValue]], tensors: Sequence[int], names: Iterable[str]
 ) -> Iterator[pl.Series]:
-    """The statistics of tensors that no summary gives, by these names; none that none of the tensors has."""
+    """The statistics of tensors that are not in the summaries, by these names, without those that no tensor has."""
     import polars as pl
 
     of_tensors = [found.get(tensor, _NOTHING) for tensor in tensors] if found else []
@@ -108,7 +114,7 @@ def _others(
 
 
 def _statistics(rows: npt.NDArray[np.float64], given: npt.NDArray[np.bool_]) -> Iterator[pl.Series]:
-    """The statistics of summaries, in the order of their names; of a row without a summary they are any numbers."""
+    """The statistics of summaries, in the order of their names; rows without a summary contain arbitrary numbers."""
     import polars as pl
 
     summaries = Summary(*np.where(given[:, None], rows, 0.0).T)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opdump.conversion.plain_tensor import PlainTensor
     from opdump.conversion.stored_tensor import StoredTensor
 
-# From here on the elements go from file to file, and are not mapped.
+# From this size on, elements are copied from file to file instead of being mapped.
 _LARGE = 1 << 20
 
 
@@ -41,7 +41,7 @@ def _write_npy(stored: StoredTensor, descriptor: int) -> int:
 
 
 def write_plain(plain: PlainTensor, file_type: FileType, descriptor: int) -> int:
-    """Write a plain tensor as npy or bin; the bytes written."""
+    """Write a plain tensor as npy or bin; returns the number of bytes written."""
     header = _npy_header(plain.descr, plain.shape) if file_type == "npy" else b""
     return _write_untouched(descriptor, header, plain.tensor.data, plain.size)
 
@@ -53,9 +53,9 @@ def _write_bin(stored: StoredTensor, descriptor: int) -> int:
 
 
 def _write_untouched(descriptor: int, header: bytes, data: Bytes, size: int) -> int:
-    """The first `size` bytes of `data` behind a header."""
+    """Write a header and the first `size` bytes of `data`."""
     if size >= _LARGE and isinstance(data, FileBytes):
-        # Every piece but the first begins with a page of the new file.
+        # Every piece except the first begins at a page boundary of the new file.
         pieces = data.source.pieces(data.start, size, first=_LARGE - len(header) % mmap.PAGESIZE)
         with closing(pieces):
             return write_all(descriptor, (header,)) + write_all(descriptor, pieces)
@@ -74,7 +74,7 @@ def _write_txt(stored: StoredTensor, descriptor: int) -> int:
                     some = some.view("u1")
                 yield "\n".join(some.astype(str).tolist()).encode() + b"\n"
                 del some
-            del piece  # or it would be held while the next is made
+            del piece  # frees it before the next piece is made
 
     return write_all(descriptor, (header,)) + write_all(descriptor, lines())
 
@@ -88,4 +88,4 @@ def _write_pt(stored: StoredTensor, descriptor: int) -> int:
 WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingProxyType(
     {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
 )
-"""Write a tensor through a descriptor; the bytes written."""
+"""Writes a tensor to a descriptor; returns the number of bytes written."""

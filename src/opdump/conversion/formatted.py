@@ -1,7 +1,8 @@
 """Converts a stored tensor to another format.
 
-A large one is converted part by part. Where a part can be written before the next is made, only one is in memory beside the pages of the
-file; elsewhere (groups of weights that share blocks) the result is made whole, and the pages of each part are let go of.
+A large tensor is converted part by part. If each part can be written before the next is computed, only one is in memory, beside
+the pages of the file. Otherwise (groups of weights that share blocks) the whole result is in memory, and the pages of each
+converted part are released.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _LARGE = 1 << 20
 _SLAB = 1 << 25
 """Bytes of the result that are converted at a time."""
 _READ = 1 << 24
-"""Bytes of the source that are read before their pages are let go of, where the result is made whole."""
+"""Bytes of the source that are read before their pages are released, if the result is built as a whole."""
 
 
 def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
-    """The tensor in the format of the plan. Raises UnknownFormatError or FormatShapeError where there is no way to it."""
+    """The tensor in the format of the plan. Raises UnknownFormatError or FormatShapeError if it cannot be converted."""
     from opdump.conversion.slabs import slabs_of
     from opdump.formats import Reading
 
@@ -43,7 +44,7 @@ def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
             def slabs() -> Iterator[npt.NDArray[Any]]:
                 for part, wanted in cut.parts():
                     yield _convert(stored, part, plan.format, wanted)
-                    if part.flags.c_contiguous:  # else every part has something of every page
+                    if part.flags.c_contiguous:  # otherwise every part would touch every page
                         forget(tensor)
 
             return replace(changed, slabs=slabs, slab_shape=cut.shape)
@@ -55,7 +56,9 @@ def in_format(stored: StoredTensor, plan: ConversionPlan) -> StoredTensor:
 
 
 def in_host_format(stored: StoredTensor) -> StoredTensor:
-    """The tensor in the plain format of the framework where the way there is known, else as it is: the format is in its name."""
+    """The tensor in the plain format of the framework if the conversion is known; otherwise unchanged, and its name contains the
+    format.
+    """
     from opdump.formats import DEVICE_FORMATS
 
     device = DEVICE_FORMATS.get(stored.format_name)
@@ -68,7 +71,7 @@ def in_host_format(stored: StoredTensor) -> StoredTensor:
 
 
 def forget(tensor: DumpTensor) -> None:
-    """Release the pages of a mapped file: they would count as this process's until its last tensor."""
+    """Release the pages of a mapped file, which would otherwise count as this process's memory until its last tensor."""
     if tensor.size >= _LARGE:
         mapped = tensor.data.read().obj
         if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -92,5 +95,5 @@ def _groups(stored: StoredTensor) -> int:
 
 
 def _shares_blocks(stored: StoredTensor, target: str) -> bool:
-    """Whether groups of a convolution lie in one block, so that no range of filters stands alone."""
+    """Whether groups of a convolution share a block, so that no range of filters can be converted separately."""
     return _groups(stored) > 1 and any(name.startswith("FRACTAL_Z") for name in (stored.format_name, target))

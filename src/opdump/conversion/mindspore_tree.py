@@ -1,11 +1,11 @@
-"""Converts an asynchronous dump into the tree of a synchronous one, which MindSpore's tools and `opdump.open` read.
+"""Converts an asynchronous dump to the tree of a synchronous one, which MindSpore's tools and `opdump.open` read.
 
     [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/Conv2D.Default_conv1-op12.2.7.161243956333802
     rank_{device_id}/.dump_metadata/data_dump.json, config.json
     rank_{device_id}/{model_name}/{model_id}/{iteration}/Conv2D.conv1-op12.2.7.161243956333802.output.0.NCHW.npy
 
-The iteration is `step_id` where there is that level. Tensors are in the framework's format where the file says their original
-shape. Graphs and execution orders that lie beside the dump come along: without them Insight knows no operator.
+The iteration is `step_id` if that level exists. Tensors are in the framework's format if the file has their original shape.
+Graphs and execution orders beside the dump are copied: without them Insight knows no operator.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LARGEST_BESIDE = 1 << 30
 
 
 def find_tree_sources(paths: Iterable[str], output: OutputDirectory) -> Sources:
-    """The dump files of directories, each with its place in the tree; writes the metadata and the graphs of the tree.
+    """The dump files of directories, each with its place in the tree. Writes the metadata and the graphs of the tree.
 
-    A file that lies in no place of a dump is among the failures.
+    A file outside of a dump structure is listed as a failure.
     """
     found = Sources()
     for path in paths:
@@ -64,13 +64,13 @@ def find_tree_sources(paths: Iterable[str], output: OutputDirectory) -> Sources:
 
 
 _NO_PLACE = ConversionError(
-    "lies in no directory of an asynchronous dump, [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/: "
+    "is not in a directory of an asynchronous dump, [{step_id}/]{time}/{device_id}/{model_name}/{model_id}/{iteration_id}/: "
     "name a directory of one, or leave out --layout"
 )
 
 
 def _describe(device: DevicePlaces, output: OutputDirectory, found: Sources) -> None:
-    """Write `.dump_metadata` of a rank, and the graphs that lie beside the dump; a failure is collected."""
+    """Write `.dump_metadata` of a rank, and copy the graphs beside the dump; failures are collected."""
     try:
         _write_metadata(device, output)
         for name in _BESIDE:
@@ -88,10 +88,10 @@ def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
 
     try:
         own_version = version("opdump")
-    except PackageNotFoundError:  # a source tree on the path, never installed
+    except PackageNotFoundError:  # a source tree on the path that was never installed
         own_version = ""
     rank = f"rank_{device.rank_id}"
-    # Insight looks at one: a model, and not the single operators that stand beside it.
+    # Insight reads only one: take a model rather than the single operators beside it.
     names = sorted({place.net_name for place in device.places if place.net_name})
     settings = {
         "common_dump_settings": {
@@ -118,7 +118,7 @@ def _write_metadata(device: DevicePlaces, output: OutputDirectory) -> None:
 
 
 def _copy_files(source: Path, output: OutputDirectory, directory: str) -> set[str]:
-    """Copy the files of graphs and execution orders; which ones those were, by their real paths."""
+    """Copy the files of graphs and execution orders; returns their real paths."""
     copied = set()
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):

@@ -1,4 +1,4 @@
-"""Names converted files as msaccucmp does, so that scripts that look for them go on working.
+"""Names converted files like msaccucmp, so that scripts that search for them keep working.
 
     Conv2D.conv1.1.5.1732082705016774.output.0.npy                         npy, pt and txt
     Conv2D.conv1.1.5.1732082705016774.output.0.1x3x224x224.npy             with a format asked for: the final shape
@@ -7,8 +7,8 @@
     Conv2D.conv1.1.5.1732082705016774.l1buffer.0.bin                       and space.0.bin
     Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 what an overflow left
 
-A name of more than 255 bytes becomes the UUID of the long name in hexadecimal (version 3, in the name space of DNS), and a row
-of `mapping.csv` in its directory says so. See docs/convert.md#other-file-formats.
+A name of more than 255 bytes is replaced by the UUID of the long name in hexadecimal (version 3, DNS name space), and a row of
+`mapping.csv` in its directory has both names. See docs/convert.md#other-file-formats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def tensor_ending(stored: StoredTensor | PlainTensor, plan: ConversionPlan) -> str:
-    """What follows the name of the dump in the name of the file of one tensor."""
+    """The part of the file name of a tensor after the name of the dump."""
     base = f"{stored.tensor.io}.{stored.tensor.slot}"
     shape = stored.shape
     if plan.file_type == "bin":
@@ -39,17 +39,17 @@ def tensor_ending(stored: StoredTensor | PlainTensor, plan: ConversionPlan) -> s
 
 
 def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
-    """The name of a tensor's file in the synchronous layout of MindSpore 2.3; `true_name` is that of the header.
+    """The name of a tensor's file in the synchronous layout of MindSpore 2.3; `true_name` is the name in the header.
 
-    Raises CorruptDumpError where the name of the dump file has neither task nor time.
+    Raises CorruptDumpError if the name of the dump file has no task and time.
     """
     from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
-    from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # it loads the whole layout
+    from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # imports the whole layout
 
     name = parse_dump_name(dump)
     if name is None:
         raise CorruptDumpError(
-            f"{dump}: is no name of a dump file, which has the form Conv2D.conv1.1.5.1732082705016774; "
+            f"{dump}: is not the name of a dump file, which has the form Conv2D.conv1.1.5.1732082705016774; "
             "a tree of MindSpore has no place for it"
         )
     name = name.in_true_order(true_name)
@@ -68,12 +68,12 @@ def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
 
 
 def short_name(name: str) -> str:
-    """`name`, or what stands for it where it is longer than a file system takes."""
-    # Four bytes at most for a character.
+    """`name`, or its replacement if it is longer than a file system accepts."""
+    # A character takes at most four bytes.
     if len(name) <= LONGEST_NAME // 4 or len(os.fsencode(name)) <= LONGEST_NAME:
         return name
-    import uuid  # few names are long
+    import uuid  # long names are rare
 
-    # The names of devices are ASCII; other bytes stand in a text as surrogates, which no UUID is made of.
+    # Device names are ASCII. Other bytes appear in text as surrogates, which a UUID cannot be computed from.
     plain = os.fsencode(name).decode("utf-8", "backslashreplace")
     return uuid.uuid3(uuid.NAMESPACE_DNS, plain).hex + os.path.splitext(name)[1]

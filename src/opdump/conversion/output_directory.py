@@ -1,7 +1,7 @@
-"""The directory that a conversion writes into, and nothing else.
+"""The directory that a conversion writes into; it writes nowhere else.
 
-Every file appears whole or not at all: a temporary name, then a rename, which replaces an existing file or link of that name. The
-directories below the root are opened one by one and never through a link, so that no name leads out of it.
+Every file appears completely or not at all: it is written under a temporary name and renamed, which replaces an existing file or
+link of that name. The directories below the root are opened one by one and never through a link, so that no name leads out of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 LONGEST_NAME = 255
-"""Bytes of a file name that Linux file systems take."""
+"""Maximum length of a file name on Linux file systems, in bytes."""
 
 _SLICE = 1 << 26
 _MOST_OPEN = 64
@@ -33,21 +33,21 @@ _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 class OutputFullError(DumpPathError):
-    """The output directory takes no more files: the disk is full, over quota, or read-only."""
+    """The output directory accepts no more files: the disk is full, over quota, or read-only."""
 
 
 class OutputDirectory:
-    """Files below `root`, which is made where it is missing; `close` it at the end.
+    """Files below `root`, which is created if missing; call `close` at the end.
 
-    Raises DumpPathError where the root cannot be made or is no directory.
+    Raises DumpPathError if the root cannot be created or is not a directory.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._open: dict[str, int] = {}
         self._cleared: set[str] = set()
-        """Directories whose leftovers of dead conversions were removed."""
-        # Several of a process, and containers that number alike.
+        """Directories from which the leftovers of dead conversions were removed."""
+        # One process may have several, and containers may have equal process ids.
         self._token = f"{own_prefix()}{os.urandom(6).hex()}"
         self._serial = 0
         try:
@@ -56,7 +56,7 @@ class OutputDirectory:
             clear(self._root)
         except OSError as error:
             raise DumpPathError(
-                f"{root}: is no directory that files can be written into ({error.strerror}); name another one after -o"
+                f"{root}: is not a writable directory ({error.strerror}); name another one after -o"
             ) from error
 
     def close(self) -> None:
@@ -66,19 +66,19 @@ class OutputDirectory:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode, to recognise the directory when it is met below a source."""
+        """Device and inode, to recognise the directory below a source."""
         status = os.fstat(self._root)
         return status.st_dev, status.st_ino
 
     @contextmanager
     def new_file(self, directory: str, name: str) -> Iterator[int]:
-        """A descriptor to write `directory/name` through; the file appears when the block ends well.
+        """A descriptor to write `directory/name`; the file appears if the block ends without an error.
 
-        Raises DumpPathError: a link or a file stands where a directory must be, the name is none of one file; OutputFullError
-        where the disk takes no more.
+        Raises DumpPathError if a link or file takes the place of a directory, or if the name is not a single file name, and
+        OutputFullError if the disk accepts no more.
         """
         if "/" in name or "\0" in name or name in ("", ".", ".."):
-            raise DumpPathError(f"{name!r} is no name of one file; nothing was written")
+            raise DumpPathError(f"{name!r} is not a file name; nothing was written")
         parent = self._directory(directory)
         self._serial += 1
         temporary = f"{self._token}-{self._serial:x}{SUFFIX}"
@@ -100,7 +100,7 @@ class OutputDirectory:
             raise self._error(os.path.join(directory, name), error) from error
 
     def read(self, directory: str, name: str, most: int) -> bytes:
-        """A regular file of at most `most` bytes; nothing where there is none. Raises DumpPathError for anything else."""
+        """The content of a regular file of at most `most` bytes; empty if there is none. Raises DumpPathError for anything else."""
         try:
             descriptor = os.open(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._directory(directory)
@@ -112,7 +112,9 @@ class OutputDirectory:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-                raise DumpPathError(f"{self.root / directory / name}: is no file of at most {most} bytes; move it away")
+                raise DumpPathError(
+                    f"{self.root / directory / name}: is not a file of at most {most} bytes; move it away"
+                )
             return os.pread(descriptor, status.st_size, 0)
         finally:
             os.close(descriptor)
@@ -125,7 +127,7 @@ class OutputDirectory:
             return descriptor
         above, _, name = relative.rpartition("/")
         if "\0" in name or name in ("", ".", ".."):
-            raise DumpPathError(f"{relative!r} is no path below {self.root}; nothing was written")
+            raise DumpPathError(f"{relative!r} is not a path below {self.root}; nothing was written")
         parent = self._directory(above)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -135,7 +137,7 @@ class OutputDirectory:
         except OSError as error:
             raise self._error(relative, error) from error
         if len(self._open) >= _MOST_OPEN:
-            # The oldest; one that is above the new one is opened again when it is needed.
+            # Close the oldest; if it is a parent of the new one, it is opened again when needed.
             os.close(self._open.pop(next(iter(self._open))))
         self._open[relative] = descriptor
         if relative not in self._cleared:
@@ -152,14 +154,14 @@ class OutputDirectory:
             )
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             return DumpPathError(
-                f"{path}: a link or a file stands where a directory must be, and links are not followed out of "
+                f"{path}: a link or a file takes the place of a directory, and links are not followed out of "
                 f"{self.root}: remove it, or name another directory after -o"
             )
         return DumpPathError(f"{path}: cannot be written ({error.strerror})")
 
 
 def write_all(descriptor: int, parts: Iterable[Part]) -> int:
-    """Write the parts one after the other; the bytes written."""
+    """Write the parts one after another; returns the number of bytes written."""
     total = 0
     for part in parts:
         view = memoryview(part).cast("B")  # type: ignore[arg-type]  # an array is a buffer; its type says so from 3.12 on
@@ -167,12 +169,12 @@ def write_all(descriptor: int, parts: Iterable[Part]) -> int:
             written = os.write(descriptor, view[:_SLICE])
             view = view[written:]
             total += written
-        del part, view  # or they would stay in memory while the next part is made
+        del part, view  # frees the part before the next is made
     return total
 
 
 def write_two(descriptor: int, header: bytes, elements: memoryview) -> int:
-    """The same for a header and what follows it, in one call of the system where that is enough."""
+    """Write a header and the data after it, in one system call if possible."""
     size = len(header) + len(elements)
     written = os.writev(descriptor, (header, elements)) if elements else os.write(descriptor, header)
     if written < len(header):

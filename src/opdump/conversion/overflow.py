@@ -1,7 +1,7 @@
 """Finds the overflow files of a dump, each with the dump of the operator that overflowed.
 
-The name of an overflow file has a task of its own; the operator is identified by task and stream in its record, and by
-context and thread in FFTS+ graphs. See docs/dump-files.md#overflow-files.
+The task in the name of an overflow file is its own. The operator is identified by the task and stream in the record, and in FFTS+
+graphs by context and thread. See docs/dump-files.md#overflow-files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOWHERE = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TensorValues:
-    """The values of a tensor of an overflowed operator. `problem` is why nothing is known of it."""
+    """The values of a tensor of an overflowed operator. `problem` is the reason if they are unknown."""
 
     name: str
     dtype: str
@@ -43,11 +43,11 @@ class TensorValues:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """One report of one accelerator. `operator`, `op_type` and `dump` are empty where no dump of the operator is there."""
+    """One report of one accelerator. `operator`, `op_type` and `dump` are empty if there is no dump of the operator."""
 
     path: str
     microseconds: int
-    """Since the epoch, from the name; 0 where the name has no time."""
+    """Since the epoch, from the name; 0 if the name has no time."""
     report: AcceleratorReport
     dump: str = ""
     operator: str = ""
@@ -57,7 +57,7 @@ class Overflow:
 
 @dataclass(slots=True)
 class OverflowSearch:
-    """All that was found, in the order of time. `silent` are overflow files without a status bit."""
+    """The result of a search, in the order of time. `silent` are overflow files without a status bit."""
 
     files: int = 0
     overflows: list[Overflow] = field(default_factory=list)
@@ -70,15 +70,15 @@ class _NamedFile:
     path: str
     name: DumpName
     parts: tuple[tuple[ConvertedName, str], ...] = ()
-    """The npy files of an operator that has no dump file (of which `path` is then the name)."""
+    """The npy files of an operator without a dump file; `path` is the name that it would have."""
 
 
 def find_overflows(paths: Iterable[str]) -> OverflowSearch:
-    """Read every overflow file in the directories and below. What cannot be read is among the failures."""
+    """Read every overflow file in the directories and below. Unreadable files are listed in the failures."""
     search = OverflowSearch()
     operators: dict[int, list[_NamedFile]] = {}
     overflow_files = []
-    # One search for each: files of the same name in two directories are different files here.
+    # One search per directory: files of the same name in two directories are different files here.
     found = [find_sources([path], recursive=True, output=_NOWHERE) for path in paths]
     for sources in found:
         search.failures += sources.failures
@@ -90,7 +90,8 @@ def find_overflows(paths: Iterable[str]) -> OverflowSearch:
             overflow_files.append(_NamedFile(source.path, name))
         else:
             operators.setdefault(name.task_id, []).append(_NamedFile(source.path, name))
-    # What MindSpore wrote as npy and JSON in place of dump files. A converter's copy, wherever it lies, has nothing new.
+    # Files that MindSpore wrote as npy and JSON instead of dump files. A copy written by a converter contains nothing
+    # new, wherever it is.
     binary = {each.name for each in overflow_files}
     converted: dict[_NamedFile, list[tuple[ConvertedName, str]]] = {}
     for path in itertools.chain.from_iterable(sources.skipped for sources in found):
@@ -118,7 +119,7 @@ def find_overflows(paths: Iterable[str]) -> OverflowSearch:
                 continue
             dumped = read_dump_file(file.path)
             if not dumped.outputs:
-                raise ConversionError("holds no record")
+                raise ConversionError("contains no record")
         except OpdumpError as error:
             search.failures.append(failure(file.path, error))
             continue
@@ -178,7 +179,7 @@ def _paired(
 
 
 def _belongs(name: DumpName, report: AcceleratorReport) -> bool:
-    """Whether the dump of that name is of the task of the report; its number is known to be."""
+    """Whether the dump of that name belongs to the task of the report, whose number is known to match."""
     if name.stream_id is not None and name.stream_id != report.stream_id:
         return False
     if name.ffts is None:

@@ -1,4 +1,4 @@
-"""Reads overflow records in JSON, which converters make of overflow files and MindSpore writes itself where it dumps npy.
+"""Reads overflow records in JSON, which converters derive from overflow files, and which MindSpore writes when it dumps npy.
 
 {"DHA Atomic Add": {"model_id": 0, ...}, "L2 Atomic Add": {...}, "AI Core": {"model_id": 514, ..., "status": 32}}
 {"magic": "0x5a5a5a5a", "version": 0, "acc_list": {"valid": 1, "acc_type": "AIC", ..., "data": {..., "status": 32}}}
@@ -20,7 +20,7 @@ _FIRST = ("model_id", "stream_id", "task_id")
 
 
 def read_overflow_json(path: str) -> tuple[AcceleratorReport, ...]:
-    """The reports of the file. Raises CorruptDumpError where it is no such JSON."""
+    """The reports of the file. Raises CorruptDumpError for any other content."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -28,7 +28,9 @@ def read_overflow_json(path: str) -> tuple[AcceleratorReport, ...]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise CorruptDumpError(f"{path}: is no file of at most {_LARGEST} bytes; an overflow record was expected")
+            raise CorruptDumpError(
+                f"{path}: is not a file of at most {_LARGEST} bytes; an overflow record was expected"
+            )
         text = os.pread(descriptor, status.st_size, 0)
     finally:
         os.close(descriptor)
@@ -36,7 +38,7 @@ def read_overflow_json(path: str) -> tuple[AcceleratorReport, ...]:
         return _reports(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptDumpError(
-            f"{path}: is no overflow record in JSON ({type(error).__name__}: {str(error)[:200]}); it was cut off, or another "
+            f"{path}: is not an overflow record in JSON ({type(error).__name__}: {str(error)[:200]}); it was cut off, or another "
             "program wrote it"
         ) from error
 
@@ -55,7 +57,7 @@ def _report(accelerator: str, fields: dict[str, Any]) -> AcceleratorReport:
     statuses = tuple(_number(word) for word in (status if isinstance(status, list) else [status]))
     if not 1 <= len(statuses) <= 4:
         raise ValueError(f"{len(statuses)} status words")
-    # A report knows these three by their places.
+    # A report has named fields for these three.
     first = tuple((name, _number(fields[name])) for name in _FIRST)
     others = tuple((name, _number(value)) for name, value in fields.items() if name not in (*_FIRST, "status"))
     return AcceleratorReport(accelerator, (*first, *others), statuses)
@@ -64,5 +66,5 @@ def _report(accelerator: str, fields: dict[str, Any]) -> AcceleratorReport:
 def _number(value: Any) -> int:
     number = int(value[:20], 0) if isinstance(value, str) else value
     if not isinstance(number, int) or not 0 <= number < 1 << 64:
-        raise ValueError(f"{str(value)[:40]} is no number of 64 bits")
+        raise ValueError(f"{str(value)[:40]} is not a 64-bit number")
     return number

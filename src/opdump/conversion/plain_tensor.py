@@ -1,6 +1,6 @@
-"""Finds tensors whose bytes can be written as they are, without an array.
+"""Finds tensors whose bytes can be copied unchanged, without numpy.
 
-numpy takes longer to import than all else that a conversion does to a small file, and most tensors do not need it.
+Importing numpy takes longer than all other work on a small file, and most tensors do not need it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from opdump.conversion.plan import ConversionPlan
 from opdump.dump_file import DumpTensor
 
-# By what a record calls the type, which is numpy's name of it. Dump files are little-endian.
+# Keys are the type names of records, which equal numpy's names. Dump files are little-endian.
 _DESCRS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bool": "|b1",
@@ -38,7 +38,7 @@ _MOST_DIMENSIONS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PlainTensor:
-    """The first `size` bytes of the tensor in the file are its elements in C order, of numpy's type `descr`."""
+    """The first `size` bytes of the tensor in the file are its elements in C order, of numpy type `descr`."""
 
     tensor: DumpTensor
     descr: str
@@ -58,11 +58,11 @@ class PlainTensor:
 
 
 def plain_tensor(tensor: DumpTensor, plan: ConversionPlan) -> PlainTensor | None:
-    """The tensor as a `PlainTensor`; None where its file needs other bytes, or where something about it is unusual."""
+    """The tensor as a `PlainTensor`; None if its file needs other bytes, or if it is unusual in any way."""
     if plan.format or plan.layout != "dumps" or plan.file_type not in ("npy", "bin"):
         return None
     descr = _DESCRS.get(tensor.dtype)
-    # What an empty shape means depends on the bytes, and wrong shapes are errors of the code that makes arrays.
+    # The meaning of an empty shape depends on the bytes, and the code that makes arrays reports invalid shapes.
     if descr is None or not 0 < len(tensor.shape) <= _MOST_DIMENSIONS or min(tensor.shape) <= 0:
         return None
     size = math.prod(tensor.shape) * int(descr[2:])

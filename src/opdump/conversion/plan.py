@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 FileType = Literal["npy", "bin", "pt", "txt"]
 Layout = Literal["dumps", "mindspore"]
-"""`dumps`: every file where its dump was, named after it. `mindspore`: the tree of a synchronous dump."""
+"""`dumps`: every file in the directory of its dump, named after it. `mindspore`: the tree of a synchronous dump."""
 
 
 class ConversionError(OpdumpError):
-    """A conversion cannot begin, or a file cannot become what was asked for."""
+    """A conversion cannot begin, or a file cannot be converted as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """What to make of every file.
+    """How every file is converted.
 
-    `format` is the format wanted, empty for that of the device; `shape` then replaces the shape that the file gives as the
-    original one. `io` and `slot` choose one tensor of each file; None for all.
+    `format` is the target format, empty for the format of the device; `shape` then replaces the original shape in the file. `io`
+    and `slot` select one tensor of each file; None selects all.
     """
 
     file_type: FileType = "npy"
@@ -37,13 +37,13 @@ class ConversionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to convert: where it is, where below the output directory its parts go, and what they are named after."""
+    """A file to convert: its path, the output subdirectory of its parts, and the stem of their names."""
 
     path: str
     directory: str
-    """Relative to the output directory; empty for itself."""
+    """Relative to the output directory; empty for the output directory itself."""
     name: str
-    """The true name, which mapping.csv has where the name on disk is digits."""
+    """The true name, from mapping.csv if the name on disk is digits."""
     size: int
 
 
@@ -60,7 +60,7 @@ class Failure:
 
 @dataclass(slots=True)
 class FileResult:
-    """What became of a file. `outputs` are relative to the output directory."""
+    """The result for one file. `outputs` are relative to the output directory."""
 
     path: str
     outputs: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class FileResult:
     shortened: list[tuple[str, str, str]] = field(default_factory=list)
     """Directory, name on disk, true name of each output whose name was too long."""
     samples: list[str] = field(default_factory=list)
-    """Those of `outputs` with the first elements of a larger tensor, which is all that the dump has of it."""
+    """The `outputs` with only the first elements of a larger tensor, because the dump has no more."""
     fatal: bool = False
     """Whether the disk is full or cannot be written, so that no other file can succeed either."""
 
@@ -79,7 +79,7 @@ class FileResult:
 
 
 def failure(path: str, error: Exception, tensor: str = "") -> Failure:
-    """`error` as a line of the summary: its text does not repeat the path and the tensor that stand beside it."""
+    """The `error` as a row of the summary, without the path and the tensor, which have columns of their own."""
     reason = str(error) or type(error).__name__
     for known in (path, tensor):
         if known:

@@ -1,4 +1,4 @@
-"""What a rank's directory holds before it is completed: the files that MindSpore wrote, and an index of an earlier completion."""
+"""The content of a rank's directory before completion: the files that MindSpore wrote, and the index of an earlier completion."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from opdump.sink.npy import read_npy_header
 
 
 class RankState:
-    """A rank of a dump. `mark` is among the totals of runs in an index that a completion made.
+    """A rank of a dump. `mark` is a key in the totals of runs in an index written by a completion.
 
-    Raises UnknownLayoutError for a dump that opdump captured itself, since its index knows more than its files.
+    Raises UnknownLayoutError for a dump that opdump captured, because its index contains more than its files.
     """
 
     def __init__(self, root: Path, rank_id: int, mark: str) -> None:
@@ -29,12 +29,12 @@ class RankState:
             run.opdump_version and mark not in run.totals and not run.end_unknown for run in self._indexed.runs
         ):
             raise UnknownLayoutError(
-                f"{root}: holds a dump that opdump captured, which is complete already; expected one that MindSpore wrote by itself"
+                f"{root}: was captured by opdump, so it is complete already; expected a dump that MindSpore wrote"
             )
 
     @cached_property
     def files(self) -> RankTree:
-        """The rank by its files, of all runs."""
+        """The rank by its files, with all runs."""
         return RankTree(self.root, self._rank_id, run="all", with_index=False)
 
     def run_alone(self, run: int) -> RankTree:
@@ -42,7 +42,7 @@ class RankState:
         return RankTree(self.root, self._rank_id, run=run, places=self.files.places, with_index=False)
 
     def is_complete(self, header: str) -> bool:
-        """Whether the index knows all files, each statistic.csv has the columns of `header`, and numpy can read every file."""
+        """Whether the index has all files, each statistic.csv has the columns of `header`, and numpy can read every file."""
         tree = self._indexed
         if tree is None or len(tree.runs) != len(self.files.runs):
             return False
@@ -70,7 +70,7 @@ class RankState:
 
 
 def _is_raw(payload: FilePayload) -> bool:
-    """Whether a file has elements of two bytes, which numpy cannot read."""
+    """Whether a file has elements of two bytes that numpy cannot read."""
     try:
         return read_npy_header(payload.path).dtype == "bfloat16"
     except CorruptDumpError:

@@ -1,8 +1,8 @@
-"""Dumps of layouts that installed packages add, converted tensor by tensor from what their ranks record.
+"""Converts dumps in layouts of installed packages, tensor by tensor, from the records of their ranks.
 
     {op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}.output.0.npy
 
-lies in `rank_{rank}/{net_name}/{graph_id}/{step}` below the output directory, named as the files of a device would be.
+is written to `rank_{rank}/{net_name}/{graph_id}/{step}` below the output directory, with the name of a device's file.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from opdump.records import OpRecord, TensorRecord
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """A rank to convert, and the path under which the result tells of it."""
+    """A rank to convert, and the path under which the result lists it."""
 
     path: str
     rank: Rank
 
 
 def take_recorded(paths: Iterable[str], sources: Sources) -> list[RecordedRank]:
-    """The ranks of those paths that hold a dump of an added layout; their files are taken out of the sources.
+    """The ranks of those paths that have a dump in a layout of a package; their files are removed from the sources.
 
-    Nobody is asked about a path with a file that has the name of a dump file.
+    Paths that contain a file with the name of a dump file are not offered to the packages.
     """
     found: list[RecordedRank] = []
     for path in paths:
@@ -59,7 +59,7 @@ def take_recorded(paths: Iterable[str], sources: Sources) -> list[RecordedRank]:
 def convert_ranks(
     ranks: Sequence[RecordedRank], plan: ConversionPlan, output: OutputDirectory, is_interrupted: Callable[[], bool]
 ) -> Iterator[FileResult]:
-    """Convert the tensors that the plan chooses; never raises for what a dump holds: the results say it."""
+    """Convert the tensors that the plan selects. Never raises for the content of a dump: the results list the failures."""
     for recorded in ranks:
         result = FileResult(recorded.path)
         rank = recorded.rank

@@ -1,4 +1,4 @@
-"""Converts many files, one after the other or in several processes, and reports the results."""
+"""Converts many files, one by one or in several processes, and reports the results."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from opdump.conversion.recorded import RecordedRank
 
-# Less is done before other processes have started.
+# Less work is done before other processes have started.
 _SMALL_FILES = 2000
 _SMALL_BYTES = 256 << 20
-# What one process is given at a time: an interrupted run waits for it.
+# Work for one process at a time: an interrupted run waits for it.
 _BATCH_FILES = 64
 _BATCH_BYTES = 64 << 20
 _LARGEST_MAPPING = 100 << 20
@@ -36,12 +36,12 @@ _POLL = 0.2
 
 _Results = Generator[FileResult, None, None]
 Progress = Callable[[int, int], None]
-"""Told of files done and of all files, after each file or few."""
+"""Called with the number of finished files and of all files, after each file or a few."""
 
 
 @dataclass(slots=True)
 class Conversion:
-    """What a run did. Failures of the search for files come first."""
+    """The result of a run. Failures of the search for files come first."""
 
     output: Path
     layout: Layout = "dumps"
@@ -57,9 +57,9 @@ class Conversion:
     subdirectories: list[str] = field(default_factory=list)
     interrupted: bool = False
     names: set[str] = field(default_factory=set)
-    """What was written, relative to `output`."""
+    """The files written, relative to `output`."""
     stopped: bool = False
-    """Whether the run ended early because the output directory takes no more."""
+    """Whether the run ended early because the output directory accepts no more."""
 
 
 def convert(
@@ -71,11 +71,11 @@ def convert(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
-    """Convert files and directories into `output`, which is made where it is missing.
+    """Convert files and directories into `output`, which is created if missing.
 
-    `jobs` counts processes; None takes one for little work and one per usable processor for much. An interrupt (Ctrl-C) ends the
-    run between two files and is in the result. Raises DumpPathError where the output directory cannot be used, and
-    ConversionError where the plan cannot be carried out at all.
+    `jobs` is the number of processes; None uses one for little work and one per usable processor for much. An interrupt (Ctrl-C)
+    ends the run between two files and is recorded in the result. Raises DumpPathError if the output directory cannot be used, and
+    ConversionError if the plan is contradictory.
     """
     began = time.monotonic()
     _check(plan)
@@ -130,14 +130,16 @@ def _check(plan: ConversionPlan) -> None:
     if plan.layout == "mindspore" and (plan.file_type != "npy" or plan.io is not None):
         raise ConversionError("the mindspore layout has npy files of all tensors: leave out --to, --input and --output")
     if plan.shape is not None and not plan.format:
-        raise ConversionError("a shape is that of the format wanted: give --format, too")
+        raise ConversionError("--shape is the shape in the target format: give --format, too")
 
 
 def _account(done: Conversion, result: FileResult) -> None:
     done.results.append(result)
     for name in result.outputs:
         if name in done.names:
-            replaced = ConversionError(f"its {name} replaced that of another file: convert it into another directory")
+            replaced = ConversionError(
+                f"its {name} replaced the one of another file: convert it into another directory"
+            )
             done.failures.append(failure(result.path, replaced))
         done.names.add(name)
     done.converted += not result.failures
@@ -147,7 +149,7 @@ def _account(done: Conversion, result: FileResult) -> None:
 
 
 def _recorded(paths: list[str], sources: Sources) -> list[RecordedRank]:
-    """What layouts of installed packages recorded. Nobody looks for one where every file has the name of a dump file."""
+    """The records of layouts of installed packages. No search if every file has the name of a dump file."""
     if sources.files and all(has_dump_name(file.name) for file in sources.files):
         return []
     from opdump.conversion.recorded import take_recorded
@@ -171,9 +173,9 @@ def _in_turn(
 
 @contextmanager
 def _interrupts_noted() -> Iterator[Callable[[], bool]]:
-    """Within the block an interrupt (Ctrl-C) is only noted, for the function that it gives; a second one is raised.
+    """Within the block, an interrupt (Ctrl-C) is only recorded, and the yielded function returns it; a second one is raised.
 
-    Raised at once it could come between the creation of a file and the code that removes it.
+    Raised immediately, it could occur between the creation of a file and the code that removes it.
     """
     asked = False
 
@@ -186,7 +188,7 @@ def _interrupts_noted() -> Iterator[Callable[[], bool]]:
     def is_interrupted() -> bool:
         return asked
 
-    if threading.current_thread() is not threading.main_thread():  # no other thread is interrupted
+    if threading.current_thread() is not threading.main_thread():  # other threads are never interrupted
         yield is_interrupted
         return
     before = signal.signal(signal.SIGINT, note)
@@ -223,7 +225,7 @@ def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: OutputD
                 pool.shutdown(cancel_futures=True)
             else:
                 end_processes(set(multiprocessing.active_children()) - others)
-        # What was at work when the interrupt came was still ended.
+        # Work in progress at the interrupt was completed.
         left = unsent
         for future, batch in waiting.items():
             if future.done() and not future.cancelled():
@@ -232,7 +234,7 @@ def _in_processes(files: list[SourceFile], plan: ConversionPlan, output: OutputD
                 left.append(batch)
         if is_interrupted():
             raise KeyboardInterrupt
-    if not works:  # no process, or no thread to attend to them, is to be had: this one does the rest
+    if not works:  # if no process, or no thread for them, can be started, this process does the rest
         yield from _in_turn([file for batch in left for file in batch], plan, output)
 
 
@@ -242,9 +244,13 @@ def _results(future: Future[list[FileResult]], batch: list[SourceFile]) -> list[
     try:
         return future.result()
     except BrokenProcessPool:
-        ended = ConversionError("the process that converted it ended, perhaps for want of memory: try --jobs 1")
+        ended = ConversionError(
+            "the process that converted it ended, perhaps because memory was exhausted: try --jobs 1"
+        )
     except Exception as error:  # noqa: BLE001  a file of the batch was the cause, and the others are converted
-        ended = ConversionError(f"the process that converted it met {type(error).__name__} ({error}): try --jobs 1")
+        ended = ConversionError(
+            f"the process that converted it failed with {type(error).__name__} ({error}): try --jobs 1"
+        )
     return [FileResult(file.path, failures=[failure(file.path, ended)]) for file in batch]
 
 
@@ -263,7 +269,7 @@ def _batches(files: list[SourceFile], jobs: int) -> Iterator[list[SourceFile]]:
 
 
 class _Worker:
-    """The state of a process of a pool, for all its batches."""
+    """The state of a worker process, across its batches."""
 
     output: OutputDirectory
 

@@ -1,7 +1,7 @@
-"""Converts a large tensor to another format part by part: the parts, written one after the other, are the whole.
+"""Converts a large tensor to another format part by part; the concatenated parts are the result.
 
-A part is a range of each axis of the tensor's own shape. Where a device has an axis in blocks, a range is one of whole blocks, or lies
-within one block: its block is then an array of the same format, with fewer or with smaller blocks, and is converted as such.
+A part is a range of each axis of the tensor's shape. If a device splits an axis into blocks, a range covers whole blocks, or lies
+within one block: it is then an array of the same format with fewer or smaller blocks, and is converted as such.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ _LOOPS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
         "FRACTAL_Z_3D": ("DCHWNnc", 4),
     }
 )
-"""Format -> the axes that the loops of its memory run over, small letters within a block; how many of the first are one axis."""
+"""Format -> the axes of the loops over its memory, in lower case within a block; and the number of leading loops that form one
+axis.
+"""
 _ROWS_OF_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """How an array lies in memory: the axis of the tensor that each loop runs over, the last `inner` of them within a block."""
+    """The memory order of an array: the axis of the tensor for each loop, the last `inner` of them within a block."""
 
     axes: _Shape
     inner: int = 0
     joined: int = 1
-    """How many of the first loops are one axis of the array."""
+    """The number of leading loops that form one axis of the array."""
 
     @property
     def outer(self) -> _Shape:
@@ -52,7 +54,7 @@ class _Memory:
         return self.axes[len(self.axes) - self.inner :]
 
     def loops(self, shape: _Shape, blocks: Mapping[int, int]) -> _Shape:
-        """How often each loop but the inner ones runs."""
+        """The number of iterations of each loop except the inner ones."""
         return tuple(-(-shape[axis] // blocks.get(axis, 1)) for axis in self.outer)
 
     def shape_of(self, loops: _Shape, places: _Shape) -> _Shape:
@@ -62,10 +64,10 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Slabs:
-    """How a tensor is cut; `parts` gives the arrays to convert, each with the shape wanted of it."""
+    """How a tensor is split; `parts` yields the arrays to convert, each with its target shape."""
 
     shape: _Shape
-    """Of the result."""
+    """Shape of the result."""
     _apart: _Array
     _memory: _Memory
     _blocks: Mapping[int, int]
@@ -92,10 +94,10 @@ class Slabs:
 
 
 def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most: int) -> Slabs | None:
-    """Parts of at most `most` elements of the result, where one element of the outermost axes is not more.
+    """Parts of at most `most` elements of the result, unless one element of the outermost axes is larger.
 
-    `shape` is as in `convert_format`. None where the tensor is not to be cut or cannot be: a shape that the array does not have,
-    one and the same format, a format without a table above.
+    `shape` is as in `convert_format`. None if the tensor should not or cannot be split: the array does not have that shape, both
+    formats are the same, or a format is not in the table above.
     """
     order = _order(source, target)
     if source == target or order is None:
@@ -109,7 +111,7 @@ def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most
     places = array.shape[array.ndim - reading.inner :]
     blocks = dict(zip(reading.within, places, strict=True))
     if source == "FRACTAL_NZ" and shape is not None and math.prod(shape[:-2]) == math.prod(array.shape[:-4]):
-        array = array.reshape(*shape[:-2], *array.shape[-4:])  # leading axes may be split otherwise
+        array = array.reshape(*shape[:-2], *array.shape[-4:])  # leading axes may be split differently
     if shape is None:
         if reading.joined > 1 or array.ndim != len(reading.axes):
             return None
@@ -130,7 +132,7 @@ def slabs_of(array: _Array, source: str, target: str, shape: _Shape | None, most
 
 
 def _order(source: str, target: str) -> str | None:
-    """The axes in the order that `convert_format` takes a shape in."""
+    """The axes in the order in which `convert_format` takes a shape."""
     plain, wanted = (DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name for name in (source, target))
     if "ND" in (plain, wanted):
         return plain if wanted == "ND" else wanted
@@ -156,7 +158,7 @@ def _memory(name: str, order: str, rank: int) -> _Memory | None:
 def _cut(
     ranges: _Ranges, loops: _Shape, units: Mapping[int, int], blocks: Mapping[int, int], most: int
 ) -> Iterator[_Ranges]:
-    """The ranges in the order of the result's memory, whose loops run over the axes `loops` in steps of `units`."""
+    """The ranges in the memory order of the result, whose loops run over the axes `loops` in steps of `units`."""
     if not loops or _elements(ranges, units) <= most:
         yield ranges
         return
@@ -174,7 +176,7 @@ def _cut(
 
 
 def _step(count: int, unit: int, block: int) -> int:
-    """At most `count` units that are whole blocks or lie within one; more where there is no such number."""
+    """At most `count` units that are whole blocks or lie within one; more if there is no such number."""
     whole = math.lcm(unit, block)
     if count * unit >= whole:
         return count * unit // whole * whole
@@ -185,7 +187,7 @@ def _step(count: int, unit: int, block: int) -> int:
 
 
 def _elements(ranges: _Ranges, units: Mapping[int, int]) -> int:
-    """Of the result, padding included."""
+    """The number of elements of the result, padding included."""
     return math.prod(
         -(-(stop - start) // units.get(axis, 1)) * units.get(axis, 1) for axis, (start, stop) in enumerate(ranges)
     )

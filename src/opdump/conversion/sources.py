@@ -1,8 +1,8 @@
-"""Finds the files to convert, their true names, and where below the output directory their parts go.
+"""Finds the files to convert, their true names, and the output subdirectory of their parts.
 
-A directory gives its files, and with `recursive` those of the directories below it, at the same relative paths. Links are not
-followed, but for one that is named itself. What dumps and conversions leave beside dump files is passed over: csv, json and npy
-files, graphs, what opdump keeps of a dump, and files that by their first bytes are of another kind.
+A directory contributes its files and, with `recursive`, those of its subdirectories, at the same relative paths. Links are not
+followed, except one named on the command line. Files that dumps and conversions leave beside dump files are skipped: csv, json
+and npy files, graphs, opdump's own files, and files with the first bytes of another type.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NO_DUMPS = (
     *(".pb", ".pbtxt", ".ir", ".dot", ".onnx", ".om", ".py"),
 )
 _METADATA = ".dump_metadata"
-# How files begin that lie beside dumps: no dump file does, for its first byte is the tag of a field.
+# First bytes of other files beside dumps. A dump file never begins so, because its first byte is the tag of a field.
 _BEGINNINGS = (b"SQLite format 3\0", b"\x93NUMPY", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"\x1f\x8b\x08", b"#!")
 
 
 @dataclass(slots=True)
 class Sources:
-    """Files to convert, in the order of their names; what was wrong while they were sought, and what was passed over."""
+    """Files to convert, in the order of their names; problems of the search, and skipped files."""
 
     files: list[SourceFile] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    """Files that are no dump files by their names."""
+    """Files whose names are not those of dump files."""
     subdirectories: list[str] = field(default_factory=list)
     """Directories that were not entered: without `recursive`, or the output directory itself."""
 
@@ -44,7 +44,7 @@ class Sources:
 
 
 def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, int]) -> Sources:
-    """What is to be converted. `output` is device and inode of the output directory, which is no source of itself."""
+    """The files to convert. `output` is the device and inode of the output directory, which is never a source."""
     search = _Search(recursive, output)
     for path in paths:
         search.add_path(path)
@@ -52,12 +52,12 @@ def find_sources(paths: Iterable[str], *, recursive: bool, output: tuple[int, in
 
 
 def has_dump_name(name: str) -> bool:
-    """Whether a file is called as dump files are, or by the digits that stand for a long name."""
+    """Whether a file has the name of a dump file, or the digits that replace a long name."""
     return parse_dump_name(name) is not None or name.isdigit()
 
 
 def _is_no_dump(path: str, name: str) -> bool:
-    """Whether a file of a directory is something else, by its name or else by how it begins."""
+    """Whether a file of a directory is something else, by its name or by its first bytes."""
     if has_dump_name(name):
         return False
     if name.startswith(".") or name.endswith((*_NO_DUMPS, "-journal", "-wal", "-shm")):
@@ -110,16 +110,16 @@ class _Search:
             self.add(relative, directory, sorted(files), named=False)
             for inner in sorted(below, reverse=True):
                 if self._recursive and inner[0].count("/") >= _DEEPEST:
-                    self.fail(inner[1], CorruptDumpError(f"lies more than {_DEEPEST} directories down; name it itself"))
+                    self.fail(inner[1], CorruptDumpError(f"is more than {_DEEPEST} directories down; name it directly"))
                 elif self._recursive and not is_same_directory(inner[1], self._output):
                     waiting.append(inner)
                 else:
                     self.found.subdirectories.append(inner[1])
 
     def add(self, relative: str, directory: str, names: list[tuple[str, int]], *, named: bool) -> None:
-        """Files of a directory; `named` where the command line names one itself."""
+        """Files of a directory; `named` if the command line names one of them."""
         mapping = self._mapping(directory) if any(name.isdigit() for name, _ in names) else NameMapping()
-        # A file that has a name comes before one that a table gives it to.
+        # A file with this name takes precedence over one that a table maps to it.
         for name, size in sorted(names, key=lambda each: (mapping.true_name(each[0]) != each[0], each[0])):
             path = os.path.join(directory, name)
             if not named and _is_no_dump(path, name):
@@ -141,7 +141,7 @@ class _Search:
                 self.fail(
                     path,
                     DumpPathError(
-                        f"has the name of {other}, whose converted files its own would replace: convert it into another "
+                        f"has the name of {other}, and would replace its converted files: convert it into another "
                         "directory"
                     ),
                 )
@@ -151,20 +151,18 @@ class _Search:
 
     def fail(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError):
-            error = CorruptDumpError(f"cannot be read ({error.strerror}); a dump file or a directory was expected")
+            error = CorruptDumpError(f"cannot be read ({error.strerror}); expected a dump file or a directory")
         self.found.failures.append(failure(path, error))
 
     def _refuse(self, entry: os.DirEntry[str]) -> None:
         if entry.is_symlink():
-            problem = (
-                "is a symbolic link, and links in a directory are not followed: name what it leads to as another SRC"
-            )
+            problem = "is a symbolic link, and links in a directory are not followed: name its target as another SRC"
         else:
-            problem = "is not a regular file; a dump file was expected"
+            problem = "is not a regular file; expected a dump file"
         self.fail(entry.path, CorruptDumpError(problem))
 
     def _mapping(self, directory: str) -> NameMapping:
-        """The true names of a directory; what is wrong with its table is reported once and costs no file."""
+        """The true names of a directory. A problem of its table is reported once and excludes no file."""
         known = self._mappings.get(directory)
         if known is not None:
             return known

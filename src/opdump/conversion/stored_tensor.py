@@ -1,6 +1,7 @@
 """Reads a tensor of a dump file as the codes in the file, so that formats are converted before elements are widened.
 
-bfloat16 is two bytes until it is written, piece by piece, as float32: a conversion never has more in memory than the codes of one tensor.
+bfloat16 stays two bytes until it is written, piece by piece, as float32: a conversion never has more in memory than the codes of
+one tensor.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from opdump.dump_file.elements import encode_elements
 from opdump.errors import UndecodableTensorError
 
 PIECE = 1 << 20
-"""Bytes of a tensor that are worked on at a time."""
+"""Bytes of a tensor that are processed at a time."""
 
-# An unsigned type of as many bits stands for a type that numpy lacks.
+# An unsigned type of the same size represents a type that numpy lacks.
 _UNSIGNED = {8: 4, 16: 6, 32: 9}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """`codes` are elements of `host_type` where `widened` is false, else what stands for them in the file."""
+    """`codes` are elements of `host_type` if `widened` is false, otherwise the raw codes of the file."""
 
     tensor: DumpTensor
     codes: npt.NDArray[Any]
@@ -47,24 +48,24 @@ class StoredTensor:
 
     @property
     def dtype_name(self) -> str:
-        """The element type in the file: numpy's name where numpy has it."""
+        """The element type in the file: numpy's name if it has one."""
         return self.tensor.dtype if self.widened or self.is_packed else self.host_type.name
 
     @property
     def is_packed(self) -> bool:
-        """Whether a byte of the file has several elements."""
+        """Whether a byte of the file contains several elements."""
         return 0 < data_type(self.tensor.data_type).bits < 8
 
     def values(self) -> Iterator[npt.NDArray[Any]]:
-        """The elements in C order as arrays of one dimension, of `host_type`.
+        """The elements in C order as one-dimensional arrays of `host_type`.
 
-        An array that the caller keeps keeps its whole slab in memory, beside the next.
+        An array that the caller keeps also keeps its slab in memory, beside the next one.
         """
         pieces = self._all_pieces()
         return map(self._widen, pieces) if self.widened else pieces
 
     def raw(self) -> Iterator[npt.NDArray[Any]]:
-        """The elements in C order as the file has them; several to a byte where the type has fewer than 8 bits."""
+        """The elements in C order as stored in the file; several to a byte for types of fewer than 8 bits."""
         if not self.is_packed:
             yield from self._all_pieces()
             return
@@ -73,7 +74,7 @@ class StoredTensor:
         for piece in self._all_pieces():
             together = np.concatenate([left, piece])
             del piece
-            whole = len(together) // 8 * 8  # in whole bytes, whatever the type
+            whole = len(together) // 8 * 8  # in whole bytes, for any type
             yield np.frombuffer(encode_elements(together[:whole], kind.number), np.uint8)
             left = together[whole:]
         yield np.frombuffer(encode_elements(left, kind.number), np.uint8)
@@ -81,7 +82,7 @@ class StoredTensor:
     def _all_pieces(self) -> Iterator[npt.NDArray[Any]]:
         for array in (self.codes,) if self.slabs is None else self.slabs():
             yield from _pieces(array)
-            del array  # or it would stay in memory while the next is made
+            del array  # frees it before the next one is made
 
     def _widen(self, piece: npt.NDArray[Any]) -> npt.NDArray[Any]:
         data = HeldBytes(np.ascontiguousarray(piece).view(np.uint8).data)
@@ -91,7 +92,7 @@ class StoredTensor:
 def stored_tensor(tensor: DumpTensor) -> StoredTensor:
     """The codes of a tensor, in the device's format and shape.
 
-    Raises UndecodableTensorError where the bytes are fewer than the shape needs, or the shape is none of an array.
+    Raises UndecodableTensorError if there are fewer bytes than the shape needs, or if no array can have the shape.
     """
     kind = data_type(tensor.data_type)
     host_type = _host_type(kind.number)
@@ -101,7 +102,7 @@ def stored_tensor(tensor: DumpTensor) -> StoredTensor:
             codes = tensor.to_host()
         else:
             if tensor.size * 8 < math.prod(tensor.shape) * kind.bits:
-                tensor.to_host()  # raises, in the words of the true type
+                tensor.to_host()  # raises, with the name of the true type
             codes = replace(tensor, data_type=_UNSIGNED[kind.bits]).to_host()
     except (ValueError, OverflowError) as error:
         raise UndecodableTensorError(f"{tensor.name}: no array has the shape {tensor.shape} ({error})") from error

@@ -1,7 +1,7 @@
-"""Writes the tensors of a dump as one table that other programs read: Parquet, Arrow IPC or CSV, by polars.
+"""Writes the tensors of a dump to one table that other programs read: Parquet, Arrow IPC or CSV, with polars.
 
-One row is one tensor with every statistic, in the columns of `Catalog.to_polars`. It is made step by step: what a step needs beside its
-part of the table is memory for its records alone, and a step in columns (`exported_columns.py`) not even that.
+Each row is one tensor with every statistic, in the columns of `Catalog.to_polars`. The table is built step by step: a step needs
+memory for its rows and its records, and a step stored as columns (`exported_columns.py`) needs no records.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Tell = Callable[[str, int, int], object]
 
 
 class TableExportError(OpdumpError):
-    """The table cannot be written: the file is there already, its directory is not, or the disk is full."""
+    """The table cannot be written: the file exists already, its directory does not, or the disk is full."""
 
 
 class Selection(NamedTuple):
-    """Which tensors: those of `Catalog.tensors` with these arguments."""
+    """The selected tensors: those that `Catalog.tensors` returns for these arguments."""
 
     name: str | None = None
     step: int | None = None
@@ -62,17 +62,18 @@ def export_table(
     overwrite: bool = False,
     progress: Tell | None = None,
 ) -> WrittenTable:
-    """Writes the tensors as a table into the file at `path`, which appears when it is whole; into a device or a pipe, which stays one.
+    """Write the tensors to a table at `path`. The file appears when it is complete; a device or pipe is written directly.
 
-    A shape is a list of numbers, in CSV its text (`[2, 3]`); NaN of a statistic is NaN and a missing one null, in CSV `NaN` and nothing.
-    `progress` is called with what was read, how many steps, of how many.
+    A shape is a list of numbers, in CSV its text (`[2, 3]`). A statistic that is NaN stays NaN, a missing one is null; in CSV
+    `NaN` and an empty field. `progress` is called with what is read, the number of finished steps and of all steps.
 
-    Raises TableExportError as said there, PackageMissingError where polars is not installed, else as `Catalog.tensors` does.
+    Raises TableExportError for an output that cannot be written, PackageMissingError if polars is not installed, and the errors
+    of `Catalog.tensors`.
     """
     if path.exists() and not overwrite and not is_stream(path):
-        raise TableExportError(f"{path}: is there already; name another file, or say --overwrite")
+        raise TableExportError(f"{path}: exists already; name another file, or use --overwrite")
     if not path.parent.is_dir():
-        raise TableExportError(f"{path}: its directory is not there; make it, or name another file")
+        raise TableExportError(f"{path}: its directory does not exist; create it, or name another file")
     table = _table(catalog, selection, progress)
     try:
         size = _write(table, path, kind)
@@ -83,7 +84,7 @@ def export_table(
 
 def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.DataFrame:
     which = selection._asdict()
-    if selection.name is not None or selection.step is not None:  # what a name means is asked of the whole dump
+    if selection.name is not None or selection.step is not None:  # a name is looked up in the whole dump
         table = polars_frame(catalog.tensors(**which))
         if not table.height:
             of_step = "" if selection.step is None else f" of step {selection.step}"
@@ -106,12 +107,12 @@ def _table(catalog: Catalog, selection: Selection, progress: Tell | None) -> pl.
             progress(f"step {step}", number + 1, len(steps))
     import polars as pl
 
-    # Steps may differ in the statistics that they have, and in the type that those of a package have.
+    # Steps may differ in their statistics, and in the types of those of a package.
     return pl.concat(parts, how="diagonal_relaxed")
 
 
 def _write(table: pl.DataFrame, path: Path, kind: TableKind) -> int:
-    """How many bytes were written."""
+    """Returns the number of bytes written."""
     with whole_file(path) as file:
         if kind == "parquet":
             table.write_parquet(file)
@@ -123,7 +124,7 @@ def _write(table: pl.DataFrame, path: Path, kind: TableKind) -> int:
 
 
 def _with_text(table: pl.DataFrame) -> pl.DataFrame:
-    """The table without lists, which CSV has not."""
+    """The table without lists, which CSV does not support."""
     shapes: list[Any] = table["shape"].to_list()
     import polars as pl
 

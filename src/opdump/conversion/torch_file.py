@@ -1,4 +1,6 @@
-"""Writes tensors into files of PyTorch: the one place outside of the adapters that imports it, and only when such a file is asked for."""
+"""Writes tensors to PyTorch files: the only place outside of the adapters that imports PyTorch, and only when such a file is
+requested.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,19 @@ _OWN_TYPES = ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu")
 
 
 def require_torch() -> None:
-    """Raises ConversionError where PyTorch cannot be imported."""
+    """Raises ConversionError if PyTorch cannot be imported."""
     try:
         importlib.import_module("torch")
     except ImportError as error:
         raise ConversionError(
-            f"--to pt writes files of PyTorch, which cannot be imported ({error}): pip install torch, or take --to npy"
+            f"--to pt writes files of PyTorch, which cannot be imported ({error}): pip install torch, or use --to npy"
         ) from error
 
 
 def write_torch(stored: StoredTensor, descriptor: int) -> int:
-    """Write a tensor of the element type of the device where PyTorch has it, else of the widened one; the bytes written."""
+    """Write a tensor with the element type of the device if PyTorch has it, otherwise with the widened one; returns the number of
+    bytes written.
+    """
     import torch
 
     own = stored.dtype_name in _OWN_TYPES and hasattr(torch, stored.dtype_name)
@@ -36,9 +40,9 @@ def write_torch(stored: StoredTensor, descriptor: int) -> int:
     for piece in stored.values():
         count = len(piece)
         if own:
-            flat[done : done + count] = torch.from_numpy(piece.copy())  # one that can be written, or PyTorch warns
+            flat[done : done + count] = torch.from_numpy(piece.copy())  # a writable copy, or PyTorch warns
         else:
-            flat.numpy()[done : done + count] = piece  # PyTorch would make 1 of a bool whose byte is 7
+            flat.numpy()[done : done + count] = piece  # PyTorch would turn a bool of byte 7 into 1
         done += count
         del piece
         forget(stored.tensor)

@@ -1,7 +1,7 @@
-"""`opdump unpack`: the files that a packed dump would have in another layout.
+"""`opdump unpack`: writes the files that a packed dump would have in another layout.
 
-The records of a run go through the writer of that layout. In MindSpore's layouts the files are those that it would have written while
-the program ran, byte for byte.
+The records of a run pass through the writer of that layout. In MindSpore's layouts the files are byte for byte those that the
+writer would have produced during the run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from opdump.recorder.writers import (
 from opdump.records import TensorRecord
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how many steps are, and how many there are."""
+"""Called with what is done, the number of finished steps and of all steps."""
 _OF_WRITER: Final = ("files", "bytes")
 """Totals that the writer counts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """What was written below `path`. `problems`: what of the packed dump could not be read, and is left out."""
+    """The files written below `path`. `problems`: unreadable parts of the packed dump, which are left out."""
 
     path: Path
     layout: str
@@ -55,7 +55,7 @@ class Unpacked:
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C; what was written stays."""
+    """Ctrl-C; the files written so far stay."""
 
 
 @dataclass(slots=True)
@@ -75,16 +75,16 @@ def unpack(
     run: int | None = None,
     progress: Progress | None = None,
 ) -> Unpacked:
-    """Write one run of a packed dump, the last one where `run` is None, into `out` in another layout.
+    """Write one run of a packed dump, the last one if `run` is None, into `out` in another layout.
 
-    Raises UnknownLayoutError where `source` is no dump, NotInDumpError where it is not packed or has no such run, ConfigError where
-    the run cannot be written in that layout, DumpPathError where `out` holds something or cannot be written.
+    Raises UnknownLayoutError if `source` is not a dump, NotInDumpError if it is not packed or has no such run, ConfigError if the
+    run cannot be written in that layout, and DumpPathError if `out` is not empty or cannot be written.
     """
     ranks = _packed_ranks(source, run)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DumpPathError(f"{out}: is there already, and holds something; name a new or an empty directory after -o")
+        raise DumpPathError(f"{out}: is not empty; name a new or an empty directory after -o")
     if any(rank.root in (out.resolve(), *out.resolve().parents) for rank, _ in ranks):
-        raise DumpPathError(f"{out}: lies inside of the dump that is to be unpacked; name a directory outside of it")
+        raise DumpPathError(f"{out}: is inside the dump to be unpacked; name a directory outside of it")
     counts = _Counts()
     problems: list[str] = []
     total = sum(len(rank.steps) for rank, _ in ranks)
@@ -123,19 +123,17 @@ def _packed_ranks(source: Path, run: int | None) -> list[tuple[PackedRank, Run]]
         if number in known and known[number].plan:
             chosen.append((PackedRank(rank.root, rank.rank_id, run=number), known[number]))
     if not chosen:
-        raise NotInDumpError(
-            f"{source}: has no index that says how it was recorded; its tensors are read by opdump.open alone"
-        )
+        raise NotInDumpError(f"{source}: has no index with its plan; only opdump.open can read its tensors")
     return chosen
 
 
 def _is_packed(run: Run | None) -> bool:
-    """Whether a run was filed in the packed layout, of which statistics alone leave no file of elements."""
+    """Whether a run was recorded in the packed layout; one with only statistics has no file of elements."""
     return run is not None and run.plan.get("layout") == PACKED.name
 
 
 def _plan_of(run: Run, out: Path, layout: str, file_format: FileFormat) -> DumpPlan:
-    """The plan of the run in another layout. Raises ConfigError where that has no place for what was recorded."""
+    """The plan of the run in another layout. Raises ConfigError if the layout cannot represent the records."""
     changed = {"path": str(out.resolve()), "layout": layout}
     if "file_format" in facts_of(layout).fields:
         changed["file_format"] = file_format
@@ -143,7 +141,7 @@ def _plan_of(run: Run, out: Path, layout: str, file_format: FileFormat) -> DumpP
 
 
 def _without_values(content: StepContent) -> StepContent:
-    """The step without values that no operator made, for layouts that have none."""
+    """The step without values that no operator made, for layouts without a place for them."""
     return replace(
         content,
         ops=tuple(op for op in content.ops if op.op_type != PARAMETER),
@@ -152,7 +150,7 @@ def _without_values(content: StepContent) -> StepContent:
 
 
 class _RankUnpacking:
-    """One rank on its way into the writer of another layout."""
+    """Passes the records of one rank to the writer of another layout."""
 
     def __init__(self, rank: PackedRank, run: Run, plan: DumpPlan, counts: _Counts, problems: list[str]) -> None:
         self._rank = rank
@@ -173,7 +171,9 @@ class _RankUnpacking:
         self._writer = open_writer(plan, facts)
 
     def run(self, tell: Callable[[int], None]) -> None:
-        """All of it. Raises DumpPathError where it cannot be written, _InterruptedError at Ctrl-C; what is written is whole in both cases."""
+        """Write the whole rank. Raises DumpPathError if it cannot be written and _InterruptedError at Ctrl-C; all files written
+        are complete in both cases.
+        """
         writer = self._writer
         totals = {name: number for name, number in self._run.totals.items() if name not in _OF_WRITER}
         whole = None
@@ -215,13 +215,13 @@ class _RankUnpacking:
         writer.write_step(step, content.ops, content.tensors, files, content.counted)
 
     def _files(self, tensors: Sequence[TensorRecord]) -> Iterator[str | None]:
-        """Hands the elements of a step to the writer; where each is then."""
+        """Pass the elements of a step to the writer; returns the path of each."""
         writer = self._writer
         if isinstance(writer, SupportsTensorFiles):
             for record in tensors:
                 yield writer.write_payload(record) if self._is_readable(record) else None
             return
-        assert isinstance(writer, SupportsOperatorFiles), "a writer files tensors or operators"
+        assert isinstance(writer, SupportsOperatorFiles), "a writer writes tensors or operators"
         by_operator: dict[int, list[TensorRecord]] = {}
         for record in tensors:
             by_operator.setdefault(id(record.op), []).append(record)
