@@ -1,4 +1,4 @@
-"""Call stacks of operators, which share the lines that they have in common: one more level of a recursion is one more object.
+"""Call stacks of operators that share their common lines: one more level of a recursion needs one more object.
 
 stacks = Stacks()
 outer = stacks.within(None, Frame("train.py", 20, "step", "loss = f(x)"))
@@ -16,7 +16,7 @@ _MOST_SHOWN: Final = 36
 _INNERMOST: Final = 8
 _OUTERMOST: Final = 4
 _DEEP: Final = 128
-"""Numbers of a walk, two for each frame."""
+"""Walks with more numbers than this (two per frame) are deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Frame:
 
 
 class Stack(Sequence[Frame]):
-    """The lines of the program that lead to an operator, innermost first. It compares and hashes as the tuple of them does.
+    """The lines of the program that lead to an operator, innermost first. It compares and hashes like the tuple of its frames.
 
-    There is none without a line: that is the empty tuple. A slice is a tuple.
+    A stack has at least one line; the empty stack is the empty tuple. A slice is a tuple.
     """
 
     __slots__ = ("_hash", "_length", "callers", "frame", "outermost")
 
     def __init__(self, frame: Frame, callers: Stack | None = None) -> None:
-        """`frame` is the innermost line, `callers` the stack of what called it."""
+        """`frame` is the innermost line, `callers` the stack of its callers."""
         self.frame: Final = frame
         self.callers: Final = callers
         self._length: Final[int] = 1 if callers is None else callers._length + 1
@@ -50,7 +50,7 @@ class Stack(Sequence[Frame]):
             if callers._length >= _OUTERMOST
             else (frame, *callers.outermost)
         )
-        """The last lines, at most `_OUTERMOST`: nothing walks a deep stack for them."""
+        """The outermost lines, at most `_OUTERMOST`, so that a deep stack need not be walked for them."""
 
     def __len__(self) -> int:
         return self._length
@@ -94,12 +94,12 @@ class Stack(Sequence[Frame]):
         return repr(tuple(self))
 
     def __reduce__(self) -> tuple[object, tuple[tuple[Frame, ...]]]:
-        # Not link by link: that goes as deep as the stack.
+        # As one tuple: pickling link by link would recurse as deep as the stack.
         return linked, (tuple(self),)
 
 
 class Stacks:
-    """Stacks, each once: those of the same frames are one object."""
+    """A set of unique stacks: equal frames give the same object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], Stack] = {}
@@ -108,15 +108,15 @@ class Stacks:
         return len(self._known)
 
     def within(self, callers: Stack | None, frame: Frame) -> Stack:
-        """The stack of that line, called from there. Both are compared by identity."""
-        key = (id(callers), id(frame))  # the stack keeps both
+        """Return the stack of a line and its callers. Both are compared by identity."""
+        key = (id(callers), id(frame))  # the stack keeps both alive
         found = self._known.get(key)
         if found is None:
             found = self._known.setdefault(key, Stack(frame, callers))
         return found
 
     def of(self, frames: Sequence[Frame], callers: Stack | None = None) -> Sequence[Frame]:
-        """The stack of these lines, innermost first, called from there; the empty tuple without any line."""
+        """Return the stack of these lines, innermost first, with these callers; the empty tuple if there are no lines."""
         found = callers
         for frame in reversed(frames):
             found = self.within(found, frame)
@@ -124,9 +124,9 @@ class Stacks:
 
 
 class WalkedStacks:
-    """Stacks by what a walk over frames gave: the identity of the code and the instruction of each, alternating, innermost first.
+    """Finds stacks by the result of a walk over frames: the identity of the code and the instruction of each frame, alternating, innermost first.
 
-    `frame_of` gives the line of such a pair, equal ones as the same object; it keeps the code alive.
+    `frame_of` returns the line for such a pair, always the same object for equal pairs, and keeps the code alive.
     """
 
     def __init__(self, stacks: Stacks, frame_of: Callable[[int, int], Frame]) -> None:
@@ -134,15 +134,15 @@ class WalkedStacks:
         self._frame_of = frame_of
         self._known: dict[tuple[int, ...], Sequence[Frame]] = {}
         self._deepest: tuple[list[int], list[Stack], Stack | None] = [], [], None
-        """The last deep walk, the stack of each of its frames, outermost first, and what called the outermost. Replaced, not changed:
-        threads walk at once."""
+        """The last deep walk, the stacks of its frames, outermost first, and the callers of the outermost. It is replaced as a whole, because threads
+        walk at the same time."""
 
     def __len__(self) -> int:
-        """How many walks are kept."""
+        """Return how many walks are kept."""
         return len(self._known)
 
     def of(self, walked: list[int], callers: Sequence[Frame] = ()) -> Sequence[Frame]:
-        """The stack of what was walked, called from there; always the same object for the same frames."""
+        """Return the stack for a walk with these callers; always the same object for the same frames."""
         above = callers if isinstance(callers, Stack) else None
         if len(walked) > _DEEP:
             return self._of_deep(walked, above)
@@ -153,7 +153,7 @@ class WalkedStacks:
         return found
 
     def _of_deep(self, walked: list[int], callers: Stack | None) -> Sequence[Frame]:
-        # As keys, the walks of a recursion would take memory by the square of its depth.
+        # If these walks were keys, the memory for a recursion would grow with the square of its depth.
         last, known, above = self._deepest
         same = _same_end(walked, last) if above is callers else 0
         stacks = known[: same // 2]
@@ -170,7 +170,7 @@ class WalkedStacks:
 
 
 def _same_end(one: list[int], other: list[int]) -> int:
-    """So many of the last numbers, at least, are the same, by pairs. Lists are compared as a whole, which takes no Python for each number."""
+    """Return a lower bound for the length of the common end, in pairs. Slices are compared as a whole, without Python code for each number."""
     most = min(len(one), len(other))
     less = 0
     while less < most:
@@ -181,12 +181,12 @@ def _same_end(one: list[int], other: list[int]) -> int:
 
 
 def linked(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """The same stack, whose callers others can share; the empty tuple without any line."""
+    """Return the same stack in the form in which callers are shared; the empty tuple if there are no lines."""
     return frames if isinstance(frames, Stack) else Stacks().of(frames)
 
 
 class Shortened(NamedTuple):
-    """What is shown of a stack: the innermost lines, how many lines were left out, and the outermost lines."""
+    """The part of a stack that is shown: the innermost lines, the number of lines left out, and the outermost lines."""
 
     inner: Sequence[Frame]
     left_out: int
@@ -194,12 +194,12 @@ class Shortened(NamedTuple):
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """All that are shown."""
+        """All lines that are shown."""
         return (*self.inner, *self.outer)
 
 
 def shortened(stack: Sequence[Frame]) -> Shortened:
-    """The stack as far as a text tells it of each operator: whole up to 36 lines, else its first 8 and its last 4."""
+    """Shorten a stack for display: up to 36 lines are kept as they are; otherwise, the first 8 and the last 4 are."""
     if len(stack) <= _MOST_SHOWN:
         return Shortened(stack, 0, ())
     outer = stack.outermost if isinstance(stack, Stack) else stack[-_OUTERMOST:]
@@ -207,12 +207,12 @@ def shortened(stack: Sequence[Frame]) -> Shortened:
 
 
 def left_out(lines: int) -> str:
-    """What stands in the place of so many lines."""
+    """Return the text that replaces this number of lines."""
     return f"... {lines} lines of the stack are left out"
 
 
 def told_lines(stack: Sequence[Frame]) -> Iterator[tuple[str, str]]:
-    """Place (`train.py:7`) and code of each line as far as it is shown; an empty place and a count stand for the lines that are left out."""
+    """Yield the place (`train.py:7`) and code of each line that is shown. For the lines left out, yield an empty place and their number."""
     inner, missing, outer = shortened(stack)
     yield from ((f"{frame.file}:{frame.line}", frame.code) for frame in inner)
     if missing:

@@ -1,8 +1,8 @@
-"""The graph of a run: its operators and what feeds them.
+"""The graph of a run: its operators and their inputs.
 
-An eager framework has no graph before it runs, so one is built from operators as they appear: a `GraphBuilder` only ever
-grows, and each `build()` is a frozen `Graph` that `.ir`, `.pb` and the execution order are written from.
-
+An eager framework has no graph before it runs, so one is built from the operators as they appear. A `GraphBuilder` only grows, and each `build()`
+returns
+a frozen `Graph`, from which `.ir`, `.pb` and the execution order are written.
     builder = GraphBuilder(graph_id=0)
     builder.add_parameter(GraphValue("fc.weight", "float32", (10, 16)))
     builder.add(GraphNode(op_name="Default/fc-Linear/addmm-op0", op_type="addmm", ...))
@@ -21,7 +21,7 @@ from opdump.records import Frame, Phase
 PARAMETER_PREFIX = "Parameter."
 CONSTANT_PREFIX = "data-"
 PYNATIVE: Final = -1
-"""The `graph_id` of operators that MindSpore ran one by one, in no graph: beside those of its graphs, in a directory of their own."""
+"""The `graph_id` of operators that MindSpore ran one by one, outside of any graph. They have a directory of their own."""
 _PYNATIVE_WORD: Final = "pynative"
 _MOST_DIGITS: Final = 18
 _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
@@ -31,8 +31,8 @@ _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 class GraphInput:
     """One input of an operator.
 
-    `source` is its producer: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where that is unknown (a batch
-    that the data loader made). `dtype` is lower case as in `TensorRecord.dtype`; a dimension of -1 is not known.
+    `source` is its producer: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty if unknown (a batch that the data loader produced).
+    `dtype` is in lower case, as in `TensorRecord.dtype`; a dimension of -1 is unknown.
     """
 
     source: str = ""
@@ -41,7 +41,7 @@ class GraphInput:
 
 
 class GraphOutput(NamedTuple):
-    """Element type (lower case, empty where unknown) and shape of one output of an operator."""
+    """Element type (lower case, empty if unknown) and shape of one output of an operator."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,9 +51,9 @@ class GraphOutput(NamedTuple):
 class GraphNode:
     """One operator of the graph.
 
-    `op_name` is the true full name and unique within the graph. `stack` is the user's program, innermost line first.
-    `attributes` are JSON values. A pure view is in the graph with `runs_kernel=False`: it launches nothing, has no data
-    and no place in the execution order.
+    `op_name` is the full name, unique within the graph. `stack` has lines of the user's program, innermost first.
+    `attributes` are JSON values. A pure view is in the graph with `runs_kernel=False`: it launches nothing, has no data, and no place in the
+    execution order.
     """
 
     op_name: str
@@ -68,9 +68,9 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphValue:
-    """A value that no operator of the graph makes: a parameter (`fc.weight`) or a constant (`data-0`).
+    """A value that no operator of the graph produces: a parameter (`fc.weight`) or a constant (`data-0`).
 
-    `value` is the JSON value of a constant that is no tensor, if the graph file has it.
+    `value` is the JSON value of a constant that is not a tensor, if the graph file has it.
     """
 
     name: str
@@ -81,9 +81,9 @@ class GraphValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Operators in the order of their first execution, with the values that enter from outside.
+    """Operators in the order of their first execution, and the values that enter from outside.
 
-    `by_mindspore`: the graph is from a file that MindSpore wrote, and its operators may run under other numbers (`numbered_as_run`).
+    `by_mindspore`: the graph was read from a file of MindSpore, and its operators may have different numbers at run time (`numbered_as_run`).
     """
 
     graph_id: int
@@ -99,7 +99,7 @@ class Graph:
         return tuple(node for node in self.nodes if node.runs_kernel)
 
     def node(self, op_name: str) -> GraphNode:
-        """The operator of that full name; KeyError where the graph has none."""
+        """Return the operator with that full name. Raises KeyError if there is none."""
         for node in self.nodes:
             if node.op_name == op_name:
                 return node
@@ -107,21 +107,21 @@ class Graph:
 
 
 def graph_word(graph_id: int) -> str:
-    """A graph in the names of directories and files: its number, or `pynative`."""
+    """Return a graph as it appears in names of directories and files: its number, or `pynative`."""
     return _PYNATIVE_WORD if graph_id == PYNATIVE else str(graph_id)
 
 
 def graph_of_word(word: str) -> int | None:
-    """The number of a graph from the names of directories and files; None where it is no such word."""
+    """Return the graph ID for a word in the name of a directory or file, or None for any other word."""
     if word == _PYNATIVE_WORD:
         return PYNATIVE
     return int(word) if word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS else None
 
 
 class GraphBuilder:
-    """Collects operators, parameters and constants as they appear; what was added stays as it was first seen.
+    """Collects operators, parameters and constants as they appear. Each stays as it was first added.
 
-    An operator runs again in every step under the same name: adding it again changes nothing and costs one look-up.
+    An operator has the same name in every step: adding it again changes nothing and costs one look-up.
     """
 
     __slots__ = ("_constants", "_nodes", "_parameters", "graph_id", "root_name")
@@ -137,7 +137,7 @@ class GraphBuilder:
         return op_name in self._nodes
 
     def __len__(self) -> int:
-        """Number of operators, views included."""
+        """Return the number of operators, including views."""
         return len(self._nodes)
 
     def __iter__(self) -> Iterator[GraphNode]:
@@ -145,18 +145,18 @@ class GraphBuilder:
 
     @property
     def size(self) -> int:
-        """Everything that was added; it grows with each addition, so an unchanged size means an unchanged graph."""
+        """Number of items added. It grows with each addition, so an unchanged size means an unchanged graph."""
         return len(self._nodes) + len(self._parameters) + len(self._constants)
 
     def add(self, node: GraphNode) -> bool:
-        """Add an operator; False where one of that name is there already."""
+        """Add an operator. Return False if one with that name exists."""
         if node.op_name in self._nodes:
             return False
         self._nodes[node.op_name] = node
         return True
 
     def add_with_values(self, node: GraphNode) -> bool:
-        """The same, and the parameters and constants that its inputs name as their sources."""
+        """Add an operator, and the parameters and constants that are sources of its inputs. Return False if the operator exists."""
         for each in node.inputs:
             if each.source.startswith(PARAMETER_PREFIX):
                 self.add_parameter(GraphValue(each.source.removeprefix(PARAMETER_PREFIX), each.dtype, each.shape))
@@ -165,15 +165,15 @@ class GraphBuilder:
         return self.add(node)
 
     def add_parameter(self, value: GraphValue) -> bool:
-        """Add a parameter (its name without `Parameter.`); False where one of that name is there already."""
+        """Add a parameter (its name without `Parameter.`). Return False if one with that name exists."""
         return self._parameters.setdefault(value.name, value) is value
 
     def add_constant(self, value: GraphValue) -> bool:
-        """Add a constant (`data-{id}`); False where one of that name is there already."""
+        """Add a constant (`data-{id}`). Return False if one with that name exists."""
         return self._constants.setdefault(value.name, value) is value
 
     def build(self) -> Graph:
-        """The graph as far as it is known now."""
+        """Return the graph as known so far."""
         return Graph(
             graph_id=self.graph_id,
             root_name=self.root_name,

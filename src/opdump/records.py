@@ -1,12 +1,12 @@
 """Records of operators and of their inputs and outputs.
 
-An adapter makes them from live tensors, a layout files them, a catalog hands the same records back:
+An adapter creates them from live tensors, a layout writes them, and a catalog reads them back:
 
     OpRecord      one execution of one operator
     TensorRecord  one input or output of it
-    Payload       the elements, wherever they are
+    Payload       the elements, in memory or in a file
 
-They are frozen: a record that was filed is the record that is read.
+They are frozen: the record that is read equals the record that was written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, overload, runtime_checkable
 
 from opdump.amounts import one_line, repr_of
-from opdump.call_stacks import Frame as Frame  # noqa: PLC0414  # packages have it from here
+from opdump.call_stacks import Frame as Frame  # noqa: PLC0414  # extensions import it from here
 from opdump.call_stacks import told_lines
 from opdump.errors import NoElementsError, OpdumpError
 from opdump.html_table import html_facts
@@ -32,48 +32,49 @@ if TYPE_CHECKING:
 IO = Literal["input", "output"]
 SkipReason = Literal[
     "",  # captured
-    "view",  # launches no kernel: another look at the same memory
+    "view",  # launches no kernel: a different view of the same memory
     "allocation",  # launches no kernel: memory without values
     "metadata",  # launches no kernel: reads or changes shape, stride or version
-    "constant",  # launches no kernel: gives a value that is written in the model
-    "control flow",  # runs other operators, or is run by one whose inside the runtime does not show
-    "not selected",  # the plan's kernels, set_dump or input_output leave it out
-    "device not selected",  # support_device leaves its device out
+    "constant",  # launches no kernel: returns a value stored in the model
+    "control flow",  # runs other operators, or runs inside an operator whose contents the runtime hides
+    "not selected",  # excluded by the plan's kernels, set_dump or input_output
+    "device not selected",  # support_device excludes its device
     "empty",  # no elements
     "in flight",  # the result of a collective that is still being written when the operator returns
     "failed",  # a collective that failed: its outputs are undefined
-    "no storage",  # meta or fake tensor: shape without values
-    "unsupported layout",  # elements cannot be reached as a dense array
-    "opaque",  # an element type or a subclass that no array stands for
+    "no storage",  # meta or fake tensor: a shape without values
+    "unsupported layout",  # the elements are not accessible as a dense array
+    "opaque",  # an element type or a subclass that no array can represent
     "no overflow",  # overflow mode: nothing overflowed in it
     "no exception",  # exception mode: it did not fail
-    "fed",  # no operator made it: the program gave it
-    "handle",  # gives a handle to a variable, an iterator, a queue: no elements
-    "not executed",  # did not run in this step: a branch not taken, or removed before by the runtime
-    "device graph",  # recorded into a graph of the device, or replayed from one: it runs without the framework
-    "not observed",  # ran where it could not be seen
-    "not written",  # the dump could not be written any more when it ran
-    "not triggered",  # kept in memory with the last steps until no trigger could fire for it any more
-    "not watched",  # watch mode: the files are of the watched operators' outputs
+    "fed",  # no operator produced it: the program provided it
+    "handle",  # returns a handle of a variable, an iterator or a queue: no elements
+    "not executed",  # did not run in this step: a branch not taken, or removed by the runtime
+    "device graph",  # recorded into a graph of the device, or replayed from one: runs without the framework
+    "not observed",  # ran where it could not be observed
+    "not written",  # the dump could no longer be written when it ran
+    "not triggered",  # kept in memory with the last steps, and dropped because no trigger fired
+    "not watched",  # watch mode: only the outputs of watched operators are written
 ]
 WITHOUT_KERNEL: frozenset[SkipReason] = frozenset(
     {"view", "allocation", "metadata", "constant", "control flow", "fed", "handle", "not executed"}
 )
-"""Reasons of operators that executed nothing."""
+"""Reasons for operators that executed nothing."""
 Phase = Literal["forward", "recomputation", "backward", "optimizer"]
 RunFact = Literal["source", "materialised", "deviation of the twin", "executed_as", "inside", "stands_for"]
-"""An argument that an adapter adds: how an operator ran and where its values are from. The page of each framework explains them.
+"""An argument added by an adapter: how an operator ran and where its values come from. The page of each framework explains them.
 
-Another run of the same operator may have other facts, so comparisons leave them out. Operators of PyTorch have none, and may have arguments of these names.
+They may differ between runs of the same operator, so comparisons ignore them. Operators of PyTorch have none, and may have arguments with these
+names.
 """
 RUN_FACTS: Final[frozenset[str]] = frozenset(get_args(RunFact))
 StatisticValue = float | int | str
 
 
 class Statistics(Mapping[str, StatisticValue]):
-    """Statistics by the config's spelling, with the type of each: what `TensorRecord.statistics` is to a type checker.
+    """Statistics by their names in the config, with the type of each: the type of `TensorRecord.statistics` for a type checker.
 
-    Those that were read from a table are a plain dict.
+    Statistics read from a table are a plain dict.
     """
 
     __slots__ = ()
@@ -103,9 +104,9 @@ class Statistics(Mapping[str, StatisticValue]):
 
 
 def format_statistic(value: StatisticValue) -> str:
-    """A value as statistic.csv shows it: 6 significant digits (`0.449951`, `1e-09`), `nan`, `inf`, `-inf`.
+    """Format a value as in statistic.csv: 6 significant digits (`0.449951`, `1e-09`), `nan`, `inf`, `-inf`.
 
-    Counts are whole numbers and digests stay as they are.
+    Counts are formatted as whole numbers, and digests are returned unchanged.
     """
     if isinstance(value, str):
         return value
@@ -115,28 +116,28 @@ def format_statistic(value: StatisticValue) -> str:
 
 
 def shown_shape(shape: tuple[int, ...]) -> str:
-    """`(2,384,13,13)`; `()` of a scalar."""
+    """Return the shape as `(2,384,13,13)`, or `()` for a scalar."""
     return f"({','.join(map(str, shape))})"
 
 
 def escaped(name: str) -> str:
-    r"""`name` with each half of a surrogate pair (a byte that was no text, as Python holds it) as an escape: `\udc80`, `\ud800`.
+    r"""Escape each half of a surrogate pair in `name` (Python's form of a byte that is not text): `\udc80`, `\ud800`.
 
-    No file, table or database takes the half itself.
+    Files, tables and databases do not accept such halves.
     """
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 Record = TypeVar("Record")
 _LONGEST_SHOWN: Final = 400
-"""Characters of arguments in a notebook: a list of a network may have thousands of numbers."""
+"""Limit for the characters of arguments in a notebook: a list of a network may have thousands of numbers."""
 
 
 def _fills_slots_directly(record: type[Record]) -> type[Record]:
-    """Gives a frozen slotted dataclass an `__init__` of the same meaning that takes a quarter of the time.
+    """Replace the `__init__` of a frozen slotted dataclass by an equivalent one that takes a quarter of the time.
 
-    The generated one looks up each attribute by name to get around the freeze. A dumped step makes thousands of records, so
-    this one calls the slots' own descriptors.
+    The generated one looks up each attribute by name to get around the freeze. A dumped step creates thousands of records, so this one calls the
+    descriptors of the slots.
     """
     scope: dict[str, Any] = {"MISSING": MISSING}
     parameters, body = [], []
@@ -162,12 +163,13 @@ def _fills_slots_directly(record: type[Record]) -> type[Record]:
 @_fills_slots_directly
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where the elements of a tensor lay when an operator read or had written them.
+    """The memory of a tensor when an operator read or had written it.
 
-    `storage` numbers the storages of a step, 0, 1, ... in the order in which they were first seen in it: two tensors of a step share
-    memory only if it is the same. `offset` of the first element and `strides`, one for each axis, count elements.
-    `version` is how often the framework counted a write into the memory since the storage was first seen in the step. It is negative
-    where a tensor counts apart from the others of its storage (`x.data`), and 0 where nothing is counted.
+    `storage` numbers the storages of a step 0, 1, ... in the order in which they were first seen. Two tensors of a step share memory only if it is
+    equal.
+    `offset` (of the first element) and `strides` (one per axis) are in elements.
+    `version` is how often the framework counted a write into the memory since the storage was first seen in the step. It is negative if a tensor
+    is counted separately from the others of its storage (`x.data`), and 0 if nothing is counted.
     """
 
     storage: int
@@ -181,9 +183,9 @@ class Memory:
 class OpRecord:
     """One execution of one operator.
 
-    `op_name` is the true name, the full scope with slashes (`Default/network-LeNet/conv1-Conv2d/convolution-op0`).
-    `timestamp` counts microseconds since the Unix epoch; it is unique within a process and grows with execution order.
-    `occurrence` numbers the executions of one name within one step (a loop body, gradient accumulation): 0, 1, ...
+    `op_name` is the full name with all scopes (`Default/network-LeNet/conv1-Conv2d/convolution-op0`).
+    `timestamp` is in microseconds since the Unix epoch, is unique within a process, and increases with execution order.
+    `occurrence` numbers the executions with the same name within a step (a loop body, gradient accumulation): 0, 1, ...
     `order` is the position in the execution order of the step, over all graphs of the rank.
     """
 
@@ -201,21 +203,19 @@ class OpRecord:
     occurrence: int = 0
     phase: Phase = "forward"
     kernel: str = ""
-    """The framework's own name of what ran (`aten::convolution`, overload included where there is one)."""
+    """The framework's name of what ran (`aten::convolution`, with the overload if there is one)."""
     forward_op: str = ""
-    """For a backward operator: `op_name` of the forward operator whose gradient it computes; empty where unknown."""
+    """For a backward operator: the `op_name` of the forward operator whose gradient it computes; empty if unknown."""
     stack: Sequence[Frame] = ()
-    """The lines of the program that lead to it, innermost first."""
+    """The lines of the program that lead to the operator, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Non-tensor arguments by their name in the operator's schema, and the `RUN_FACTS` that are known; JSON values. Not to be
-    changed afterwards.
-    """
+    """Non-tensor arguments by their names in the operator's schema, and the known `RUN_FACTS`; JSON values. Do not change them."""
     skip: SkipReason = ""
-    """Why the operator left no data; empty where it was captured."""
+    """Why the operator left no data; empty if it was captured."""
 
     @property
     def line(self) -> str:
-        """The innermost line of the program, as `train.py:175`; empty where none is known."""
+        """The innermost line of the program, as `train.py:175`; empty if unknown."""
         return f"{os.path.basename(self.stack[0].file)}:{self.stack[0].line}" if self.stack else ""
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class OpRecord:
 
     @property
     def place(self) -> str:
-        """Where in a run it stands, as `step 2, rank 0, backward`."""
+        """The position in the run, as `step 2, rank 0, backward`."""
         times = f", execution {self.occurrence + 1}" if self.occurrence else ""
         return f"step {self.step}, rank {self.rank_id}, {self.phase}{times}" + (
             f", left out: {self.skip}" if self.skip else ""
@@ -245,21 +245,21 @@ class OpRecord:
 
 @runtime_checkable
 class Payload(Protocol):
-    """The elements of a tensor, wherever they are."""
+    """The elements of a tensor, in memory or in a file."""
 
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a numpy array of the record's shape, or the first ones in a row (`TensorRecord.sample`).
+        """Return the elements as a numpy array of the record's shape, or the first ones in a 1-D array (`TensorRecord.sample`).
 
-        Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32 (MindSpore's guide to dumps).
+        Types that numpy lacks are widened: bfloat16 and the 8-bit floats to float32, as in MindSpore's dumps.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HostPayload:
-    """Elements that are in memory already.
+    """Elements in memory.
 
-    `npy` is a file outside of the dump that holds them too, whole and as a layout of npy files would write them: it may be moved into one.
+    `npy` is a file outside of the dump that contains all of them, in the form that layouts with npy files write. It may be moved into such a layout.
     """
 
     array: npt.NDArray[Any]
@@ -271,38 +271,38 @@ class HostPayload:
 
 @dataclass(frozen=True, slots=True)
 class DamagedPayload:
-    """Elements that are known to be unreadable since the dump was looked at; the problems of the dump tell of it too."""
+    """Elements that were found to be unreadable when the dump was opened. The problems of the dump list them as well."""
 
     file: str
     error: OpdumpError
 
     def to_host(self) -> npt.NDArray[Any]:
-        """Raises the error that was found: CorruptDumpError, or UndecodableTensorError for one tensor of a whole file."""
+        """Raise the error that was found: CorruptDumpError, or UndecodableTensorError for a single tensor of an intact file."""
         raise type(self.error)(str(self.error))
 
 
 @runtime_checkable
 class SupportsFile(Protocol):
-    """Elements that lie in a file."""
+    """Elements in a file."""
 
     @property
     def file(self) -> str:
-        """Its path, below the one by which the dump was opened."""
+        """The path, relative to the path that the dump was opened with."""
         ...
 
 
 @runtime_checkable
 class SupportsInspection(Protocol):
-    """Elements of which something can be told before they are read."""
+    """Elements that can be checked before they are read."""
 
     def inspect(self) -> None:
-        """Raises what `to_host` would raise, as far as header and size tell."""
+        """Raise what `to_host` would raise, as far as header and size show it."""
 
 
 if TYPE_CHECKING:
 
     class _Given:
-        """The field `statistics`: any mapping is given, and who reads it knows the type of each value."""
+        """The type of the field `statistics`: any mapping can be set; a reader gets the type of each value."""
 
         def __get__(self, record: object, kind: type, /) -> Statistics: ...
         def __set__(self, record: object, statistics: Mapping[str, StatisticValue], /) -> None: ...
@@ -313,10 +313,10 @@ if TYPE_CHECKING:
 class TensorRecord:
     """One input or output of an operator.
 
-    `dtype` is the original element type in lower case (`float32`, `bfloat16`, `float8_e4m3fn`, `complex64`, `bool`),
-    before any widening for storage. `payload` is None where only statistics were recorded.
-    `statistics` maps category names in the config's spelling (`max`, `l2norm`, `nan count`, `md5`) to values; it is
-    empty for complex tensors and where none were recorded.
+    `dtype` is the original element type in lower case (`float32`, `bfloat16`, `float8_e4m3fn`, `complex64`, `bool`), before any widening for storage.
+    `payload` is None if only statistics were recorded.
+    `statistics` maps names as in the config (`max`, `l2norm`, `nan count`, `md5`) to values. It is empty for complex tensors, and if none were
+    recorded.
     """
 
     op: OpRecord
@@ -328,22 +328,23 @@ class TensorRecord:
     payload: Payload | None = field(default=None, compare=False)
     statistics: _Given = field(default_factory=dict)  # type: ignore[assignment]
     argument: str = ""
-    """Name of the argument or result in the operator's schema (`weight`, `grad_output`); empty where unknown."""
+    """Name of the argument or result in the operator's schema (`weight`, `grad_output`); empty if unknown."""
     source: str = ""
-    """For an input: who made it, as `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty where unknown."""
+    """For an input: its producer, as `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty if unknown."""
     data_size: int = 0
-    """Bytes of the contiguous tensor in its original dtype."""
+    """Size of the contiguous tensor in its original dtype, in bytes."""
     skip: SkipReason = ""
-    """Why the tensor left no data; empty where it was captured."""
+    """Why the tensor left no data; empty if it was captured."""
     sample: int = 0
-    """Elements in the payload where it is a sample: the first ones of the tensor, row-major, in an array of one axis.
-    0 where it has the whole tensor. Shape, statistics and `data_size` are those of the whole tensor in any case."""
+    """If the payload is a sample: its number of elements, the first ones of the tensor in row-major order, in a 1-D array. 0 if the payload is the
+    whole
+    tensor. Shape, statistics and `data_size` always describe the whole tensor."""
     memory: Memory | None = None
-    """Where the elements lay: those of an input before the operator ran, of an output after it. None where that is not known."""
+    """The memory of an input before the operator ran, or of an output after it ran. None if unknown."""
 
     @property
     def payload_shape(self) -> tuple[int, ...]:
-        """The shape of the payload's elements."""
+        """The shape of the payload's array."""
         return (self.sample,) if self.sample else self.shape
 
     @property
@@ -352,14 +353,15 @@ class TensorRecord:
         return f"{self.op.op_name}:{self.io}:{self.slot}"
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The elements as a read-only numpy array: of `shape`, or of a sample the first ones in a row (`payload_shape`).
+        """Return the elements as a read-only numpy array: of `shape`, or for a sample the first ones in a 1-D array (`payload_shape`).
 
-        Types that numpy lacks are widened: bfloat16 and the floats of 8 bits and fewer to float32, integers of fewer than 8 bits
-        to int8 or uint8, complex32 to complex64; quantised types of PyTorch come as the numbers that they stand for, in float32.
-        NaN keeps its bits. A tensor of no elements is an empty array, though there is no file of it. A large file is mapped, not read.
+        Types that numpy lacks are widened: bfloat16 and floats of 8 bits or fewer to float32, integers of fewer than 8 bits to int8 or uint8,
+        complex32 to
+        complex64. Quantised types of PyTorch are returned as the numbers that they represent, in float32. NaN keeps its bits. A tensor without
+        elements is an
+        empty array, although it has no file. A large file is mapped, not read.
 
-        Raises NoElementsError where the dump has no elements of it, and CorruptDumpError or UndecodableTensorError where its
-        file cannot be read.
+        Raises NoElementsError if the dump has no elements of this tensor, and CorruptDumpError or UndecodableTensorError if its file cannot be read.
         """
         if self.payload is not None:
             return self.payload.to_host()
@@ -368,12 +370,12 @@ class TensorRecord:
         raise NoElementsError(f"{self.name} in step {self.op.step}: {self._why_without_elements()}")
 
     def torch(self) -> Tensor:
-        """The elements as a tensor of PyTorch on the CPU with memory of its own, of the type that was dumped.
+        """Return the elements as a PyTorch tensor on the CPU with its own memory, in the recorded type.
 
-        bfloat16, the 8-bit floats and complex32 are these types of PyTorch, bit for bit, where it has them; what it has not
-        (int4, HiFloat8, quantised types) comes widened, as `numpy` gives it.
+        bfloat16, the 8-bit floats and complex32 have their PyTorch types, bit for bit, if this PyTorch has them. Types that it lacks (int4, HiFloat8,
+        quantised types) are widened, as in `numpy`.
 
-        Raises as `numpy` does, and PackageMissingError where PyTorch is not installed.
+        Raises the same errors as `numpy`, and PackageMissingError if PyTorch is not installed.
         """
         return torch_tensor(self.numpy(), self.dtype)
 
@@ -381,9 +383,7 @@ class TensorRecord:
         if self.skip or self.op.skip:
             return f"it left no data ({self.skip or self.op.skip})"
         if self.statistics:
-            return (
-                'the dump has its statistics alone; to have elements, dump with saved_data "full" (opdump run --full)'
-            )
+            return 'the dump has only its statistics; to record elements, use saved_data "full" (opdump run --full)'
         return "its file is not in the dump: it was never written, or it was deleted"
 
     def __repr__(self) -> str:
@@ -419,7 +419,7 @@ def _infinities(statistics: Statistics) -> int:
 
 
 class FiledTensor(Protocol):
-    """What a layout files of a tensor beside its elements: a `TensorRecord`, or what a recorder kept of one."""
+    """What a layout writes of a tensor besides its elements: a `TensorRecord`, or a recorder's snapshot."""
 
     @property
     def op(self) -> OpRecord: ...
@@ -450,7 +450,7 @@ class FiledTensor(Protocol):
 
 
 def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorRecord:
-    """The same as a record, with its elements where they are given."""
+    """Return the tensor as a record, with `payload` as its elements if given."""
     return TensorRecord(
         op=tensor.op,
         io=tensor.io,

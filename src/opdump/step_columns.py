@@ -1,12 +1,12 @@
-"""What a step ran, in columns: what repeats is told once, and what differs from run to run stands in arrays.
+"""The operators of a step in columns: repeated facts are stored once, and what differs from run to run is in arrays.
 
     pattern = sequence.pattern(facts)                   # operators that run one after the other, on these tensors
     run = BlockRun(pattern, step=3, timestamps=range(10, 20), rows=rows)
     columns = StepColumns([run, Singles(ops, tensors)], summaries)
-    columns.ops, columns.tensors                        # sequences of records, made when they are asked for
+    columns.ops, columns.tensors                        # sequences of records, created when they are read
 
-A training runs the same operators on the same tensors in each step. Then a step has the patterns that the step before had, which are the
-very same objects, and no record is made of any of its operators and tensors.
+A training runs the same operators on the same tensors in each step. Such a step has the same pattern objects as the step before, and no records are
+created for its operators and tensors.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from opdump.records import IO, FiledTensor, Memory, OpRecord, SkipReason, Statis
 from opdump.statistics import Extremes, SummaryStatistics
 
 NO_SUMMARY: Final = (math.nan,) + (0.0,) * 10
-"""The row of a tensor without a summary: a summary's count is a number."""
+"""The row of a tensor without a summary; the first field of a summary, its count, is never NaN."""
 
 VALUE: Final = "Parameter"
-"""op_type of what no operator made: it is filed, and nothing was executed."""
+"""op_type of a value that no operator produced: it is written, but does not count as executed."""
 _NO_EXTREMES: Final[Mapping[int, Extremes]] = MappingProxyType({})
 OtherArguments: TypeAlias = Mapping[int, Mapping[str, Any]]
-"""By the places of operators, the arguments of those that were given others than the pattern says: a rate that changes from step to step."""
+"""By the index of an operator, arguments that differ from those in the pattern, such as a learning rate that changes with each step."""
 _NO_OTHERS: Final[Mapping[int, Mapping[str, StatisticValue]]] = MappingProxyType({})
 _NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
 
 BlockTensor = tuple[int, IO, int, str, str, int]
-"""A slot of an operator of a block: the place of the operator, io, slot, argument, source, and the place of the tensor."""
+"""A slot of an operator in a block: index of the operator, io, slot, argument, source, and index of the tensor."""
 
 
 class TensorFacts(NamedTuple):
-    """What is known of a tensor but its numbers."""
+    """The facts about a tensor, without its statistics."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,15 +55,15 @@ class TensorFacts(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OperatorSequence:
-    """Operators that run one after the other at one place of a step, and the slots of their tensors."""
+    """Operators that run one after the other at one point of a step, and the slots of their tensors."""
 
     ops: Sequence[OpRecord]
-    """All that their records say but time stamp and step, and arguments that change; none of them was left out."""
+    """Records without valid time stamp, step, and changing arguments. None of the operators was left out."""
     slots: Sequence[BlockTensor]
     _last: BlockPattern | None = field(default=None, init=False)
 
     def pattern(self, facts: Sequence[TensorFacts]) -> BlockPattern:
-        """The sequence on tensors with these facts: the same object where they are those of the last call."""
+        """Return the sequence on tensors with these facts: the same object if the facts equal those of the last call."""
         if self._last is None or (self._last.facts is not facts and self._last.facts != facts):
             self._last = BlockPattern(self, facts)
         return self._last
@@ -71,15 +71,15 @@ class OperatorSequence:
 
 @dataclass(frozen=True, eq=False)
 class BlockPattern:
-    """All of a run of a block but when it ran and what the summaries of its tensors are. Compared by identity."""
+    """A run of a block without its times and the summaries of its tensors. Compared by identity."""
 
     sequence: OperatorSequence
     facts: Sequence[TensorFacts]
-    """Of each tensor."""
+    """The facts of each tensor."""
 
     @cached_property
     def tensor_places(self) -> NDArray[np.intp]:
-        """Of each slot the place of its tensor."""
+        """The index of the tensor in each slot."""
         return np.array([slot[-1] for slot in self.sequence.slots], np.intp)
 
     @cached_property
@@ -89,7 +89,7 @@ class BlockPattern:
 
     @cached_property
     def slots_of(self) -> Mapping[int, Sequence[int]]:
-        """The places of the slots of each operator that has some."""
+        """The indices of the slots of each operator that has some."""
         found: dict[int, list[int]] = {}
         for place, slot in enumerate(self.sequence.slots):
             found.setdefault(slot[0], []).append(place)
@@ -97,12 +97,12 @@ class BlockPattern:
 
     @cached_property
     def op_types(self) -> Counter[str]:
-        """How many operators there are of each type."""
+        """Number of operators of each type."""
         return Counter(op.op_type for op in self.sequence.ops)
 
     @cached_property
     def left_out(self) -> Counter[SkipReason]:
-        """Tensors without data by the reason."""
+        """Number of tensors without data, by reason."""
         skips = (self.facts[slot[-1]].skip for slot in self.sequence.slots)
         return Counter(skip for skip in skips if skip)
 
@@ -115,7 +115,7 @@ def ran(
     rank_id: int | None = None,
     later: int = 0,
 ) -> OpRecord:
-    """The operator at another time, given these arguments."""
+    """Return the record of an operator at another time, with these arguments."""
     return OpRecord(
         op.op_type,
         op.op_name,
@@ -145,30 +145,30 @@ class BlockRun:
     pattern: BlockPattern
     step: int
     timestamps: Sequence[int]
-    """Of each operator."""
+    """The time stamp of each operator."""
     rows: NDArray[np.intp]
-    """Of each slot the row of its summary, among those that a `StepColumns` is given."""
+    """The row of the summary of each slot, in the array that a `StepColumns` receives."""
     rank_id: int | None = None
-    """None where the operators say it."""
+    """None if the rank is that of the operators."""
     files: Sequence[str | None] | None = None
-    """Of each slot where its elements are; None where none were filed."""
+    """The location of the elements of each slot; None if none were written."""
     later: int = 0
-    """By how much the operators run later in the step than they say."""
+    """Offset added to each operator's recorded order."""
     arguments: OtherArguments = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for two runs that differ in step, time stamps, summaries and arguments alone."""
+        """Equal for two runs that differ only in step, time stamps, summaries and arguments."""
         return self.pattern, self.rank_id, self.later
 
     def op(self, place: int) -> OpRecord:
-        """The record of an operator."""
+        """Return the record of one operator."""
         op = self.pattern.sequence.ops[place]
         arguments = self.arguments.get(place, op.arguments)
         return ran(op, self.timestamps[place], self.step, arguments, self.rank_id, self.later)
 
     def records(self) -> list[OpRecord]:
-        """The records of all operators."""
+        """Return the records of all operators."""
         return [*map(self.op, range(len(self.timestamps)))]
 
     def tensor(
@@ -179,7 +179,7 @@ class BlockRun:
         extremes: Extremes | None = None,
         others: Mapping[str, StatisticValue] | None = None,
     ) -> TensorRecord:
-        """The record of what is in a slot."""
+        """Return the record of the tensor in a slot."""
         _, io, slot, argument, source, tensor = self.pattern.sequence.slots[place]
         dtype, shape, data_size, skip, memory = self.pattern.facts[tensor]
         return TensorRecord(
@@ -203,7 +203,7 @@ Filed_co = TypeVar("Filed_co", bound=FiledTensor, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Singles(Generic[Filed_co]):
-    """Operators and tensors that were recorded one by one. Tensors may belong to operators that are elsewhere."""
+    """Operators and tensors that were recorded one by one. The operators of the tensors may be elsewhere."""
 
     ops: Sequence[OpRecord]
     tensors: Sequence[Filed_co]
@@ -222,13 +222,13 @@ class StepColumns:
         extremes: Mapping[int, Extremes] = _NO_EXTREMES,
         others: Mapping[int, Mapping[str, StatisticValue]] = _NO_OTHERS,
     ) -> None:
-        """`summaries` are those of the runs; its last row is NO_SUMMARY, which the row -1 means. All parts are of one step.
+        """`summaries` are those of the runs, shape (n, 11); the last row is NO_SUMMARY, to which row -1 refers. All parts belong to one step.
 
-        `extremes` are, by rows of these, max and min by the rules of a device; `others` what else is known, by such rows too.
+        By row number, `extremes` are max and min by the rules of a device, and `others` the other statistics.
         """
         self.parts = parts
         self.op_starts: Sequence[int] = [0, *accumulate(len(_ops_of(part)) for part in parts)]
-        """Of each part the place of its first operator among all; behind them, how many there are."""
+        """The index of the first operator of each part, and at the end the number of operators."""
         self.tensor_starts: Sequence[int] = [0, *accumulate(len(_tensors_of(part)) for part in parts)]
         rows: list[NDArray[np.intp]] = []
         singles: list[tuple[int, NDArray[np.float64]]] = []
@@ -247,29 +247,29 @@ class StepColumns:
             if numbers is not None:
                 singles.append((start, numbers))
         self.summaries: NDArray[np.float64] = summaries[np.concatenate(rows)] if rows else summaries[:0]
-        """A row for each tensor, NO_SUMMARY where it has none."""
+        """A row for each tensor; NO_SUMMARY for a tensor without one."""
         for start, numbers in singles:
             self.summaries[start : start + len(numbers)] = numbers
         self.bare: Sequence[int] = np.flatnonzero(np.isnan(self.summaries[:, 0])).tolist()
-        """The places of tensors without a summary."""
+        """The indices of tensors without a summary."""
         self.others: Mapping[int, Mapping[str, StatisticValue]] = further
-        """By a tensor's place, what its summary does not give; or all statistics of one without a summary."""
+        """By tensor index, statistics that are not in the summary, or all statistics of a tensor without a summary."""
         self.extremes: Mapping[int, Extremes] = found
-        """By a tensor's place, max and min by the rules of a device, where a layout needs them and they are not those of the summary."""
+        """By tensor index, max and min by the rules of a device, if a layout needs them and they differ from those of the summary."""
 
     @property
     def ops(self) -> Sequence[OpRecord]:
-        """All operators: `columns_of` knows these again."""
+        """All operators, in a form that `columns_of` recognises."""
         return _Ops(self)
 
     @property
     def tensors(self) -> Sequence[FiledTensor]:
-        """All tensors, likewise."""
+        """All tensors, in a form that `columns_of` recognises."""
         return _Tensors(self)
 
     @property
     def timestamps(self) -> list[int]:
-        """Of each operator."""
+        """The time stamp of each operator."""
         found: list[int] = []
         for part in self.parts:
             found += part.timestamps if isinstance(part, BlockRun) else [op.timestamp for op in part.ops]
@@ -277,14 +277,14 @@ class StepColumns:
 
     @property
     def singles(self) -> Iterator[tuple[OpRecord, int]]:
-        """The operators that were recorded one by one, and their places."""
+        """The operators that were recorded one by one, and their indices."""
         for part, start in zip(self.parts, self.op_starts, strict=False):
             if isinstance(part, Singles):
                 yield from zip(part.ops, count(start))
 
     @property
     def other_arguments(self) -> dict[int, Mapping[str, Any]]:
-        """Of the operators of blocks that were given others than their pattern says, by their places."""
+        """By operator index, arguments of operators of blocks that differ from those in the pattern."""
         return {
             start + place: arguments
             for part, start in zip(self.parts, self.op_starts, strict=False)
@@ -293,13 +293,13 @@ class StepColumns:
         }
 
     def op(self, place: int) -> OpRecord:
-        """The record of one operator."""
+        """Return the record of one operator."""
         part, within = _find(self.op_starts, place)
         found = self.parts[part]
         return found.op(within) if isinstance(found, BlockRun) else found.ops[within]
 
     def bare_tensors(self) -> Iterator[FiledTensor | TensorFacts]:
-        """The tensors without a summary: those of blocks have no other statistics either, and are told by their facts."""
+        """Yield the tensors without a summary. Those of blocks have no other statistics either, and are represented by their facts."""
         for place in self.bare:
             part, within = _find(self.tensor_starts, place)
             found = self.parts[part]
@@ -309,7 +309,7 @@ class StepColumns:
                 yield found.pattern.facts[found.pattern.sequence.slots[within][-1]]
 
     def op_names(self, begin: int, end: int | None = None) -> Iterator[str]:
-        """The names of operators by their places among all, but for values that no operator made."""
+        """Yield the names of the operators in a range of indices, without values that no operator produced."""
         for part, start in zip(self.parts, self.op_starts, strict=False):
             ops = part.pattern.sequence.ops if isinstance(part, BlockRun) else part.ops
             stop = len(ops) if end is None else max(0, end - start)
@@ -318,7 +318,7 @@ class StepColumns:
                     yield op.op_name
 
     def executions(self, tensors: Iterable[int]) -> Iterator[tuple[int, OpRecord, Sequence[FiledTensor]]]:
-        """The operators of these tensors in order, each with its place and all of its tensors: no other record is made."""
+        """Yield the operators of these tensors in order, each with its index and all of its tensors. No other records are created."""
         places = {id(op): place for op, place in self.singles}
         of_single: dict[int, list[FiledTensor]] = {}
         for part in self.parts:
@@ -332,7 +332,7 @@ class StepColumns:
                 owners.add(places.get(id(found.tensors[within].op), -1))
             else:
                 owners.add(self.op_starts[number] + found.pattern.sequence.slots[within][0])
-        for place in sorted(owners - {-1}):  # -1: an operator that was filed before
+        for place in sorted(owners - {-1}):  # -1: an operator that was written before
             number, within = _find(self.op_starts, place)
             found, op = self.parts[number], self.op(place)
             if isinstance(found, Singles):
@@ -362,13 +362,13 @@ class StepColumns:
 
     @property
     def not_finite(self) -> Sequence[int]:
-        """The places of tensors whose summary counts NaN or infinities."""
+        """The indices of tensors whose summary counts NaN or infinities."""
         found: Sequence[int] = np.flatnonzero(self.summaries[:, _NOT_FINITE].any(axis=1)).tolist()
         return found
 
     @cached_property
     def records(self) -> tuple[Sequence[OpRecord], Sequence[FiledTensor]]:
-        """All operators, and all tensors, of which each knows its operator."""
+        """All operators, and all tensors with references to their operators."""
         ops: list[OpRecord] = []
         tensors: list[FiledTensor] = []
         for part, start in zip(self.parts, self.tensor_starts, strict=False):
@@ -386,7 +386,7 @@ class StepColumns:
 
 
 class _Ops(Sequence[OpRecord]):
-    """The operators of a step. One of them is made alone, all are made once."""
+    """The operators of a step. A single one is created by itself; all of them are created once."""
 
     def __init__(self, columns: StepColumns) -> None:
         self.columns = columns
@@ -408,7 +408,7 @@ class _Ops(Sequence[OpRecord]):
 
 
 class _Tensors(Sequence[FiledTensor]):
-    """The tensors of a step, which are made once."""
+    """The tensors of a step. All of them are created once."""
 
     def __init__(self, columns: StepColumns) -> None:
         self.columns = columns
@@ -428,7 +428,7 @@ class _Tensors(Sequence[FiledTensor]):
 
 
 def columns_of(ops: Sequence[OpRecord], tensors: Sequence[object]) -> StepColumns | None:
-    """The columns that these are all operators and all tensors of; None where they are others."""
+    """Return the columns of which these are all operators and all tensors, or None if they are not from one `StepColumns`."""
     if isinstance(ops, _Ops) and isinstance(tensors, _Tensors) and ops.columns is tensors.columns:
         return ops.columns
     return None
@@ -437,15 +437,15 @@ def columns_of(ops: Sequence[OpRecord], tensors: Sequence[object]) -> StepColumn
 def statistics_of(
     tensors: Iterable[FiledTensor],
 ) -> tuple[NDArray[np.float64] | None, list[int], dict[int, Mapping[str, StatisticValue]]]:
-    """Summaries, the places of tensors without one, and what summaries do not give, as `StepColumns` has them.
+    """Return the summaries, the indices of tensors without one, and the statistics that summaries do not contain, as in `StepColumns`.
 
-    Instead of summaries None where no tensor has one.
+    The summaries are None if no tensor has one.
     """
     summaries: list[tuple[float, ...]] = []
     bare: list[int] = []
     others: dict[int, Mapping[str, StatisticValue]] = {}
     for place, statistics in enumerate([tensor.statistics for tensor in tensors]):
-        if type(statistics) is SummaryStatistics:  # isinstance asks the abstract base class: slow
+        if type(statistics) is SummaryStatistics:  # isinstance calls the abstract base class, which is slow
             summaries.append(statistics.summary)
             if statistics.others:
                 others[place] = statistics.others
@@ -457,13 +457,13 @@ def statistics_of(
     if len(bare) == len(summaries):
         return None, bare, others
     width = len(NO_SUMMARY)
-    # numpy takes four times as long from a list of tuples.
+    # From a list of tuples, numpy takes four times as long.
     numbers = np.fromiter(chain.from_iterable(summaries), np.float64, count=len(summaries) * width)
     return numbers.reshape(-1, width), bare, others
 
 
 def extremes_of(tensors: Iterable[FiledTensor]) -> dict[int, Extremes]:
-    """Max and min by the rules of a device of those that have them beside a summary, by their places."""
+    """Return max and min by the rules of a device, by tensor index, for tensors that have them besides a summary."""
     return {
         place: statistics.extremes
         for place, statistics in enumerate([tensor.statistics for tensor in tensors])
@@ -480,7 +480,7 @@ def _tensors_of(part: Part) -> Sequence[object]:
 
 
 def _by_place(rows: NDArray[np.intp], start: int, by_row: Mapping[int, _Known], found: dict[int, _Known]) -> None:
-    """What is known of some rows, into `found` by places, of which the first is `start`."""
+    """Copy what is known about rows into `found`, by index. The index of the first row is `start`."""
     if by_row:
         known = map(by_row.get, rows.tolist())
         found.update((start + place, each) for place, each in enumerate(known) if each is not None)
@@ -491,6 +491,6 @@ def _summary(row: Sequence[float]) -> Summary | None:
 
 
 def _find(starts: Sequence[int], place: int) -> tuple[int, int]:
-    """The part with a place among all, and the place in it."""
+    """Return the part that contains an index, and the index within that part."""
     part = bisect_right(starts, place) - 1
     return part, place - starts[part]

@@ -1,4 +1,4 @@
-"""Elements as numpy holds them, and as a tensor of PyTorch of the type that was dumped."""
+"""Converts elements between the numpy arrays in which they are stored and PyTorch tensors of the recorded type."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _WIDENED: Final = {
     "complex32": "complex64",
 }
 _HIGH: Final = int(sys.byteorder == "little")
-"""Where the upper half of a float32 lies, which is the bfloat16."""
+"""Index of the upper half of a float32, which is the bfloat16."""
 _SMALL_FLOATS: Final = ("float4", "float6", "float8")
 
 
 def empty_elements(dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The array of a tensor without elements, of the type that numpy has for it."""
+    """Return the array for a tensor without elements, in numpy's type for it."""
     import numpy as np
 
     return np.empty(shape, "float32" if dtype.startswith(_SMALL_FLOATS) else _WIDENED.get(dtype, dtype))
 
 
 def torch_tensor(array: npt.NDArray[Any], dtype: str) -> Tensor:
-    """The elements as a tensor of that type, exactly; of the array's own type where PyTorch lacks it. The memory is a copy.
+    """Return the elements as a tensor of that type, exactly, or of the array's type if PyTorch lacks it. The memory is a copy.
 
-    Raises PackageMissingError where PyTorch is not installed.
+    Raises PackageMissingError if PyTorch is not installed.
     """
     try:
         import torch
     except ImportError as error:
         raise PackageMissingError(
-            f"torch() makes a tensor of PyTorch, which cannot be imported here ({error}); type: pip install torch, or take numpy()"
+            f"torch() returns a PyTorch tensor, and PyTorch cannot be imported here ({error}); type: pip install torch, or use numpy()"
         ) from error
     import numpy as np
 
-    own = np.array(array, array.dtype.newbyteorder("="), order="C")  # PyTorch warns of memory that cannot be written
+    own = np.array(array, array.dtype.newbyteorder("="), order="C")  # PyTorch warns about read-only memory
     made: Tensor = torch.from_numpy(own)
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         return made
     if dtype == "bfloat16" and own.dtype == np.float32:
-        # PyTorch's rounding would give every NaN the same bits.
+        # The rounding of PyTorch would map every NaN to the same bits.
         halves = own.reshape(-1).view(np.uint16)[_HIGH::2].copy()
         return torch.from_numpy(halves.view(np.int16)).view(kind).reshape(own.shape)
     if dtype == "complex32":
