@@ -82,5 +82,5 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     leave(tmp_path, 0, "Exp", 1000, 1)
     next((tmp_path / "Net/0/0").glob("*output*")).write_bytes(b"")
     assert taken(executions) == [(0, ["Exp"], [1])]
-    assert "is no npy file" in str(executions.problems[0])
+    assert "is not an npy file" in str(executions.problems[0])
     executions.close()

@@ -104,9 +104,9 @@ def _npy(header: bytes, data: bytes = b"") -> bytes:
 
 
 HOSTILE = {
-    "empty": (b"", "is no npy file"),
-    "another kind of file": (b"PK\x03\x04" + bytes(100), "is no npy file"),
-    "magic alone": (b"\x93NUMPY", "is no npy file"),
+    "empty": (b"", "is not an npy file"),
+    "another kind of file": (b"PK\x03\x04" + bytes(100), "is not an npy file"),
+    "magic alone": (b"\x93NUMPY", "is not an npy file"),
     "unknown version": (b"\x93NUMPY\x09\x00" + bytes(64), "version 9.0"),
     "header longer than the file": (b"\x93NUMPY\x01\x00\xff\xff{}", "claims 65535 bytes"),
     "version 2 header of 4 GiB": (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}", "claims 4294967295 bytes"),

@@ -1,8 +1,8 @@
 """Writes files below a directory, from a bounded queue.
 
-Every file appears whole or not at all: bytes go to a temporary name in the same directory, then a rename gives the file its
-name. Nothing is written through a link. Arrays are queued and written by a few threads; the queue is bounded by bytes, and a caller that is faster than the disk
-waits. The first failure, of whichever kind, stops the writing and is raised as DumpPathError in the caller, at its next call.
+Every file appears complete or not at all: its bytes go into a temporary file in the same directory, which is then renamed. Nothing is written through
+a link. Arrays are queued and written by a few threads. The queue is limited in bytes; a caller that is faster than the disk waits. The first failure
+of any kind stops the writing, and the caller gets it as DumpPathError at its next call.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_
 from opdump.sink.writer_threads import WriterThreads
 
 _File = tuple[str, Sequence[Buffer]]
-"""Its path below the root, and what it consists of."""
+"""The path below the root, and the contents."""
 
 FILE_MODE = 0o400
-"""As MindSpore sets it: nothing changes a dump once it is written."""
+"""The mode that MindSpore sets: a dump is not changed after it is written."""
 
 
 class DirectorySink:
-    """Files below `root`, written by `writers` threads from a queue of at most `capacity` bytes.
+    """Writes files below `root` in `writers` threads, from a queue of at most `capacity` bytes.
 
-    An array larger than `capacity` waits for an empty queue. A process forked from this one (a data-loader worker) inherits
-    no threads and owns none of the queued arrays: in it every call does nothing.
+    An array larger than `capacity` waits for an empty queue. A process forked from this one (a data-loader worker) has none of the threads and does
+    not
+    own the queued arrays; every call does nothing in it.
     """
 
     def __init__(
         self, root: Path, *, writers: int = 2, capacity: int = 2**30, file_mode: int = FILE_MODE, lazy: bool = False
     ) -> None:
-        """`lazy`: the directory is made with the first file, and not at all where none comes."""
+        """`lazy`: create the directory with the first file, and not at all if there is none."""
         self.root = Path(root)
         self.capacity = max(1, capacity)
-        """Bytes that may wait to be written."""
+        """Limit for the bytes that wait to be written."""
         self._state = _State(str(self.root), max(1, writers), max(1, capacity), file_mode)
         if not lazy:
             self._state.directories.at("")
         self.room: Callable[[], int | None] = lambda: None
-        """How many bytes a bound leaves for tables, graphs and the index; None without one. What has no room is not written."""
+        """Returns how many bytes a limit leaves for tables, graphs and the index; None without a limit. A file that does not fit is not written."""
         self.has_refused = False
-        """Whether something was not written for want of room."""
+        """Whether something was not written for lack of room."""
         self.refused_steps: set[int] = set()
-        """Steps of which no part of the index could be written for that."""
-        # Runs at the end of the interpreter too, where nobody closed the sink: what was queued is still written.
+        """Steps of which nothing could be added to the index for lack of room."""
+        # Also runs at the end of the interpreter if the sink was not closed: queued files are still written.
         self._finalizer = weakref.finalize(self, _finish, self._state)
 
     @property
@@ -71,17 +72,17 @@ class DirectorySink:
 
     @property
     def bytes_handed(self) -> int:
-        """What is written, and what waits for the disk."""
+        """Bytes that are written or waiting for the disk."""
         return self._state.handed_bytes
 
     @property
     def bytes_queued(self) -> int:
-        """What waits for the disk, or is on its way there."""
+        """Bytes that are waiting for the disk or being written."""
         return self._state.threads.queued_bytes
 
     @property
     def files_lost(self) -> int:
-        """Files that were handed over and are not on disk; those that still wait are among them."""
+        """Number of files that were passed in and are not on disk, including those that are still waiting."""
         return self._state.handed - self._state.files
 
     @property
@@ -91,42 +92,43 @@ class DirectorySink:
 
     @property
     def failed(self) -> bool:
-        """Whether some file could not be written."""
+        """Whether a file could not be written."""
         return self._state.failed
 
     def write_array(self, relative: str, array: npt.NDArray[Any]) -> None:
-        """Queue `array` as npy. The sink owns the array from here on: the caller must not change it."""
+        """Queue `array` as an npy file. The sink owns the array from now on; the caller must not change it."""
         if self._state.is_ready():
             self._state.put([(relative, encode_npy(array))])
 
     def take_over(self, relative: str, file: str) -> bool:
-        """Move a file into the dump at once, with the permissions of the dump's files, in place of what had the name before.
+        """Move a file into the dump at once, with the permissions of the dump's files. A file with the same name is replaced.
 
-        False, and nothing done, where it is not there any more, or on another file system.
+        Return False, having done nothing, if `file` no longer exists or is on another file system.
         """
         return self._state.is_ready() and self._state.take_over(relative, file)
 
     def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
-        """Queue a file that consists of these bytes, one after the other; nobody may change them afterwards."""
+        """Queue a file that consists of these parts. They must not be changed afterwards."""
         if self._state.is_ready():
             self._state.put([(relative, parts)])
 
     def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Queue many small files, each (relative, its bytes); one thread writes them in this order.
+        """Queue many small files, each as (relative path, bytes). One thread writes them in this order.
 
-        Neighbours whose directory is not there yet appear at once, with it. To hand them over one by one costs more than to write
-        them: threads that make files in one directory wait for each other.
+        Successive files in a directory that does not exist yet appear at once, together with the directory. Queueing them one by one costs more than
+        writing
+        them, because threads that create files in the same directory wait for each other.
         """
         if self._state.is_ready() and files and self._has_room(sum(len(data) for _, data in files)):
             self._state.put([(relative, (data,)) for relative, data in files])
 
     def write_bytes(self, relative: str, data: bytes) -> None:
-        """Write a file at once, in place of what had the name before."""
+        """Write a file at once. A file with the same name is replaced."""
         if self._has_room(len(data) - self._state.counted(relative)):
             self._at_once(self._state.write_again, relative, data)
 
     def append(self, relative: str, data: bytes) -> None:
-        """Add to a file at once, or begin it."""
+        """Append to a file at once, or create it."""
         if self._has_room(len(data)):
             self._at_once(self._state.append, relative, data)
 
@@ -141,28 +143,28 @@ class DirectorySink:
         if self._state.is_ready():
             try:
                 write(relative, data)
-            except Exception as error:  # noqa: BLE001  reported as what stops a thread is
+            except Exception as error:  # noqa: BLE001  reported like a failure of a thread
                 self._state.fail(relative, error)
             self._state.raise_failure()
 
     def adopt(self, relative: str) -> None:
-        """Count a file of the dump that somebody else has written, the index; once for each."""
+        """Count a file of the dump that the sink did not write: the index. Each file is counted once."""
         state = self._state
         size = os.stat(f"{state.root}/{relative}", follow_symlinks=False).st_size
         state.count_again(relative, size)
 
     def read(self, relative: str) -> bytes:
-        """The bytes of a file of the dump; nothing where there is none. Raises DumpPathError where it cannot be read."""
+        """Read a file of the dump. Return empty bytes if it does not exist. Raises DumpPathError if it cannot be read."""
         state = self._state
         try:
             return state.read(relative)
         except OSError as error:
             raise DumpPathError(
-                f"{state.root}/{relative}: cannot be read ({error.strerror}), and rows are to be added to it: {remedy_for(error)}"
+                f"{state.root}/{relative}: cannot be read ({error.strerror}), but rows must be added to it: {remedy_for(error)}"
             ) from error
 
     def make_directory(self, relative: str) -> None:
-        """Make a directory of the dump. Raises DumpPathError where that fails, or a link stands there."""
+        """Create a directory of the dump. Raises DumpPathError if that fails, or if a link has this name."""
         state = self._state
         try:
             state.directories.at(relative)
@@ -170,11 +172,11 @@ class DirectorySink:
             raise write_error(f"{state.root}/{relative}", error, files=state.files, size=state.bytes) from error
 
     def exists(self, relative: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether an entry with that name exists."""
         return self._state.directories.exists(relative)
 
     def flush(self) -> None:
-        """Return when everything that was handed over is written."""
+        """Wait until everything that was passed in is written."""
         state = self._state
         if state.is_elsewhere():
             return
@@ -182,7 +184,7 @@ class DirectorySink:
         state.raise_failure()
 
     def close(self) -> None:
-        """Write what is queued, stop the threads. Raises DumpPathError for a failure that no earlier call raised. May be called again."""
+        """Write what is queued and stop the threads. Raises DumpPathError for a failure that no earlier call raised. May be called again."""
         state = self._state
         if state.is_elsewhere():
             return
@@ -194,7 +196,7 @@ class DirectorySink:
 
 
 class _State:
-    """The queue and the counters; apart from the sink so that the threads keep no sink alive."""
+    """The queue and the counters. Separate from the sink, so that the threads do not keep the sink alive."""
 
     def __init__(self, root: str, writers: int, capacity: int, file_mode: int) -> None:
         self.root = root
@@ -209,14 +211,14 @@ class _State:
         self.threads: WriterThreads[Sequence[_File]] = WriterThreads(
             self._write_all, self._job_failed, threads=writers, capacity=capacity
         )
-        """A job is files that one thread writes one after the other."""
+        """A job is a list of files that one thread writes in order."""
         self.directories = OpenDirectories(root)
         self._file_bytes = FileBytes()
         self._sizes: dict[str, int] = {}
-        """Bytes of this run in the files that are written more than once: tables, graphs, histories."""
+        """Bytes that this run wrote into files that are written more than once: tables, graphs, histories."""
         self._lock = threading.Lock()
         self._serial = 0
-        # A process may have several sinks, and another container the same numbers.
+        # A process may have several sinks, and process IDs may be the same in another container.
         self._token = f"{own_prefix()}{os.urandom(6).hex()}"
         self._appending = threading.Lock()
         self._process = os.getpid()
@@ -225,7 +227,7 @@ class _State:
         return os.getpid() != self._process
 
     def is_ready(self) -> bool:
-        """Whether this process writes; raises a failure that there was."""
+        """Return whether this process writes. Raises an earlier failure."""
         if self.is_elsewhere():
             return False
         self.raise_failure()
@@ -234,12 +236,12 @@ class _State:
     def raise_failure(self) -> None:
         if self.failed:
             self.failure_raised = True
-            # A new object each time: raising one twice would grow its traceback and keep frames alive.
+            # A new object each time: raising one object twice would grow its traceback and keep frames alive.
             failure = self._failure or DumpPathError(f"{self.root}: cannot be written")
             raise DumpPathError(str(failure)) from failure.__cause__
 
     def fail(self, path: str, error: BaseException) -> None:
-        """Note the first failure; nothing is written from here on."""
+        """Note the first failure. Nothing is written from now on."""
         with self._lock:
             first, self.failed = not self.failed, True
         if first:
@@ -270,7 +272,7 @@ class _State:
             raise DumpPathError(f"{self.root}/{files[0][0]}: the dump is closed; open another one")
 
     def write(self, path: str, buffers: Sequence[Buffer]) -> None:
-        """Write one file whole. Raises OSError, and leaves no temporary file then."""
+        """Write one complete file. Raises OSError, and leaves no temporary file then."""
         above, _, name = path.rpartition("/")
         directory = self.directories.at(above)
         temporary = self._temporary_name()
@@ -286,7 +288,7 @@ class _State:
             self.bytes += size
 
     def take_over(self, path: str, file: str) -> bool:
-        """Move a file. False where it is not there, or on another file system. Raises OSError for what else may be."""
+        """Move a file. Return False if it does not exist or is on another file system. Raises OSError for other failures."""
         above, _, name = path.rpartition("/")
         directory = self.directories.at(above)
         try:
@@ -303,7 +305,7 @@ class _State:
         return True
 
     def write_again(self, path: str, data: bytes) -> None:
-        """Write a file whole, in the place of what it was: it stays one file."""
+        """Replace a file by a new version; it counts as one file."""
         is_new = path not in self._sizes
         if is_new:
             self.hand_over(1, 0)
@@ -317,11 +319,11 @@ class _State:
                 self.bytes -= earlier
 
     def counted(self, path: str) -> int:
-        """What was counted of a file that `count_again` is told of."""
+        """Return the size that was counted for a file passed to `count_again`."""
         return self._sizes.get(path, 0)
 
     def count_again(self, path: str, size: int) -> None:
-        """Count a file of this run that has `size` bytes now; it stays one file."""
+        """Update the size of a file of this run that is written several times; it counts as one file."""
         with self._lock:
             is_new = path not in self._sizes
             self.handed += is_new
@@ -331,7 +333,7 @@ class _State:
             self._sizes[path] = size
 
     def append(self, path: str, data: bytes) -> None:
-        """Add to a file. Raises OSError, and DumpPathError for a link."""
+        """Append to a file. Raises OSError, and DumpPathError for a link."""
         above, _, name = path.rpartition("/")
         parent = self.directories.at(above)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -339,7 +341,7 @@ class _State:
             try:
                 try:
                     descriptor = parent.open(name, flags)
-                except PermissionError:  # it was left read-only
+                except PermissionError:  # a finished file is read-only
                     parent.change_mode(name, 0o600)
                     descriptor = parent.open(name, flags)
             except OSError as error:
@@ -350,13 +352,13 @@ class _State:
                 while view:
                     view = view[os.write(descriptor, view) :]
                 os.fchmod(descriptor, self.file_mode)
-                size = os.fstat(descriptor).st_size  # with what an earlier run left in it
+                size = os.fstat(descriptor).st_size  # includes what an earlier run wrote
             finally:
                 os.close(descriptor)
             self.count_again(path, size)
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file; none where there is no file. Raises OSError, and DumpPathError for a link."""
+        """Read a file. Return empty bytes if it does not exist. Raises OSError, and DumpPathError for a link."""
         above, _, name = path.rpartition("/")
         parent = self.directories.at(above)
         try:
@@ -370,7 +372,7 @@ class _State:
             return file.read()
 
     def _write_all(self, files: Sequence[_File]) -> None:
-        """Write files of one job, up to the first that fails."""
+        """Write the files of one job, up to the first failure."""
         for directory, neighbours in groupby(files, key=lambda file: file[0].rpartition("/")[0]):
             group = list(neighbours)
             path = directory
@@ -378,7 +380,7 @@ class _State:
                 if len(group) > 1 and self._is_new(directory):
                     self._write_directory(directory, group)
                 else:
-                    for path, buffers in group:  # whose path is the one that failed
+                    for path, buffers in group:  # `path` names the file that failed
                         self.write(path, buffers)
             except BaseException as error:
                 self.fail(path, error)
@@ -390,7 +392,7 @@ class _State:
         return directory != "" and not self.directories.is_open(directory) and not self.directories.exists(directory)
 
     def _write_directory(self, directory: str, files: Sequence[_File]) -> None:
-        """Write a new directory: one change of name, which is a third of what a small file costs, in place of many."""
+        """Write a new directory. It needs one renaming instead of one per file, which is a third of the cost of a small file."""
         above, _, name = directory.rpartition("/")
         parent = self.directories.at(above)
         temporary = self._temporary_name()
@@ -411,7 +413,7 @@ class _State:
         finally:
             try:
                 parent.move(temporary, name)
-            except OSError:  # somebody else made it meanwhile
+            except OSError:  # the directory was created by something else meanwhile
                 other = self.directories.at(directory)
                 for file in whole:
                     hidden.move(file, file, other)
@@ -421,7 +423,9 @@ class _State:
                 self.bytes += size
 
     def _temporary_name(self) -> str:
-        self._serial += 1  # a lost update would give two threads one name, hence the thread in it
+        self._serial += (
+            1  # a lost update would produce the same number in two threads, so the thread is part of the name
+        )
         return f"{self._token}-{threading.get_ident():x}-{self._serial:x}{SUFFIX}"
 
 

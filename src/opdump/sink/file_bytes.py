@@ -1,7 +1,7 @@
-"""Writes the bytes of files: small ones at once, large ones past the cache of the system (O_DIRECT) where that is not much slower.
+"""Writes the bytes of files: small ones at once, large ones without the cache of the system (O_DIRECT) if that is not much slower.
 
-A copy into the cache costs more of the processor than all else that a dump does with a large file, and takes the cache from the program.
-native/append_file.cpp does the same with elements in one file.
+Copying a large file into the cache needs more processor time than everything else that a dump does with it, and evicts the program's data.
+native/append_file.cpp does the same for elements in one file.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ Buffer = bytes | memoryview | npt.NDArray[np.uint8]
 
 _LARGE: Final = 1 << 20
 _PAGE: Final = 4096
-"""What is written past the cache begins and ends at multiples of it, in memory and in the file."""
+"""Writes that bypass the cache begin and end at multiples of this, in memory and in the file."""
 _CHUNK: Final = 1 << 22
 _MOST_BUFFERS: Final = 1000  # the kernel takes 1024 at once
 _WORTH: Final = 4.0
-"""The cache is used where it is faster by more than this."""
+"""The cache is used if it is faster by more than this factor."""
 _PATIENCE: Final = 16, 256
-"""The other way is tried again after so many files, then after twice as many, up to the second number."""
+"""The other way is tried again after this many files, then after twice as many, up to the second number."""
 _FIRST_TRIES: Final = 4
-"""Both ways in turns, before one is chosen."""
+"""Number of first files that use both ways in turns, before one is chosen."""
 
 _local = threading.local()
 
 
 class FileBytes:
-    """Writes files for several threads, and learns which way is the faster one."""
+    """Writes files for several threads and learns which way is faster."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pace = [0.0, 0.0]
-        """Seconds a byte through the cache, and past it; 0 where that was not tried."""
+        """Seconds per byte with and without the cache; 0 if not tried yet."""
         self._tried = 0
         self._is_refused = not _FLAG
         self._since = 0
         self._patience = _PATIENCE[0]
 
     def write(self, descriptor: int, buffers: Sequence[Buffer]) -> int:
-        """Writes all that is in `buffers` into an empty file; how many bytes. Raises OSError."""
+        """Write all `buffers` into an empty file. Return the number of bytes. Raises OSError."""
         written = 0
         if len(buffers) == 1 and isinstance(buffers[0], bytes):
-            # A small file is most often taken at once; the lists below cost as much as the call.
+            # A small file usually needs one call; the lists below cost as much as that call.
             if len(buffers[0]) < _LARGE:
                 written = os.write(descriptor, buffers[0])
             if written == len(buffers[0]):
@@ -93,9 +93,9 @@ class FileBytes:
 
 
 def _write_past_cache(descriptor: int, views: Sequence[memoryview]) -> int:
-    """Writes the first bytes of an empty file, as many as whole pages have; how many: fewer, or none, where the system refuses.
+    """Write the first bytes of an empty file, up to the last whole page. Return their number, which is smaller if the system refuses some or all.
 
-    What was refused is to be written through the cache, which finds what failed.
+    The caller writes the rest through the cache, where a real error occurs again.
     """
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     written = 0
@@ -114,7 +114,7 @@ def _write_past_cache(descriptor: int, views: Sequence[memoryview]) -> int:
 
 
 def _chunks(views: Sequence[memoryview]) -> Iterator[memoryview]:
-    """The bytes of `views` up to their last whole page, in memory that begins at a page."""
+    """Yield the bytes of `views` up to the last whole page, in memory that is aligned to pages."""
     memory = _memory()
     whole = _bytes_of(memory)
     used = 0
@@ -122,7 +122,7 @@ def _chunks(views: Sequence[memoryview]) -> Iterator[memoryview]:
         source = np.frombuffer(view, np.uint8)
         while source.size:
             count = min(source.size, _CHUNK - used)
-            np.copyto(memory[used : used + count], source[:count])  # lets other threads run meanwhile
+            np.copyto(memory[used : used + count], source[:count])  # releases the GIL
             source, used = source[count:], used + count
             if used == _CHUNK:
                 yield whole
@@ -132,10 +132,10 @@ def _chunks(views: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def _memory() -> npt.NDArray[np.uint8]:
-    """Of this thread, and kept."""
+    """Return a buffer of this thread, which is kept."""
     found: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
     if found is None:
-        # Private: what Python maps by default is one memory for a process and those that it forks.
+        # Private: the memory that Python maps by default is shared with forked processes.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         found = _local.memory = np.frombuffer(mmap.mmap(-1, _CHUNK, flags=flags), np.uint8)
     return found
@@ -155,7 +155,7 @@ def _write_views(descriptor: int, views: list[memoryview]) -> int:
 
 
 def _after(count: int, views: list[memoryview]) -> list[memoryview]:
-    """What comes behind so many bytes."""
+    """Return what follows the first `count` bytes."""
     for place, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[place + 1 :]]

@@ -2,9 +2,10 @@
 
     {'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }
 
-See docs/files.md#names-of-tensor-files, and numpy's formats 1.0 and 2.0. The reader parses the header itself: it never
-unpickles, never evaluates, and compares the size that the header promises with the size of the file before it allocates. `<E2`,
-which MindSpore's CPU writer puts into bfloat16 files and numpy refuses, is read as bfloat16.
+See docs/files.md#names-of-tensor-files, and numpy's formats 1.0 and 2.0. The reader parses the header itself: it never unpickles or evaluates
+anything, and compares the size given by the header with the size of the file before it allocates memory. `<E2`, which MindSpore's CPU writer puts
+into
+bfloat16 files and numpy rejects, is read as bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from opdump.npy_header import MAGIC, npy_header
 
 _LARGEST_HEADER = 1 << 20
 _LARGEST_RANK = 64
-# Smaller files are read at once: a mapping costs more than the bytes.
+# Smaller files are read at once, because a mapping would cost more than the copy.
 _SMALL = 1 << 16
 
 _ENTRY = re.compile(
@@ -44,13 +45,13 @@ _DTYPES = {np.dtype(name).str[1:]: name for name in _HELD} | {"E2": "bfloat16"}
 
 
 def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
-    """Header and elements of a npy file: (header, flat uint8 view or copy), little-endian, C order.
+    """Return the header and the elements for an npy file: (header, flat uint8 view or copy), little-endian, in C order.
 
     Raises TypeError for element types that need pickling or have fields (object, string, structured, datetime).
     """
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or array.dtype.char in "gG":
         raise TypeError(
-            f"a npy file of a dump holds bool, integers, floats and complex numbers, not elements of type "
+            f"an npy file of a dump can contain bool, integers, floats and complex numbers, not elements of type "
             f"{array.dtype}: convert the array first, or leave the tensor out with skip='opaque'"
         )
     little = array.dtype.newbyteorder("<")
@@ -61,7 +62,7 @@ def encode_npy(array: npt.NDArray[Any]) -> tuple[bytes, npt.NDArray[np.uint8]]:
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """The header of a npy file; `dtype` is spelled as in `TensorRecord` (`float32`, `bfloat16`)."""
+    """The header of an npy file. `dtype` is spelled as in `TensorRecord` (`float32`, `bfloat16`)."""
 
     dtype: str
     descr: str
@@ -75,10 +76,11 @@ class NpyHeader:
 
 
 def read_npy_header(path: str | Path) -> NpyHeader:
-    """The header of a npy file whose size agrees with it.
+    """Read the header of an npy file and compare it with the size of the file.
 
-    Raises CorruptDumpError naming the file: not a regular file, no npy file, an element type that a dump never holds,
-    more or fewer bytes than the shape asks for.
+    Raises CorruptDumpError with the path if it is not a regular file or not an npy file, if its element type cannot be in a dump, or if it has more
+    or
+    fewer bytes than the shape requires.
     """
     descriptor = open_regular(path)
     try:
@@ -88,9 +90,9 @@ def read_npy_header(path: str | Path) -> NpyHeader:
 
 
 def read_npy(path: str | Path) -> npt.NDArray[Any]:
-    """The elements of a npy file as a read-only array; bfloat16 (`<E2`) comes widened to float32.
+    """Read the elements of an npy file as a read-only array. bfloat16 (`<E2`) is widened to float32.
 
-    Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
+    Large files are mapped, not read. Raises CorruptDumpError like `read_npy_header`.
     """
     header, flat = read_raw_npy(path)
     if header.dtype == "bfloat16":
@@ -105,9 +107,9 @@ def read_npy(path: str | Path) -> npt.NDArray[Any]:
 
 
 def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
-    """The header of a npy file, and its elements as they lie there, flat and read-only; bfloat16 as uint16.
+    """Read the header of an npy file, and its elements as they are stored, flat and read-only. bfloat16 is returned as uint16.
 
-    Large files are mapped, not read. Raises CorruptDumpError as `read_npy_header` does.
+    Large files are mapped, not read. Raises CorruptDumpError like `read_npy_header`.
     """
     descriptor = open_regular(path)
     try:
@@ -131,8 +133,8 @@ def read_raw_npy(path: str | Path) -> tuple[NpyHeader, npt.NDArray[Any]]:
 
 
 def open_regular(path: str | Path, *, expected: str = "a npy file", named: str = "the dump lists this file") -> int:
-    """The descriptor of a file of a dump. Raises CorruptDumpError where there is none that can be read; `named` says how the dump refers to it."""
-    # O_NONBLOCK: opening a FIFO that somebody named .npy must not wait for its writer.
+    """Open a file of a dump and return its descriptor. Raises CorruptDumpError if it cannot be read; `named` says how the dump refers to it."""
+    # O_NONBLOCK: opening a FIFO with a name in .npy must not wait for a writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -151,7 +153,7 @@ def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
     start = os.pread(descriptor, 4096, 0)
     if len(start) < 10 or not start.startswith(MAGIC):
         raise CorruptDumpError(
-            f"{path}: is no npy file: it holds {file_size} bytes and starts with {start[:6]!r}, expected {MAGIC!r}"
+            f"{path}: is not an npy file: it has {file_size} bytes and starts with {start[:6]!r}, expected {MAGIC!r}"
         )
     major = start[6]
     if major == 1:
@@ -177,7 +179,7 @@ def _checked_header(descriptor: int, path: str | Path) -> NpyHeader:
 
 @lru_cache(maxsize=4096)
 def _known_header(raw: bytes, offset: int) -> NpyHeader | None:
-    """The header of these bytes; None where they are none. Files of a dump have few different ones."""
+    """Return the header in these bytes, or None if they are invalid. Cached, because the files of a dump have few different headers."""
     try:
         return _parse_header(raw, offset, "")
     except CorruptDumpError:
@@ -205,13 +207,13 @@ def _parse_header(raw: bytes, offset: int, path: str | Path) -> NpyHeader:
     dtype = _DTYPES.get(parsed["kind"] + parsed["size"]) if parsed else None
     if parsed is None or dtype is None:
         raise CorruptDumpError(
-            f"{path}: elements of type {values['descr']!r}; a dump holds bool, integers, floats and complex numbers"
+            f"{path}: elements of type {values['descr']!r}; a dump can contain bool, integers, floats and complex numbers"
         )
     dimensions = [part.strip(" \tL") for part in values["shape"].split(",")]
     if dimensions and not dimensions[-1]:
         dimensions.pop()
     if len(dimensions) > _LARGEST_RANK or not all(part.isdigit() and len(part) < 20 for part in dimensions):
-        raise CorruptDumpError(f"{path}: the npy header gives the shape ({values['shape'][:120]})")
+        raise CorruptDumpError(f"{path}: the npy header has the invalid shape ({values['shape'][:120]})")
     byteorder = ">" if parsed["byteorder"] == ">" else "<"
     return NpyHeader(
         dtype=dtype,

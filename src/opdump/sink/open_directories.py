@@ -1,7 +1,7 @@
 """Directories below a root, opened once and never through a link.
 
-What is written into an open directory lands there whatever its name means by now: a link that appears later leads nowhere, and a
-directory that was removed is not made again.
+A file written into an open directory ends up there, whatever has the directory's name by then: a link that appears later is not followed, and a
+removed directory is not created again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Final
 from opdump.errors import DumpPathError
 
 DIRECTORY_MODE: Final = 0o700
-"""As MindSpore sets it: a dump holds weights and data."""
+"""The mode that MindSpore sets, because a dump contains weights and data."""
 
 _MOST_OPEN: Final = 24
 _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY
 
 
 class OpenDirectory:
-    """A directory by its descriptor, which is closed with the last reference to it.
+    """A directory by its descriptor, which is closed with the last reference to this object.
 
-    The descriptor is for the methods alone: who kept the number, and not the directory, would use another file's by and by.
+    Only the methods use the descriptor: a caller that kept the number but not the object would later use another file's descriptor.
     """
 
     __slots__ = ("_descriptor",)
@@ -35,41 +35,43 @@ class OpenDirectory:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    # `os` may be gone at the end of the interpreter.
+    # At the end of the interpreter, `os` may be gone: hence the default argument.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._descriptor)
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """The descriptor of a file in it, never through a link and not inherited. Raises OSError, as all methods do."""
+        """Open a file in the directory and return its descriptor, which is not inherited. Links are not followed. Raises OSError, like all
+        methods.
+        """
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self._descriptor)
 
     def open_directory(self, name: str) -> OpenDirectory:
-        """A directory in it."""
+        """Open a directory in the directory."""
         return OpenDirectory(self.open(name, _FLAGS))
 
     def make_directory(self, name: str) -> None:
-        """Make a directory in it, for its owner alone."""
+        """Create a directory in the directory, accessible only to its owner."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=self._descriptor)
 
     def remove_directory(self, name: str) -> None:
-        """Remove an empty directory in it."""
+        """Remove an empty directory in the directory."""
         os.rmdir(name, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file in it."""
+        """Remove a file in the directory."""
         os.unlink(name, dir_fd=self._descriptor)
 
     def change_mode(self, name: str, mode: int) -> None:
-        """Set the permissions of a file in it."""
+        """Set the permissions of a file in the directory."""
         os.chmod(name, mode, dir_fd=self._descriptor)
 
     def move(self, name: str, new: str, into: OpenDirectory | None = None) -> None:
-        """Give what is in it another name, here or `into` another directory, in place of what has that name."""
+        """Rename an entry, in this directory or `into` another one. An entry with the new name is replaced."""
         other = self if into is None else into
         os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
 
     def take(self, file: str, name: str, mode: int) -> int:
-        """Move a file from elsewhere into it, which has these permissions then; its size."""
+        """Move a file from elsewhere into the directory and set its permissions. Return its size in bytes."""
         status = os.stat(file, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
@@ -79,12 +81,12 @@ class OpenDirectory:
         return status.st_size
 
     def mode_of(self, name: str) -> int:
-        """The type and the permissions of what is in it; of a link those of the link."""
+        """Return the type and the permissions of an entry; links are not followed."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode
 
 
 class OpenDirectories:
-    """The directories below `root`, by their paths relative to it; missing ones are made. Threads may ask at the same time."""
+    """The directories below `root`, by relative path. Missing ones are created. Safe for several threads."""
 
     def __init__(self, root: str) -> None:
         self._root_path = root
@@ -93,9 +95,9 @@ class OpenDirectories:
         self._lock = threading.Lock()
 
     def at(self, relative: str) -> OpenDirectory:
-        """The directory; the root for an empty path.
+        """Return the directory; the root for an empty path.
 
-        Raises DumpPathError for a link in its place or above it, and where the root cannot be made; OSError otherwise.
+        Raises DumpPathError for a link at this path or above it, and if the root cannot be created; OSError for other failures.
         """
         found = self._open.get(relative)
         if found is not None:
@@ -104,7 +106,7 @@ class OpenDirectories:
             return self._at(relative)
 
     def exists(self, relative: str) -> bool:
-        """Whether there is something of that name, whatever it is."""
+        """Return whether an entry of any type with that name exists."""
         above, _, name = relative.rpartition("/")
         try:
             self.at(above).mode_of(name)
@@ -113,7 +115,7 @@ class OpenDirectories:
         return True
 
     def is_open(self, relative: str) -> bool:
-        """Whether it is open."""
+        """Return whether the directory is open."""
         return relative in self._open
 
     def _at(self, relative: str) -> OpenDirectory:
@@ -133,7 +135,7 @@ class OpenDirectories:
             refuse_link(path, name, parent, error)
             raise
         if len(self._open) >= _MOST_OPEN:
-            del self._open[next(iter(self._open))]  # who still writes into it holds it
+            del self._open[next(iter(self._open))]  # code that still writes into it keeps it open
         self._open[relative] = opened
         return opened
 
@@ -145,7 +147,7 @@ class OpenDirectories:
 
 
 def refuse_link(path: str, name: str, parent: OpenDirectory, error: OSError) -> None:
-    """Raises DumpPathError where `name` in the open directory `parent` is a link; `path` is what it is called."""
+    """Raise DumpPathError if `name` in the open directory `parent` is a link. `path` is its path for the message."""
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
         return
     try:
@@ -157,15 +159,15 @@ def refuse_link(path: str, name: str, parent: OpenDirectory, error: OSError) -> 
 
 
 def link_error(path: str | Path) -> DumpPathError:
-    """The error for a link inside a dump."""
+    """Return the error for a link inside a dump."""
     return DumpPathError(
-        f"{path}: is a symbolic link inside the dump, expected a directory or a file of the dump: opdump writes through none, since what "
-        "it leads to is no part of the dump. Remove it, or dump into another directory"
+        f"{path}: is a symbolic link inside the dump, expected a directory or a file of the dump: opdump does not write through links, because "
+        "their targets are not part of the dump. Remove it, or dump into another directory"
     )
 
 
 def make_directory(path: Path) -> None:
-    """Make `path` and the missing directories above it, all for their owner alone. Raises DumpPathError."""
+    """Create `path` and the missing directories above it, accessible only to their owner. Raises DumpPathError."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -177,5 +179,5 @@ def make_directory(path: Path) -> None:
             directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     except OSError as error:
         raise DumpPathError(
-            f"{directory}: the directory cannot be made ({error.strerror}): dump into a directory that this user can write"
+            f"{directory}: the directory cannot be created ({error.strerror}): dump into a directory that this user can write to"
         ) from error

@@ -1,9 +1,9 @@
-"""Temporary directories outside of the dump, named for their process, so that a later one removes those of dead ones.
+"""Temporary directories outside of the dump. Their names contain the process, so that a later process can remove those of dead ones.
 
 /tmp/opdump-family--4f1c02aa91d3-41237-8812345--k3x9q0zd
             kind          process                 random
 
-There are letters, digits, `-` and `_` in a name alone: MindSpore dumps into no other.
+A name has only letters, digits, `-` and `_`, because MindSpore dumps into no other directories.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from opdump.interpreter.leftovers import is_dead, this_process
 def temporary_directory(
     kind: str, where: Path | None = None, is_in_use: Callable[[Path], bool] = lambda _directory: False
 ) -> Path:
-    """A new directory for this user alone, below `where` or the system's place for such; `remove_own` removes it.
+    """Create a directory that only this user can access, below `where` or in the system's temporary directory. `remove_own` removes it.
 
-    Those of the same kind that dead processes of this user left there are removed, unless they are in use by others.
-    Raises OSError where there is no room for one.
+    Directories of the same kind that dead processes of this user left there are removed, unless other processes use them. Raises OSError if the
+    directory cannot be created.
     """
     place = Path(tempfile.gettempdir()) if where is None else where
     for directory in _of_dead_processes(place, kind):
@@ -34,12 +34,12 @@ def temporary_directory(
 
 
 def is_of_dead_process(directory: Path) -> bool:
-    """Whether the process that made a temporary directory is dead."""
+    """Return whether the process that created a temporary directory is dead."""
     return is_dead(_process_of(directory.name))
 
 
 def remove_own(directory: Path) -> None:
-    """Removes a temporary directory with all that is in it; in a process that was forked from its owner, nothing."""
+    """Remove a temporary directory and its contents. Do nothing in a process that was forked from its owner."""
     if _process_of(directory.name) == this_process():
         shutil.rmtree(directory, ignore_errors=True)
 

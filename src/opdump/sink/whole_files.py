@@ -1,4 +1,4 @@
-"""Files that a user names: each appears whole or not at all; what is no regular file gets the bytes and stays what it is."""
+"""Writes files that a user names: each appears complete or not at all. Devices, pipes and other special files receive the bytes and are kept."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from opdump.interpreter.leftovers import temporary_name
 
 
 def is_stream(path: Path) -> bool:
-    """Whether `path` leads to a device, a pipe, a terminal or a socket, which takes bytes and holds no file."""
+    """Return whether `path` leads to a device, a pipe, a terminal or a socket, which receives bytes and stores no file."""
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
 @contextmanager
 def whole_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """A path to write to. When the block ends well, `path` is that file, with `mode` less the umask; when it raises, `path` is as before.
+    """Yield a temporary path to write to. If the block succeeds, the file replaces `path`, with `mode` minus the umask; if it raises, `path` is
+    unchanged.
 
     A link to a file is replaced, not followed. If `path` leads to a device, a pipe or a terminal, the bytes are copied into it. Raises OSError.
     """
     copied = is_stream(path)
-    # The directory of a device is no place for files, and a pipe behind /dev/stdout has none.
+    # No files are created in the directory of a device, and the pipe behind /dev/stdout has no directory.
     unfinished = (Path(tempfile.gettempdir()) if copied else path.parent) / temporary_name()
     try:
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))

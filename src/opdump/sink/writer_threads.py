@@ -1,7 +1,7 @@
-"""Runs jobs of a bounded queue in threads; the queue empties whatever happens to them.
+"""Runs jobs of a bounded queue in threads, and empties the queue whatever happens to the threads.
 
-Whatever stops a job or a thread is reported to the owner, and no call waits for a thread that is not there: where none could be
-started, or all of them died, the caller does the work.
+Anything that stops a job or a thread is reported to the owner. No call waits for a thread that does not exist: if none could be started, or all of
+them died, the caller does the work.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ Job = TypeVar("Job")
 
 
 class WriterThreads(Generic[Job]):
-    """At most `threads` threads, started when there is something to do, and at most `capacity` bytes in the queue.
+    """At most `threads` threads, started on demand, and at most `capacity` bytes in the queue.
 
-    `work` does a job; `failed` gets an exception that leaves it, of whichever kind. After `give_up` what is queued is dropped
-    and nobody waits for room.
+    `work` executes a job. `failed` receives an exception of any kind that leaves it. After `give_up`, queued jobs are dropped, and callers do not
+    wait
+    for room.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class WriterThreads(Generic[Job]):
         self.queued_bytes = 0
         """Bytes queued or being written."""
         self.seconds_waited = 0.0
-        """How long callers have waited for room, all of them together."""
+        """How long callers have waited for room, in total."""
         self._unfinished = 0
         self._idle = 0
         self._started = 0
-        """Threads that were started and have not ended."""
+        """Number of threads that were started and have not ended."""
         self._gave_up = False
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -51,7 +52,7 @@ class WriterThreads(Generic[Job]):
         self._room = threading.Condition(self._lock)
 
     def put(self, job: Job, size: int) -> bool:
-        """Queue a job; wait for room before. False, and nothing queued, where the threads were stopped."""
+        """Queue a job, after waiting for room. Return False, having queued nothing, if the threads were stopped."""
         while True:
             with self._lock:
                 if self._stopping:
@@ -80,7 +81,7 @@ class WriterThreads(Generic[Job]):
         return True
 
     def give_up(self) -> None:
-        """Drop what is queued and what comes."""
+        """Drop the queued jobs and all later ones."""
         self._gave_up = True
         with self._lock:
             self._room.notify_all()
@@ -98,13 +99,13 @@ class WriterThreads(Generic[Job]):
             self._run_job(*taken)
 
     def stop(self) -> None:
-        """Do what is queued, end the threads. May be called again."""
+        """Execute the queued jobs and end the threads. May be called again."""
         with self._lock:
             self._stopping = True
             self._work.notify_all()
         self.wait_until_empty()
         for thread in self._threads:
-            # One that could not be started cannot be joined, and nobody can join itself.
+            # A thread that was not started cannot be joined, and no thread can join itself.
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
 
@@ -113,13 +114,13 @@ class WriterThreads(Generic[Job]):
         self._threads.append(thread)
         try:
             thread.start()
-        except (RuntimeError, MemoryError):  # no more threads to be had: those that exist, or the caller, do the work
+        except (RuntimeError, MemoryError):  # no more threads available: existing ones or the caller do the work
             self._threads.remove(thread)
         else:
             self._started += 1
 
     def _taken_if_alone(self) -> tuple[Job, int] | None:
-        """The next job, where no thread is there to take it."""
+        """Take the next job if there is no thread to do so."""
         return self._queue.popleft() if self._queue and self._started < 1 else None
 
     def _run(self) -> None:
@@ -127,7 +128,7 @@ class WriterThreads(Generic[Job]):
             while (taken := self._next()) is not None:
                 self._run_job(*taken)
                 del taken
-        except BaseException as error:  # noqa: BLE001  nobody else would hear of it
+        except BaseException as error:  # noqa: BLE001  it would be lost otherwise
             self._failed(None, error)
         finally:
             with self._lock:
