@@ -7,7 +7,7 @@
     0x100  a finite number was cast to FP16 and came out infinite
     0x400  as 0x20, for products of matrices, convolutions, attention and their gradients
 
-What the data does not prove is not reported (docs/overflow.md#what-is-no-overflow): an operator with a NaN or an infinity among
+What the data does not prove is not reported (docs/overflow.md#what-does-not-count-as-overflow): an operator with a NaN or an infinity among
 its inputs or arguments may pass them on, and an operator whose inputs are unavailable is not judged.
 """
 
