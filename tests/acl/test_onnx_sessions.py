@@ -176,7 +176,7 @@ def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> No
         ({"layer": ["frist"]}, "dump_list.layer: 'frist' is no operator of the model; nearest: 'first'"),
         (
             {"opname_range": [{"begin": "second", "end": "first"}]},
-            "dump_list.opname_range: 'first' runs before 'second', so the range holds nothing",
+            "dump_list.opname_range: 'first' runs before 'second', so the range is empty",
         ),
         (
             {"opname_range": [{"begin": "first", "end": "secnd"}]},

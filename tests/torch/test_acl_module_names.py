@@ -295,7 +295,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
         ),
         (
             ModelSelection(model_name="ResNet", ranges=(OperatorRange("layer2.0", "conv1"),)),
-            ["dump_list.opname_range: 'conv1' runs before 'layer2.0', so the range holds nothing"],
+            ["dump_list.opname_range: 'conv1' runs before 'layer2.0', so the range is empty"],
         ),
         (
             ModelSelection(model_name="ResNet", ranges=(OperatorRange("conv1", "layer3"),)),

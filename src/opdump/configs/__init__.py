@@ -1,1 +1,1 @@
-"""Dialects of dump configurations; each resolves to a DumpPlan."""
+"""Dialects of dump configurations. Each is resolved to a DumpPlan."""

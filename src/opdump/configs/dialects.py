@@ -1,4 +1,4 @@
-"""Which dialect a config file is written in, and its plan."""
+"""Detects the dialect of a config file, and loads its plan."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def load_plan(
     program_directory: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> DumpPlan:
-    """The plan of a config file of any dialect; without `dialect` the file's content tells which.
+    """The plan of a config file of any dialect; without `dialect` it is detected from the content.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` is for acl.json, `program_directory`
-    for acl.json and npu_dump.json (see `load_acl_plan`); `overrides` are those of the dialect's own loader.
+    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names. `dialect_version` applies to acl.json,
+    `program_directory` to acl.json and npu_dump.json (see `load_acl_plan`); `overrides` are those of the loader of the dialect.
 
-    Raises ConfigError, its own for a file of no or of two dialects, and what the dialect's loader raises.
+    Raises ConfigError for a file of no dialect or of two, and the errors of the dialect's loader.
     """
     if dialect is not None and dialect not in DIALECTS:
         raise ConfigError(f"dialect is {dialect!r}, expected one of {', '.join(map(repr, DIALECTS.names()))}")
@@ -52,12 +52,13 @@ def load_plan(
 
 
 def dialect_of(path: str | os.PathLike[str]) -> str:
-    """The dialect that a file is written in, by its top-level keys (`Dialect.signs`).
+    """The dialect of a file, by its top-level keys (`Dialect.signs`).
 
-    A file that cannot be read, or is no JSON, is left to the loader whose words it holds, to say what is wrong; that of
-    data_dump.json where it holds none. Installed packages are asked where it holds no key of opdump's own dialects.
+    A file that cannot be read, or is invalid JSON, is passed to the loader of the dialect whose keys appear in it, which reports
+    the error; to the one of data_dump.json if none appear. Dialects of installed packages are only tried for files without keys
+    of opdump's own dialects.
 
-    Raises ConfigError for JSON that holds the keys of several or of none.
+    Raises ConfigError for JSON with keys of several dialects or of none.
     """
     where = os.fspath(path)
     data = _start_of(where)
@@ -80,13 +81,13 @@ def dialect_of(path: str | os.PathLike[str]) -> str:
 
 
 def _with_signs(keys: Collection[str], dialects: Mapping[str, Dialect]) -> dict[str, str]:
-    """The dialects of which there is a key, and that key."""
+    """The dialects with a key in the file, and that key."""
     found = {name: sorted(set(each.signs).intersection(keys)) for name, each in dialects.items()}
     return {name: signs[0] for name, signs in found.items() if signs}
 
 
 def _named_in(data: bytes) -> str:
-    """The dialect whose key stands first in what is no JSON; that of data_dump.json where there is none."""
+    """The dialect whose key appears first in invalid JSON; data_dump.json if there is none."""
     places = {
         name: min((place for sign in each.signs if (place := data.find(f'"{sign}"'.encode())) >= 0), default=-1)
         for name, each in DIALECTS.loaded().items()
@@ -96,13 +97,13 @@ def _named_in(data: bytes) -> str:
 
 
 def _start_of(path: str) -> bytes | None:
-    """The bytes of a file, as far as a config may reach; None for what is no file that can be read."""
+    """The bytes of a file, up to the maximum size of a config; None if it is not a readable file."""
     if not os.path.isfile(path):
         return None
     try:
         with open(path, "rb") as stream:
             return stream.read(LARGEST_FILE + 1)
-    except OSError:  # the loader tells the reason
+    except OSError:  # the loader reports the reason
         return None
 
 

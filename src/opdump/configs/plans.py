@@ -1,9 +1,9 @@
-"""What a caller asks for, resolved to a plan: a plan, a config file, keyword arguments, or what the environment names.
+"""Resolves the arguments of a caller to a plan: a plan, a config file, keyword arguments, or the environment.
 
     resolve_plan("data_dump.json", {"saved_data": "full"})
     resolve_plan(None, {"path": "/tmp/dump", "kernels": ["conv"]})
 
-All that begins a capture asks here; what a config may say is the affair of its dialect.
+Every kind of capture calls this module; the content of a config is up to its dialect.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ def resolve_plan(
     strict: bool = False,
     beside: str | os.PathLike[str] | None = None,
 ) -> DumpPlan:
-    """The plan of a config of any dialect, with `settings`, the keyword arguments of a caller, in place of its values.
+    """The plan of a config of any dialect, with its values replaced by `settings`, the keyword arguments of a caller.
 
-    Without a config the settings are the plan: keys of acl.json where `dialect` is "acl", else those of data_dump.json; without
-    any of them MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names the file. `environ` is the environment of this process where it is
-    None; a relative path of an acl.json or npu_dump.json lies in the directory `beside`, or in that of the running script.
+    Without a config, the plan consists of the settings: keys of acl.json if `dialect` is "acl", otherwise those of
+    data_dump.json. Without settings, MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names the file. `environ` None means the
+    environment of this process. A relative path in an acl.json or npu_dump.json is below the directory `beside`, or below the one
+    of the running script.
 
-    Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
+    Raises ConfigError for invalid settings, and DumpPathError if the directory cannot be written.
     """
     settings = settings or {}
     always_on = always_on_values(settings)
@@ -83,10 +84,10 @@ def plan_of_capture(
     on_error: OnError | None,
     strict: bool,
 ) -> DumpPlan:
-    """The plan of a capture from Python, in the mode that its arguments ask for; `nodes` are the names of watched operators.
+    """The plan of a capture from Python, in the mode that its arguments select; `nodes` are the names of watched operators.
 
-    Without a config and without keyword arguments ASCEND_DUMP_SCENE may ask for failures alone; a dump of failures that has no path
-    goes where ASCEND_WORK_PATH says, or into the current directory.
+    Without a config and keyword arguments, ASCEND_DUMP_SCENE may select only failures. A dump of failures without a path goes to
+    ASCEND_WORK_PATH, or into the current directory.
     """
     settings = dict(settings)
     as_device = config is None and "layout" not in settings

@@ -1,4 +1,4 @@
-r"""Matches a whole name against an expression in a time that grows with its length, whatever the expression.
+r"""rMatches a whole name against an expression, in time linear in the length of the name for any expression.
 
 Python's `re` tries one way after the other: `(a+)+$` takes years to find that 60 letters do not match. Here all ways are
 followed at once (Thompson, "Regular expression search algorithm", 1968): the set of places in the expression that the name
@@ -7,7 +7,7 @@ read so far may have led to; from each set a character leads to another, which i
     >>> matcher_of("(a+)+$")("a" * 60 + "b")
     False
 
-Python's `re` is used where it cannot take long: it is faster, and it alone knows back references.
+Python's `re` is used if it cannot take long: it is faster, and only it supports back references.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ _MOST_STATES: Final = 4_000
 _DEEPEST: Final = 100
 _MOST_REMEMBERED: Final = 500_000
 _MOST_WAYS: Final = 2
-"""So many repetitions and choices of single characters let `re` try no more ways than the square of a name's length."""
+"""Up to this many repetitions and choices of single characters, `re` tries at most as many ways as the square of the name's
+length.
+"""
 
 
 class UnboundedPatternError(ValueError):
-    """An expression for which no bound of the time can be given."""
+    """The matching time of an expression cannot be bounded."""
 
 
 def matcher_of(expression: str) -> Callable[[str], bool]:
-    """Tells whether a whole name is one that an ECMAScript expression means.
+    """A function that returns whether a whole name matches an ECMAScript expression.
 
-    Raises ValueError, re.error, OverflowError or RecursionError for what is no expression, and UnboundedPatternError for back
-    references beside more than two repetitions or choices and for counts that are too large.
+    Raises ValueError, re.error, OverflowError or RecursionError for an invalid expression, and UnboundedPatternError for counts
+    that are too large and for back references beside more than two repetitions or choices.
     """
     python, tokens = translated(expression)
     compiled = re.compile(python, re.ASCII)
@@ -52,7 +54,7 @@ class _Quick:
 
 
 def _is_quick(tokens: Sequence[Token]) -> bool:
-    """Whether `re` tries few ways: it repeats no group, and has few things to choose between."""
+    """Whether `re` tries few ways: the expression repeats no group, and has few choices."""
     ways = 0
     for number, token in enumerate(tokens):
         if token.kind == "repeat" and tokens[number - 1].kind != "character" and tokens[number - 1].kind != "reference":
@@ -63,7 +65,7 @@ def _is_quick(tokens: Sequence[Token]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A part of an expression with its parts; `token` says what it is: `or`, `open` (a sequence), `repeat`, or a single thing."""
+    """A part of an expression with its parts; `token` is its kind: `or`, `open` (a sequence), `repeat`, or a single item."""
 
     token: Token
     parts: tuple[_Node, ...] = ()
@@ -71,17 +73,19 @@ class _Node:
 
 @dataclass(slots=True)
 class _State:
-    """A place: `character` leads to the first of `following`, what has none to all of them, an assertion where it holds."""
+    """A state: `character` leads to the first of `following`; a state without one leads to all of them, an assertion only if it
+    is true.
+    """
 
     character: re.Pattern[str] | None = None
     assertion: str = ""
     ahead: int = -1
-    """The first state of what must, or with the assertion `(?!` must not, come next."""
+    """The first state of the sequence that must or, with the assertion `(?!`, must not follow."""
     following: tuple[int, ...] = ()
 
 
 class BoundedPattern:
-    """An expression by its tokens. Raises UnboundedPatternError for back references, and for what is too large."""
+    """An expression by its tokens. Raises UnboundedPatternError for back references, and for an expression that is too large."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._states: list[_State] = []
@@ -93,7 +97,7 @@ class BoundedPattern:
         self._remembered = 0
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name is one that the expression means."""
+        """Whether the expression matches the whole name."""
         return self._run(frozenset((self._start,)), name, 0, {}, whole=True)
 
     def _run(
@@ -132,7 +136,7 @@ class BoundedPattern:
     def _closure(
         self, reached: frozenset[int], name: str, at: int, seen: dict[tuple[int, int], bool]
     ) -> frozenset[int]:
-        """`reached` and all that follows without a character."""
+        """`reached`, and all states reachable from it without a character."""
         found = set(reached)
         left = list(reached)
         while left:
@@ -172,7 +176,7 @@ class BoundedPattern:
         return len(self._states) - 1
 
     def _built(self, node: _Node, after: int) -> int:
-        """The first state of a part, which knows the state that comes after it: expressions are built from their end."""
+        """The first state of a part, given the state after it: expressions are built from the end."""
         token = node.token
         if token.kind == "reference":
             raise UnboundedPatternError(
@@ -218,14 +222,14 @@ def _is_word(char: str) -> bool:
 
 
 def _parsed(tokens: Sequence[Token]) -> _Node:
-    """The tokens as parts within each other."""
+    """The tokens as a tree of parts."""
     whole = Token("open", "(?:")
     heads = [whole]
     branches: list[list[list[_Node]]] = [[[]]]
     for token in tokens:
         if token.kind == "open":
             if len(heads) > _DEEPEST:
-                raise UnboundedPatternError(f"its groups stand within each other, more than {_DEEPEST} deep")
+                raise UnboundedPatternError(f"its groups are nested more than {_DEEPEST} deep")
             heads.append(token)
             branches.append([[]])
         elif token.kind == "or":

@@ -1,4 +1,4 @@
-"""Bounds of a dump as people write them: `20GB`, `512 MiB`, `10%`."""
+"""Limits of a dump in text form: `20GB`, `512 MiB`, `10%`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHARE_EXAMPLE: Final = 'a share above 0 such as "10%" or 0.1'
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `20GB`, `1.5 TB` (powers of 1000), `512MiB` (powers of 1024) or `1000`; upper and lower case mean the same.
+    """The bytes in `20GB`, `1.5 TB` (powers of 1000), `512MiB` (powers of 1024) or `1000`; case-insensitive.
 
-    Raises ConfigError for another text, and for a size below one byte.
+    Raises ConfigError for any other text, and for a size below one byte.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or found[2].lower() == "i" or found[2].lower() == "ib":
@@ -32,7 +32,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """`10%` as 0.1. Raises ConfigError for another text, and for nothing at all."""
+    """`10%` as 0.1. Raises ConfigError for any other text, and for a share of 0."""
     found = _SHARE.fullmatch(text.strip())
     if found is None or not float(found[1]):
         raise ConfigError(f"found {text!r}, expected {SHARE_EXAMPLE}")

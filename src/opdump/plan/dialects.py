@@ -1,4 +1,4 @@
-"""The dialects of configurations, by name: one object for each, which installed packages add to (group `opdump.dialects`).
+"""The dialects of configurations, by name. Installed packages add further ones (group `opdump.dialects`).
 
 >>> words_of("acl").steps
 'dump_step'
@@ -17,55 +17,57 @@ from opdump.extensions import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectWords:
-    """What a dialect calls the things that messages speak of: a message names keys of the file that the user wrote."""
+    """The words of a dialect for the things that messages mention, so that a message names keys of the user's file."""
 
     file: str
-    """What such a file is called."""
+    """The name of such a file."""
     article: str = "a"
     path: str
     steps: str
     operators: str
-    """The key that names single operators."""
+    """The key that selects operators by name."""
     list_key: str
-    """Where a name in the list of models stands; `{}` is the key within an entry."""
+    """The place of a name in the list of models; `{}` is the key within an entry."""
     marked: str
-    """What makes a capture look at marks, or what chooses operators where there are none."""
+    """How to enable marks in this dialect, or how it selects operators instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToRead:
-    """What is asked for beside a file."""
+    """The options for reading a file."""
 
     environ: Mapping[str, str]
     strict: bool = False
-    """An unknown key is an error."""
+    """Treat an unknown key as an error."""
     program_directory: str | os.PathLike[str] | None = None
-    """What a relative directory lies under."""
+    """The base of a relative directory."""
     dialect_version: Literal["seed", "current"] = "seed"
-    """Of acl.json alone."""
+    """Only for acl.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One kind of configuration: how a file of it is told from others, and read."""
+    """One kind of configuration: how to recognise a file of it, and how to read it."""
 
     words: DialectWords
     signs: tuple[str, ...]
-    """Keys at the top of a file, any of which tells that it is written in this dialect."""
+    """Keys at the top of a file, any of which identifies this dialect."""
     load: Callable[[Any, HowToRead, Mapping[str, Any]], Any]
-    """Gives the DumpPlan of the file at a path. The mapping has keys of the file or fields of the plan, which replace what the file says.
-    The plan's `dialect` is the name in the registry. Raises ConfigError."""
+    """Returns the DumpPlan of the file at a path. The mapping contains keys of the file or fields of the plan, which override the
+    file. The plan's `dialect` is the name in the registry. Raises ConfigError.
+    """
     starting_file: Callable[[Path | None], str]
-    """The text of a first file, which dumps into a directory."""
+    """The text of a starting file, which dumps into a directory."""
     directory_must_exist: bool = False
-    """Whether that directory has to be there before a run."""
+    """Whether that directory must exist before a run."""
     files_api_calls: bool = False
-    """Whether operators that run outside of any model are filed by the name of the call."""
+    """Whether operators that run outside of any model are recorded under the name of the call."""
     names_models: bool = True
-    """Whether what lists operators names models too, and not operators alone."""
+    """Whether the list of operators names models, too, rather than only operators."""
     rank_of: Callable[[Mapping[str, str]], int] | None = None
-    """The number of a process in directories and records, as the environment has it; None where RANK says it, which torchrun sets.
-    Raises ConfigError for what is no number."""
+    """Returns the number of a process in directories and records, from the environment; None if RANK contains it, which torchrun
+    sets. Raises ConfigError for a value that is not a number.
+    """
 
 
 DIALECTS: Final[Registry[Dialect]] = Registry(
@@ -79,5 +81,5 @@ DIALECTS: Final[Registry[Dialect]] = Registry(
 
 
 def words_of(dialect: str) -> DialectWords:
-    """The words of a dialect, as `DumpPlan.dialect` names it."""
+    """The words of a dialect, by the name in `DumpPlan.dialect`."""
     return DIALECTS.load(dialect).words

@@ -1,4 +1,4 @@
-"""DumpPlan: what is captured, in one frozen object."""
+"""DumpPlan: what to capture, in one frozen object."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ ExceptionDetail = Literal["brief", "norm", "detail"]
 OverflowKind = Literal["aicore", "atomic"]
 Trigger = Literal["nan", "inf", "exception", "signal", "loss-spike"]
 TRIGGERS: Final[tuple[Trigger, ...]] = ("nan", "inf", "exception", "signal")
-"""Those that a plan has which names none."""
-"""The first NaN, the first infinity that is none of a mask, an exception that ends the block under capture, SIGUSR1."""
+"""The statistics of a plan that names none."""
+"""The first NaN, the first infinity outside of a mask, an exception that ends the block under capture, SIGUSR1."""
 
 LONGEST_QUEUE: Final = 2**30
-"""Bytes that wait for the disk at most, whatever memory there is."""
+"""Maximum number of bytes that wait for the disk, regardless of the available memory."""
 _LONGEST_NAME: Final = 255
 _DEBUG_MODES: Final = range(5)
 _OF_LAYOUTS: Final[Mapping[str, object]] = MappingProxyType(
     {"file_format": "npy", "stream_in_names": True, "step_level": False, "kernel_by_kernel": False}
 )
-"""Fields that some layouts alone have a place for (`LayoutFacts.fields`), and the value that the others need."""
+"""Fields that only some layouts support (`LayoutFacts.fields`), with the value that other layouts require."""
 
-# Not part of the plan itself: the text that it came from, and what was said while reading it.
+# Not part of the plan itself: the text that it was read from, and the warnings while reading it.
 _NOT_PRINTED = ("config_text", "layout_chosen", "warnings")
-# What most configurations do not speak of: printed where it differs from the default.
+# Fields that most configurations do not set: printed only if they differ from the default.
 _PRINTED_IF_SET = (
     "captures",
     "overflow_kinds",
@@ -73,9 +73,9 @@ _PRINTED_IF_SET = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpPlan:
-    """What to capture and how to file it. Every field but `path` has the default of data_dump.json.
+    """What to capture and how to write it. Every field except `path` has the default of data_dump.json.
 
-    Raises ConfigError for a value that is not of a field's type, or outside its closed list.
+    Raises ConfigError for a value of the wrong type or outside of a field's closed list.
     """
 
     path: Path
@@ -85,7 +85,7 @@ class DumpPlan:
     inputs: bool = True
     outputs: bool = True
     selection: Selection = "all"
-    """`kernels`: those that `kernels` names; `marked`: those that `set_dump` marked."""
+    """`kernels`: operators that match `kernels`; `marked`: modules marked by `set_dump`."""
     kernels: tuple[KernelPattern, ...] = ()
     devices: frozenset[int] | None = None
     """Device ids to dump; None for every device. A CPU has no device id and is always dumped."""
@@ -96,68 +96,76 @@ class DumpPlan:
     trans_flag: bool = True
     save_kernel_args: bool = False
     sample_num: int | None = None
-    """Elements filed of a larger tensor, from its start; None for whole tensors. Statistics are of whole tensors in any case."""
+    """Maximum number of elements recorded of a larger tensor, from its start; None for whole tensors. Statistics always cover
+    whole tensors.
+    """
     initial_iteration: int = 0
     """Number of the first step."""
     op_debug_mode: int = 0
     captures: Captures = "data"
-    """`data`: what is selected; `overflow`: operators that overflow; `exception`: the operator that fails; `watch`: outputs of
-    the `watcher_nodes` of `models` after each operator of their `layers`."""
+    """`data`: the selected operators; `overflow`: operators that overflow; `exception`: the operator that fails; `watch`: the
+    outputs of the `watcher_nodes` of `models` after each operator of their `layers`.
+    """
     overflow_kinds: frozenset[OverflowKind] = frozenset({"aicore", "atomic"})
-    """What counts as an overflow (`op_debug_mode` 1, 2, 3): of operators, of atomic additions."""
+    """The kinds of overflow (`op_debug_mode` 1, 2, 3): of operators, of atomic additions."""
     overflow_number: int = 0
     """Overflows to dump; 0 for all."""
     exception_detail: ExceptionDetail = "brief"
     models: tuple[ModelSelection, ...] | None = None
-    """`dump_list`; None in dialects without one: every model."""
+    """`dump_list`; None (every model) in dialects without one."""
     single_operators: bool = True
-    """Whether operators that a program calls outside of any model are dumped (execution of single operators by an API)."""
+    """Whether operators that a program calls outside of any model are dumped (single-operator API execution)."""
     single_operator_models: bool = True
     """Whether models of a single operator are dumped (`dump_op_switch`)."""
     dump_level: DumpLevel = "kernel"
-    """`op`: what the program called; `kernel`: the operators that this dispatched; `all`: both."""
+    """`op`: the operators that the program called; `kernel`: those that they dispatched; `all`: both."""
     file_format: FileFormat = "npy"
     stream_in_names: bool = True
     """False for the older names `{op_type}.{op_name}.{task_id}.{timestamp}` (acl layout)."""
     step_level: bool = False
     """A `{step_id}` directory above `{time}` (asynchronous layout in the form of ACL)."""
     kernel_by_kernel: bool = False
-    """Operators are tasks of their own, not of a model: their files lie in `{device_id}/` (asynchronous layout in the form of
-    ACL, `jit_level` O0 and O1)."""
+    """Operators are separate tasks instead of parts of a model: their files are in `{device_id}/` (asynchronous layout in the
+    form of ACL, `jit_level` O0 and O1).
+    """
     dialect: str = "mindspore"
-    """The kind of configuration that it came from."""
+    """The kind of configuration that the plan was read from."""
     class_names_in_scope: bool = True
-    """False for short scopes: `conv1` in place of `conv1-Conv2d`."""
+    """False for short scopes: `conv1` instead of `conv1-Conv2d`."""
     layout: str = "mindspore-2.3"
-    """The name of one of `opdump.layouts`: opdump's own, or one that an installed package adds."""
+    """The name of a layout: one of opdump's own, or one of an installed package (group `opdump.layouts`)."""
     layout_chosen: bool = field(default=True, compare=False)
-    """False where the configuration leaves the layout open: a framework that dumps by itself has one of its own."""
+    """False if the configuration does not select a layout: a framework with a dump of its own then keeps its own layout."""
     on_error: OnError = "continue"
-    """Where the dump cannot be written any more (a full disk): `continue` runs the program without it, `stop` raises in it."""
+    """What to do if the dump can no longer be written (for example, the disk is full): `continue` the program without it, or
+    `stop` it with an exception.
+    """
     checks: tuple[str, ...] | None = None
-    """Watchpoints that are checked while the program runs, beside the checks of `opdump check`; None for neither."""
+    """Watchpoints checked during the run, in addition to the checks of `opdump check`; None for no checks at all."""
     ring: int = 0
-    """So many steps, the last ones, are kept in memory, and filed only when a trigger fires; 0: every step is filed as it ends. Elements are
-    kept where `max_memory` says how much they may take, of layouts that file tensor by tensor.
+    """The number of last steps that are kept in memory and only written when a trigger fires; 0 writes every step when it ends.
+    Elements are kept if `max_memory` limits their size, in layouts that write tensor by tensor.
     """
     triggers: tuple[Trigger, ...] = TRIGGERS
-    """What fires, beside `dump.trigger()` of the program."""
+    """The triggers, in addition to `dump.trigger()` in the program."""
     reread: bool = False
-    """Read a tensor each time that an operator has it, also where it was read before and nothing is known to have written into it since."""
+    """Read a tensor at every use, even if no write to it was seen since it was last read."""
     max_disk: Size | None = None
-    """Bytes that the run may write; None for no bound. As the bounds below are met the dump holds less and less (docs/steps.md)."""
+    """Maximum number of bytes that the run may write; None for no limit. Near this and the following limits, the dump contains
+    less and less (docs/steps.md).
+    """
     min_free_disk: Size | None = None
-    """Bytes that are to stay free on the disk of the dump."""
+    """Bytes to keep free on the disk of the dump."""
     max_memory: Size | None = None
-    """Bytes that may wait in memory to be filed."""
+    """Maximum number of bytes that wait in memory to be written."""
     max_overhead: float | None = None
-    """The time that capture may take, as a share of the time of the program without it: 0.1 for 10 %."""
+    """Maximum overhead of the capture, relative to the program's own time: 0.1 for 10 %."""
     trailing_comma: bool = False
-    """End the rows of statistic.csv with the comma that MindSpore writes."""
+    """End the rows of statistic.csv with a comma, as MindSpore does."""
     config_text: str = field(default="", compare=False)
-    """The text of the config file, for `.dump_metadata/data_dump.json`; empty where there was no file."""
+    """The text of the config file, for `.dump_metadata/data_dump.json`; empty if there was no file."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What was said about the config while it was read."""
+    """Warnings from reading the config."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -170,7 +178,7 @@ class DumpPlan:
         size = len(escaped(self.net_name).encode())
         if size > _LONGEST_NAME:
             raise ConfigError(
-                f"DumpPlan: net_name has {size} bytes, and a directory's name {_LONGEST_NAME} at most (letters outside of ASCII take several "
+                f"DumpPlan: net_name has {size} bytes, but a directory name may have at most {_LONGEST_NAME} (letters outside of ASCII take several "
                 f"bytes): {escaped(self.net_name)[:40]!r}...; give a shorter one"
             )
         if self.sample_num is not None and self.sample_num < 1:
@@ -206,7 +214,7 @@ class DumpPlan:
             )
         if self.saves_tensors and self.max_memory is None:
             raise ConfigError(
-                f"{begin} saved_data is {self.saved_data!r}: the elements of so many steps wait in memory, which needs a bound; write "
+                f"{begin} saved_data is {self.saved_data!r}: the elements of the kept steps wait in memory, which needs a limit; write "
                 'max_memory="8GB" (--max-memory 8GB), half of which they may take, or saved_data="statistic"'
             )
 
@@ -217,32 +225,34 @@ class DumpPlan:
 
     @property
     def queue_bytes(self) -> int:
-        """What may wait for the disk: half of the memory that the dump may take; a caller that is faster waits, too."""
+        """Maximum number of bytes that wait for the disk: half of the memory limit; the caller waits, too, if it is faster."""
         return LONGEST_QUEUE if self.max_memory is None else min(LONGEST_QUEUE, max(self.max_memory // 2, 1))
 
     @property
     def held_bytes(self) -> int | None:
-        """What else may wait in memory: the other half. None for no bound."""
+        """Maximum number of other bytes that wait in memory: the other half. None for no limit."""
         return None if self.max_memory is None else self.max_memory // 2
 
     @property
     def layout_facts(self) -> LayoutFacts:
-        """What follows from its layout."""
+        """The properties of its layout."""
         return facts_of(self.layout)
 
     @property
     def saves_values(self) -> bool:
-        """Whether what no operator made is filed too, parameters and inputs."""
+        """Whether values that no operator made (parameters and inputs) are recorded, too."""
         return self.mode.files_values and self.layout_facts.values
 
     @property
     def takes_device_extremes(self) -> bool:
-        """Whether max and min are taken by the rules of a device, too."""
+        """Whether max and min are also computed by the rules of a device."""
         return self.saves_statistics and self.layout_facts.device_extremes
 
     @property
     def sample_taken(self) -> int | None:
-        """Elements to take of a larger tensor; None for all: an overflow is found in whole tensors, whatever is filed of them."""
+        """Maximum number of elements to copy of a larger tensor; None for all. Overflow is detected in whole tensors, whatever is
+        recorded of them.
+        """
         return None if self.mode.detects_overflow else self.sample_num
 
     @property
@@ -257,22 +267,26 @@ class DumpPlan:
 
     @property
     def takes_statistics(self) -> bool:
-        """Whether numbers are looked at, whatever is written of them: for overflows, for the verdict of a run, for the index."""
+        """Whether values are read at all, even if no statistics are written: for overflow, for the verdict of a run, for the
+        index.
+        """
         return self.saves_statistics or self.mode.reads_operators
 
     @property
     def files_api_calls(self) -> bool:
-        """Whether operators that run outside of any model are filed by the name of the call (acl.json)."""
+        """Whether operators that run outside of any model are recorded under the name of the call (acl.json)."""
         return DIALECTS.load(self.dialect).files_api_calls and self.mode.files_selected
 
     @property
     def names_models(self) -> bool:
-        """Whether what lists operators names models too (`dump_list`); `dump_layer` of a TensorFlow program names operators alone."""
+        """Whether the list of operators names models, too (`dump_list`); `dump_layer` of a TensorFlow program only names
+        operators.
+        """
         return DIALECTS.load(self.dialect).names_models
 
     @property
     def enables_nothing(self) -> bool:
-        """Whether nothing will ever be dumped: no model and no single operator is chosen, or no output is watched."""
+        """Whether nothing can ever be dumped: no model and no single operator is selected, or no output is watched."""
         if self.models is None:
             return False
         if self.mode.watches:
@@ -285,7 +299,7 @@ class DumpPlan:
         )
 
     def selects(self, op_name: str, op_type: str) -> bool:
-        """Whether the selection takes this operator; with `marked` every operator passes here."""
+        """Whether the selection includes this operator. With `marked`, every operator passes here."""
         return self.selection != "kernels" or any(pattern.matches(op_name, op_type) for pattern in self.kernels)
 
     def matching_kernels(self, op_name: str, op_type: str) -> tuple[str, ...]:
@@ -293,7 +307,7 @@ class DumpPlan:
         return tuple(pattern.text for pattern in self.kernels if pattern.matches(op_name, op_type))
 
     def unused_kernels(self, matched: Collection[str]) -> tuple[str, ...]:
-        """The entries of `kernels` that are not among `matched`, sorted: what to warn of at the end of a run."""
+        """The entries of `kernels` that are not in `matched`, sorted: they cause a warning at the end of a run."""
         if self.selection != "kernels":
             return ()
         return tuple(sorted({pattern.text for pattern in self.kernels} - set(matched)))
@@ -304,9 +318,9 @@ class DumpPlan:
 
     @classmethod
     def from_json(cls, text: str) -> DumpPlan:
-        """The plan that `to_json` wrote; fields that are not there have their defaults.
+        """The plan that `to_json` wrote; missing fields get their defaults.
 
-        Raises ConfigError where the text is no JSON object, or names a field that a plan does not have, or one has another type.
+        Raises ConfigError if the text is not a JSON object, has a field that a plan does not have, or a value of the wrong type.
         """
         try:
             given = json.loads(text)
@@ -327,9 +341,9 @@ class DumpPlan:
         return cls(**{name: _field_of_json(name, hints[name], value) for name, value in given.items()})
 
     def to_json(self) -> str:
-        """The plan as JSON text, one field a line, in the order of the fields. `from_json` gives an equal plan.
+        """The plan as JSON text, one field per line, in the order of the fields. `from_json` returns an equal plan.
 
-        What was read and said to make it, `config_text`, `layout_chosen` and `warnings`, is no part of it.
+        `config_text`, `layout_chosen` and `warnings` are not included, because they only describe how the plan was made.
         """
         shown = {}
         for item in fields(self):
@@ -363,7 +377,7 @@ def _field_of_json(name: str, kind: Any, value: Any) -> Any:
 
 
 def _of_json(kind: Any, value: Any) -> Any:
-    """The value of a field annotated with `kind`, from what `_as_json` made of it."""
+    """The value of a field annotated with `kind`, from the output of `_as_json`."""
     if value is None:
         return None
     if get_origin(kind) in (Union, UnionType):

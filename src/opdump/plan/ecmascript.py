@@ -1,4 +1,4 @@
-r"""Turns an ECMAScript regular expression, as C++'s std::regex reads it, into one for Python's `re`.
+r"""rConverts an ECMAScript regular expression, as C++'s std::regex reads it, to one for Python's `re`.
 
 The two differ where it hurts: POSIX classes (`[[:digit:]]`) are C++'s alone; `(?i)`, `(?P<n>)`, look-behind and
 possessive quantifiers are Python's alone and must be errors; `$` must not match before a last newline; an escaped
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-# The "C" locale's classes, as the inside of a bracket. `d`, `s` and `w` are names too in C++.
+# The classes of the "C" locale, as the inside of a bracket. C++ also accepts the names `d`, `s` and `w`.
 _POSIX: Final[Mapping[str, str]] = MappingProxyType(
     {
         "alnum": "0-9A-Za-z",
@@ -48,8 +48,8 @@ TokenKind = Literal["character", "assertion", "open", "close", "or", "repeat", "
 class Token(NamedTuple):
     r"""A part of an expression.
 
-    `character`: `text` is what Python's `re` writes for a set of single characters; `assertion`: `^`, `\Z`, `\b` or `\B`;
-    `open`: `text` is the head of a group; `repeat`: of what stands before it, `least` to `most` times (None: without end).
+    `character`: `text` is a set of single characters in the syntax of Python's `re`; `assertion`: `^`, `\Z`, `\b` or `\B`;
+    `open`: `text` is the head of a group; `repeat`: of the preceding part, `least` to `most` times (None: unlimited).
     """
 
     kind: TokenKind
@@ -61,14 +61,14 @@ class Token(NamedTuple):
 def to_python_pattern(expression: str) -> str:
     """The Python expression with the same meaning; compile it with `re.ASCII`.
 
-    Raises ValueError, with the place, for what std::regex refuses. (Counts and group references are left for
-    `re.compile` to check.)
+    Raises ValueError, with the position, for expressions that std::regex rejects. (Counts and group references are checked by
+    `re.compile`.)
     """
     return translated(expression)[0]
 
 
 def translated(expression: str) -> tuple[str, tuple[Token, ...]]:
-    """`to_python_pattern`, and the parts of the expression in their order."""
+    """`to_python_pattern`, and the parts of the expression in order."""
     translation = _Translation(expression)
     python = translation.run()
     return python, tuple(translation.tokens)
@@ -80,8 +80,8 @@ class _Translation:
         self.at = 0
         self.out: list[str] = []
         self.tokens: list[Token] = []
-        self.groups: list[tuple[int, bool]] = []  # where each open group starts in `out`; whether it may be repeated
-        self.atom: int | None = None  # where in `out` the thing starts that a quantifier here would repeat
+        self.groups: list[tuple[int, bool]] = []  # the start of each open group in `out`; whether it may be repeated
+        self.atom: int | None = None  # the start in `out` of the part that a quantifier here would repeat
         self.quantified = False
 
     def run(self) -> str:
@@ -180,7 +180,7 @@ class _Translation:
             self.emit(re.escape(self.escaped_character()))
 
     def escaped_character(self) -> str:
-        r"""Reads `\n`, `\x41`, `\u0041`, `\cA` or an escaped character that stands for itself."""
+        r"""Reads `\n`, `\x41`, `\u0041`, `\cA` or an escaped literal character."""
         letter = self.source[self.at + 1]
         self.at += 2
         if letter in _CONTROL:
@@ -214,7 +214,7 @@ class _Translation:
         self.at += 1
         if parts:
             self.emit(f"[{'^' if negated else ''}{''.join(parts)}]")
-        else:  # the empty class matches nothing, its opposite anything
+        else:  # the empty class matches nothing, its complement anything
             self.emit(r"[\s\S]" if negated else r"[^\s\S]")
 
     def bracket_item(self) -> str:
@@ -232,7 +232,7 @@ class _Translation:
         return f"{first}-{last}"
 
     def bracket_atom(self) -> tuple[str, bool]:
-        """One member of a bracket, ready for Python's, and whether it is a single character."""
+        """One member of a bracket in Python's syntax, and whether it is a single character."""
         opener = self.source[self.at : self.at + 2]
         if opener in ("[:", "[.", "[="):
             end = self.source.find(opener[1] + "]", self.at + 2)

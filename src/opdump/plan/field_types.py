@@ -1,4 +1,4 @@
-"""Whether a value is of the type that a field or an argument is annotated with, and what is said where it is not.
+"""Checks whether a value has the annotated type of a field or an argument, and words the error message.
 
 >>> check_value("capture", "overflow", "maybe", bool)
 Traceback (most recent call last):
@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_or
 from opdump.errors import ConfigError
 
 LARGEST: Final = 2**32 - 1
-"""Of whole numbers: MindSpore keeps those of a configuration to 32 bits."""
+"""Maximum of integers: MindSpore stores those of a configuration in 32 bits."""
 Size = Annotated[int, range(1, 2**63)]
-"""Bytes. Of whole numbers that are annotated with a range those of the range are meant."""
+"""A number of bytes. An integer annotation with a range requires that range."""
 _SHOWN: Final = 120
 _TOO_MUCH: Final = 2**63
 
@@ -31,32 +31,34 @@ def _hints_of(kind: Any) -> Mapping[str, Any]:
 
 
 def check_fields(instance: Any) -> None:
-    """Raises ConfigError where a field of a dataclass is not of its type."""
+    """Raises ConfigError if a field of a dataclass has the wrong type."""
     kind = type(instance)
     hints = _hints_of(cast(Hashable, kind))
     check_values(kind.__name__, {name: getattr(instance, name) for name in hints}, hints)
 
 
 def check_values(where: str, values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first of `values` that is not of the type that `hints` has for its name; names without one pass."""
+    """Raises ConfigError for the first of `values` that does not have the type that `hints` has for its name; other names pass."""
     for name, value in values.items():
         if name in hints:
             check_value(where, name, value, hints[name])
 
 
 def check_value(where: str, name: str, value: object, hint: Any) -> None:
-    """Raises ConfigError where `value` is not of that type. Whole numbers are from 0 on, others above 0; a path is one that the system can have."""
+    """Raises ConfigError if `value` does not have that type. Integers start at 0, other numbers are above 0; a path must be valid
+    on the system.
+    """
     if not is_a(value, hint):
         raise wrong_value(where, name, value, " or ".join(_words(hint)))
 
 
 def wrong_value(where: str, name: str, value: object, expected: str) -> ConfigError:
-    """The error for a value that cannot be used."""
+    """The error for an invalid value."""
     return ConfigError(f"{where}: {name} is {shown(value)}, expected {expected}")
 
 
 def is_a(value: object, hint: Any) -> bool:
-    """Whether a value is of that type."""
+    """Whether a value has that type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -79,7 +81,7 @@ def is_a(value: object, hint: Any) -> bool:
 
 
 def is_a_number(value: object, kind: Any) -> bool:
-    """Whether it is of that type, and no bool, which is an int too."""
+    """Whether it has that type and is not a bool, which is a subclass of int."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -120,7 +122,7 @@ _PLURAL: Final[Mapping[Any, str]] = types.MappingProxyType({int: f"whole numbers
 
 
 def shown(value: object) -> str:
-    """The value, cut: a tensor or a huge number is no message."""
+    """The value, truncated: a tensor or a huge number does not fit in a message."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  an object of the program says nothing of itself, or a number is too long to be written

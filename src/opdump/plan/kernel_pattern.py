@@ -29,12 +29,12 @@ class KernelPattern:
 
     @classmethod
     def parse(cls, text: str) -> KernelPattern:
-        """Reads one entry; all double quotes and spaces in it are dropped first, as MindSpore does.
+        """Parse one entry. All double quotes and spaces are removed first, as in MindSpore.
 
-        `name-regex(E)` is an ECMAScript expression that must match the whole name. An entry with neither `/` nor
-        `-op` is a type. Anything else is a full name. The empty entry is the type that every operator has.
+        `name-regex(E)` is an ECMAScript expression that must match the whole name. An entry with neither `/` nor `-op` is a type.
+        Any other entry is a full name. The empty entry matches every operator.
 
-        Raises ConfigError for an expression that is not one, and for one whose matching has no bound.
+        Raises ConfigError for an invalid expression, and for one whose matching time cannot be bounded.
         """
         entry = text.replace('"', "").replace(" ", "")
         if entry.startswith(_REGEX_HEAD) and entry.endswith(")"):
@@ -46,7 +46,7 @@ class KernelPattern:
                 raise ConfigError(f"kernels: {entry!r} could take any time to match: {error}") from error
             except (ValueError, re.error, OverflowError, RecursionError) as error:
                 raise ConfigError(
-                    f"kernels: {entry!r} holds no valid regular expression: {error}; "
+                    f"kernels: {entry!r} is not a valid regular expression: {error}; "
                     f'write it like "name-regex(Default/.+)", with "[(]" for a literal parenthesis'
                 ) from error
             return cls(entry, "regex", is_meant)
@@ -57,10 +57,10 @@ class KernelPattern:
     def matches(self, op_name: str, op_type: str) -> bool:
         """Whether the operator is selected.
 
-        `op_name` is the full scope with slashes; of a parameter (`op_type` "Parameter") it is the dotted name, with
-        or without the prefix `Parameter.`, which is no part of the name. A type matches, in any case, a part of the
-        name's last component before its final `-`, or a part of any name that another framework has for that operator, or the whole
-        of another name in its own (`linear` matches `addmm`).
+        `op_name` is the full scope with slashes; for a parameter (`op_type` "Parameter") it is the dotted name, with or without
+        the prefix `Parameter.`, which is not part of the name. A type matches, case-insensitively, a part of the last component
+        of the name before its final `-`, a part of any name that another framework has for the operator, or another complete name
+        in its own framework (`linear` matches `addmm`).
         """
         if op_type == "Parameter" and op_name.startswith("Parameter."):
             return op_name == self.text or self._matches_name(op_name[len("Parameter.") :], op_type)
@@ -77,7 +77,7 @@ class KernelPattern:
         own = head if dash else component
         if wanted in own.lower():
             return True
-        # a parameter is named by its owner, not by an operator: "layers.add.weight" is no addition
+        # a parameter is named by its owner, not by an operator: "layers.add.weight" is not an addition
         if op_type == "Parameter":
             return False
         return any(is_called(known, wanted) for known in {own, op_type})

@@ -1,4 +1,4 @@
-"""The layouts that a plan may name, and what plans and adapters need to know of one. The rest of a layout is in `layouts/`.
+"""The layouts that a plan may name, with the properties that plans and adapters need. The rest of a layout is in `layouts/`.
 
 >>> facts_of("mindspore-2.3").files
 'tensors'
@@ -15,28 +15,30 @@ from opdump.extensions import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFacts:
-    """What follows from a layout for whoever records. As it stands: every tensor is filed as soon as it is taken, and nothing else."""
+    """The properties of a layout that matter to a recorder. By default, every tensor is written as soon as it is recorded, and
+    nothing else is.
+    """
 
     files: Literal["tensors", "operators"] = "tensors"
-    """What its writer is handed: tensors one by one (`write_payload`), or whole operators (`write_operator`)."""
+    """What its writer receives: single tensors (`write_payload`), or whole operators (`write_operator`)."""
     by_model: bool = False
-    """Operators belong to a model, by the name that it has itself and with a graph file of it, or to none: as a device tells them."""
+    """Operators belong to a model, identified by its own name and with its graph file, or to none, as on a device."""
     values: bool = True
-    """Values that no operator made are filed, too: parameters, inputs."""
+    """Values that no operator made are written, too: parameters, inputs."""
     device_extremes: bool = False
     """Its statistics have max and min by the rules of a device."""
     watch: bool = False
-    """It has files for what watched memory holds after each operator."""
+    """It has files for the content of watched memory after each operator."""
     copies_elements: bool = False
-    """`write_payload` copies elements before it returns: it may be lent memory of the program."""
+    """`write_payload` copies elements before it returns, so it may be passed memory of the program."""
     unknown_id: int = 0
-    """What stands for a task and a stream that nobody knows."""
+    """Replaces an unknown task and stream."""
     fields: frozenset[str] = frozenset()
-    """Those fields of a plan that it has a place for and most layouts do not."""
+    """The fields of a plan that it supports and most layouts do not."""
 
 
 class PlannedLayout(Protocol):
-    """The part of a layout that a plan asks for."""
+    """The part of a layout that a plan needs."""
 
     @property
     def facts(self) -> LayoutFacts: ...
@@ -52,11 +54,13 @@ LAYOUTS: Final[Registry[PlannedLayout]] = Registry(
         "packed": "opdump.layouts.packed.layout:PACKED",
     },
 )
-"""Here and not in `layouts/`, which imports plans: a plan is refused at once where its layout has no such name."""
+"""Here and not in `layouts/`, which imports plans: an unknown layout is rejected when the plan is made."""
 
 
 def facts_of(name: str) -> LayoutFacts:
-    """What there is to know of the layout of that name. Raises ConfigError where there is none, with the nearest, and where it is broken."""
+    """The properties of the layout with that name. Raises ConfigError, with the nearest name, if there is none, and if the layout
+    is broken.
+    """
     try:
         return LAYOUTS.load(name).facts
     except KeyError:
@@ -70,5 +74,5 @@ def facts_of(name: str) -> LayoutFacts:
 
 
 def layouts_with(field: str) -> list[str]:
-    """Opdump's own layouts that have a place for a field of a plan."""
+    """The layouts of opdump itself that support a field of a plan."""
     return [name for name in LAYOUTS.own if field in LAYOUTS.load(name).facts.fields]

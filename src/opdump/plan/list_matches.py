@@ -1,4 +1,4 @@
-"""Which names of a `dump_list` something had, and what to say of the others at the end.
+"""Tracks which names of a `dump_list` matched, and words the warnings about the others.
 
 matches = ListMatches(plan.models, plan.dialect)
 matches.model(["LeNet"])                                             a model appeared, under these names
@@ -18,14 +18,14 @@ from opdump.plan.nearest import with_nearest
 
 Kind = Literal["model_name", "layer", "watcher_nodes", "opname_range", "opname_blacklist", "optype_blacklist"]
 ChoseNothing = Literal["", "names", "ranges"]
-"""Which part of a list is the reason why it chose nothing: its names, its ranges, or neither."""
+"""Which part of a list is the reason that it selected nothing: its names, its ranges, or neither."""
 _MOST_SEEN = 100_000
 
 
 class ListMatches:
-    """Collects what the entries of a `dump_list` met; of a configuration of TensorFlow, its `dump_layer`.
+    """Collects the matches of the entries of a `dump_list` or, in a TensorFlow configuration, of its `dump_layer`.
 
-    `what` says what a name means here ("operator and no module that ran").
+    `what` describes what a name refers to here ("operator and no module that ran").
     """
 
     def __init__(self, models: Sequence[ModelSelection] | None, dialect: str, what: str = "operator that ran") -> None:
@@ -33,7 +33,7 @@ class ListMatches:
         self._what = what
         self._list_key = words_of(dialect).list_key
         self._wanted = {id(entry): _names_in(entry) for entry in self._models}
-        """Names that mean operators, of each entry."""
+        """The matched operator names of each entry."""
         self._types = {id(entry): frozenset(each.name for each in entry.type_exclusions) for entry in self._models}
         self._met: set[tuple[int, str]] = set()
         self._met_types: set[tuple[int, str]] = set()
@@ -44,7 +44,7 @@ class ListMatches:
         self._seen_types: dict[str, None] = {}
 
     def model(self, names: Iterable[str]) -> None:
-        """A model appeared; `names` are all by which it may be called."""
+        """Process a model; `names` are all its names."""
         names = list(names)
         self._model_names.update(dict.fromkeys(names))
         for entry in self._models:
@@ -52,7 +52,7 @@ class ListMatches:
                 self._used_entries.add(id(entry))
 
     def operator(self, entries: Sequence[ModelSelection], op_name: str, names: Collection[str], op_type: str) -> None:
-        """An operator was there that these entries choose among; `names` are all by which it may be meant."""
+        """Process an operator that these entries may select; `names` are all its names."""
         if len(self._seen) < _MOST_SEEN:
             self._seen[op_name] = names
             self._seen_types[op_type] = None
@@ -66,7 +66,7 @@ class ListMatches:
                 self._met_types.add((key, op_type))
 
     def opened(self, ranges: Iterable[OperatorRange]) -> None:
-        """These ranges held some operator."""
+        """Note that these ranges contained an operator."""
         self._opened.update(ranges)
 
     @property
@@ -76,7 +76,7 @@ class ListMatches:
 
     @property
     def chose_nothing(self) -> ChoseNothing:
-        """Why the list chose no operator of those that were there; empty where it chose some, or none was there."""
+        """Why the list selected none of the operators that ran; empty if it selected some, or if none ran."""
         used = [entry for entry in self._models if id(entry) in self._used_entries]
         if not self._seen or not used or any(self._chose(entry) for entry in used):
             return ""
@@ -84,14 +84,14 @@ class ListMatches:
         return "ranges" if any(entry.ranges and id(entry) in known for entry in used) else "names"
 
     def _chose(self, entry: ModelSelection) -> bool:
-        """Whether the entry takes everything, or one of its names or ranges held an operator."""
+        """Whether the entry selects everything, or one of its names or ranges matched an operator."""
         if entry.layers is None and not entry.ranges:
             return True
         named = any((id(entry), name) in self._met for name in entry.layers or ())
         return named or not self._opened.isdisjoint(entry.ranges)
 
     def texts(self) -> list[str]:
-        """What nothing had, in words, each with the nearest names of what was there."""
+        """The unmatched names as sentences, each with the nearest names that existed."""
         if not self._seen and not self._model_names:
             return []  # nothing ran at all: that is another reason
         found: list[str] = []
@@ -125,13 +125,13 @@ class ListMatches:
             known = all((id(entry), name) in self._met for name in (each_range.begin, each_range.end))
             if known and each_range not in self._opened:
                 found.append(
-                    f"{self._key('opname_range')}: {each_range.end!r} runs before {each_range.begin!r}, so the range holds nothing; "
+                    f"{self._key('opname_range')}: {each_range.end!r} runs before {each_range.begin!r}, so the range is empty; "
                     f'write "begin": "{each_range.end}", "end": "{each_range.begin}"'
                 )
         return found
 
     def _key(self, kind: Kind) -> str:
-        """Where such a name stands, in the words of the configuration."""
+        """The place of such a name, in the words of the configuration."""
         return self._list_key.format(kind)
 
     def _wanted_models(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which operators of which models are dumped: the `dump_list` of acl.json.
+"""The operators of each model that are dumped: the `dump_list` of acl.json.
 
 >>> chosen = ModelFilter.of((ModelSelection(model_name="ResNet-50", layers=("conv1", "pool1")),), ("ResNet-50",))
 >>> chosen.selects("conv1"), chosen.selects("conv2")
@@ -18,9 +18,9 @@ from opdump.records import IO
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """An entry of `opname_blacklist` or `optype_blacklist`: slots that are left out of a dump; none where it names none.
+    """An entry of `opname_blacklist` or `optype_blacklist`: the slots to leave out of a dump; none if it names none.
 
-    The name is that of an operator or of a type, whole and with its case.
+    The name is the complete, case-sensitive name of an operator or a type.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRange:
-    """An entry of `opname_range`: from `begin` to `end` in execution order, both among them."""
+    """An entry of `opname_range`: from `begin` to `end` in execution order, both included."""
 
     begin: str
     end: str
@@ -47,14 +47,14 @@ class OperatorRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSelection:
-    """An entry of `dump_list`. Everything that it leaves out means all."""
+    """An entry of `dump_list`. A missing key means all."""
 
     model_name: str | None = None
     """None for every model."""
     layers: tuple[str, ...] | None = None
     """Names of operators, original ones or those of the optimised model; None for every operator."""
     watcher_nodes: tuple[str, ...] = ()
-    """Whose outputs are written after each operator of `layers` (watch mode alone)."""
+    """The operators whose outputs are written after each operator of `layers` (only in watch mode)."""
     ranges: tuple[OperatorRange, ...] = ()
     type_exclusions: tuple[Exclusion, ...] = ()
     name_exclusions: tuple[Exclusion, ...] = ()
@@ -71,7 +71,7 @@ class ModelFilter:
 
     @classmethod
     def of(cls, models: Sequence[ModelSelection] | None, names: Iterable[str]) -> ModelFilter:
-        """The filter of the model that has these names (that of its file, that of its graph). None selects everything."""
+        """The filter of the model with these names (of its file, of its graph). None selects everything."""
         if models is None:
             return cls((ModelSelection(),))
         wanted = set(names)
@@ -79,9 +79,10 @@ class ModelFilter:
 
     @classmethod
     def of_single_operators(cls, models: Sequence[ModelSelection] | None) -> ModelFilter:
-        """The filter of operators outside of any model: of entries without a name, and everything where there is none.
+        """The filter of operators outside of any model: entries without a name; everything if there are no entries.
 
-        Whether such operators are dumped at all is not asked here: see `DumpPlan.single_operators` and `single_operator_models`.
+        Whether such operators are dumped at all is decided elsewhere: see `DumpPlan.single_operators` and
+        `single_operator_models`.
         """
         return cls(tuple(entry for entry in models or () if entry.model_name is None) or (ModelSelection(),))
 
@@ -91,10 +92,10 @@ class ModelFilter:
         return not self.entries
 
     def selects(self, op_name: str, original_names: Iterable[str] = (), held: frozenset[str] | None = None) -> bool:
-        """Whether an operator is dumped, by its own name or by that of an operator of the original model that it stands for.
+        """Whether an operator is dumped, by its own name or by the name of an operator of the original model that it replaces.
 
-        `held` is what `in_ranges` gave for the model: an entry takes what its layers name and what its ranges hold, and
-        every operator where it has neither; entries add to each other. Without `held` ranges are not looked at.
+        `held` is the result of `in_ranges` for the model. An entry selects the operators that its layers name and its ranges
+        contain, and every operator if it has neither; the entries are combined. Without `held`, ranges are ignored.
         """
         names = {op_name, *original_names}
         for entry in self.entries:
@@ -107,10 +108,10 @@ class ModelFilter:
         return False
 
     def in_ranges(self, order: Sequence[str]) -> frozenset[str] | None:
-        """Of operators in execution order, those that a range holds; None where there is no range.
+        """The operators, given in execution order, that are in a range; None if there is no range.
 
-        A `begin` within a running range changes nothing; an `end` before its `begin` ends the range for good; a range
-        without its `end` runs to the last operator. Hand the result to `selects`.
+        A `begin` within an open range has no effect; an `end` before its `begin` makes the range empty; a range without its `end`
+        runs to the last operator. Pass the result to `selects`.
         """
         ranges = [each for entry in self.entries for each in entry.ranges]
         if not ranges:

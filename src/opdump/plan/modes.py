@@ -1,4 +1,4 @@
-"""The modes of a capture: what is selected is filed, or what overflows, what fails, or what becomes of watched memory.
+"""The modes of a capture, which record the selected operators, those that overflow, the one that fails, or watched memory.
 
 A plan names its mode (`captures`), and `plan.mode` is the object that says what follows from it.
 
@@ -20,13 +20,7 @@ _TO: Final = "_To_"
 
 
 class WatchedLook(NamedTuple):
-    """A look of watch mode at the outputs of `node`, when `after` had run.
-
-    >>> str(WatchedLook("conv1", "relu_To_fc"))
-    'conv1_To_relu_To_fc'
-    >>> [look.node for look in WatchedLook.readings("conv1_To_relu_To_fc")]
-    ['relu_To_fc', 'fc']
-    """
+    """A look of watch mode at the outputs of `node`, after `after` ran."""
 
     after: str
     node: str
@@ -36,7 +30,7 @@ class WatchedLook(NamedTuple):
 
     @classmethod
     def readings(cls, op_name: str) -> list[WatchedLook]:
-        """What a name may mean, the longest `node` first; empty where it is no such name."""
+        """The possible readings of a name, the longest `node` first; empty if it has another form."""
         parts = op_name.split(_TO)
         return [cls(_TO.join(parts[:place]), _TO.join(parts[place:])) for place in range(1, len(parts))]
 
@@ -46,29 +40,31 @@ Captures = Literal["data", "overflow", "exception", "watch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """What a mode files, and what it takes for that."""
+    """What a mode records, and what it needs for that."""
 
     name: Captures
     files_selected: bool = False
-    """Files the operators that the configuration selects; the other modes file operators for what happens to them."""
+    """Records the operators that the configuration selects; other modes record operators because of an event."""
     files_values: bool = False
-    """Names and files values that no operator made: constants, parameters, inputs."""
+    """Names and records values that no operator made: constants, parameters, inputs."""
     lists_skipped: bool = False
-    """Lists operators that leave no data, each once; modes that file few operators count them alone."""
+    """Lists operators that leave no data, each once; modes that record few operators only count them."""
     reads_operators: bool = False
-    """Looks at the tensors of every wanted operator that runs, and at their numbers."""
+    """Reads the tensors of every selected operator that runs, and their values."""
     detects_overflow: bool = False
-    """Files operators that overflow. Inputs and outputs tell it together, and whole tensors, whatever is filed of them."""
+    """Records operators that overflow. This is decided by inputs and outputs together, as whole tensors, whatever is recorded of
+    them.
+    """
     failures_only: bool = False
-    """Files operators that fail, and nothing of those that run well."""
+    """Records operators that fail, and no others."""
     watches: bool = False
-    """Files what the outputs of watched operators hold after other operators."""
+    """Records the outputs of watched operators after other operators."""
     dropped: SkipReason = ""
-    """Why a wanted operator that ran leaves no data."""
+    """Why a selected operator that ran leaves no data."""
     verdict: VerdictKind | None = None
-    """What it is a finding of that an operator was filed; None where that says nothing."""
+    """The kind of finding if an operator was recorded; None if it is not a finding."""
     nothing_found: str = ""
-    """What is said where operators ran and none was filed; empty where the mode is no reason for that."""
+    """The explanation if operators ran but none was recorded; empty if the mode does not explain it."""
 
 
 DATA: Final = Mode(name="data", files_selected=True, files_values=True, lists_skipped=True, reads_operators=True)

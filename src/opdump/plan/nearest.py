@@ -1,10 +1,10 @@
-"""Which of the names that were there a wrong name may have meant.
+"""The existing names that a wrong name may have meant.
 
 >>> nearest("conv_1", ["conv1", "fc", "Default/network-Net/conv1-Conv2d/convolution-op0"])
 ['conv1', 'Default/network-Net/conv1-Conv2d/convolution-op0']
 
-The cost is bounded: of very many names the first hundred thousand are looked at, each through its groups of three letters, and few of
-them letter by letter.
+The cost is bounded: of very many names, the first hundred thousand are compared by groups of three letters, and few of them
+letter by letter.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MOST_COMPARED = 25
 _ALIKE = 0.55
 _SEPARATORS = re.compile(r"[^0-9a-z]+")
 _LONGEST = 300
-"""Letters of a name that are compared."""
+"""Maximum number of letters of a name that are compared."""
 
 
 def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """The names that are most like `name`, the best first; none where nothing is like it."""
+    """The names most similar to `name`, the best first; none if no name is similar."""
     wanted = _plain(name)
     groups = _groups(wanted)
     pool = dict.fromkeys(islice((each for each in names if each and each != name), _MOST_NAMES))
@@ -39,14 +39,14 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
 
 
 def with_nearest(text: str, name: str, names: Iterable[str]) -> str:
-    """The sentence, and the nearest names where there are some."""
+    """The sentence, followed by the nearest names if there are any."""
     found = nearest(name, names)
     return f"{text}; nearest: {', '.join(map(repr, found))}" if found else text
 
 
 def _likeness(wanted: str, name: str) -> float:
     plain = _plain(name)
-    # The end of a full name counts as the name: that is what people write.
+    # The end of a full name counts as the name, because users write it that way.
     tails = {plain, *(_plain(part) for part in re.split(r"[/]", name)[-2:])}
     ratio = max(SequenceMatcher(None, wanted, tail, autojunk=False).ratio() for tail in tails)
     within = wanted in plain or plain in wanted

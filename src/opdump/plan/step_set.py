@@ -1,4 +1,6 @@
-"""The steps to dump, as the `iteration` key of data_dump.json writes them: `all` or `0|5-8|100-120`; and `all every 20`, which is opdump's own."""
+"""The steps to dump, in the form of the `iteration` key of data_dump.json: `all` or `0|5-8|100-120`; and `all every 20`, an
+extension of opdump.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 
 from opdump.errors import ConfigError
 
-# MindSpore reads each number into a size_t; beyond it the number means nothing there.
+# MindSpore reads each number into a size_t; larger numbers have no meaning there.
 _LARGEST = 2**64 - 1
 _ALPHABET = re.compile(r"[0-9|-]+")
 _EVERY = re.compile(r"(.+) every ([0-9]{1,9})", re.ASCII)
@@ -19,10 +21,10 @@ _EXAMPLE = 'write it as "0|5-8|100-120" or "all"'
 
 @dataclass(frozen=True, slots=True)
 class StepSet:
-    """A set of step numbers, counted from 0, kept as ranges: a huge range costs no memory.
+    """A set of step numbers, counted from 0, stored as ranges: a huge range costs no memory.
 
-    `ranges` holds inclusive (first, last) pairs, sorted and disjoint; None stands for every step. Of these only the multiples of `every`
-    are meant. Raises ConfigError where there is none.
+    `ranges` contains inclusive (first, last) pairs, sorted and disjoint; None stands for every step. Only multiples of `every`
+    belong to the set. Raises ConfigError if there is none.
     """
 
     ranges: tuple[tuple[int, int], ...] | None = None
@@ -30,7 +32,7 @@ class StepSet:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ConfigError(f"every is {self.every}, expected 1 or more: each so many steps one is dumped")
+            raise ConfigError(f"every is {self.every}, expected 1 or more: every Nth step is dumped")
         if self.ranges is not None and not self.reaches(0, self.ranges[-1][1]):
             raise ConfigError(
                 f"none of the steps {_text(self.ranges)} is a multiple of {self.every}, so nothing would be dumped"
@@ -43,9 +45,9 @@ class StepSet:
 
     @classmethod
     def of(cls, *steps: int) -> StepSet:
-        """The given steps and no other.
+        """The given steps and no others.
 
-        Raises ConfigError for a negative step and for no step at all.
+        Raises ConfigError for a negative step and for an empty list.
         """
         if not steps or min(steps) < 0:
             raise ConfigError(f"found the steps {list(steps)}, expected one or more numbers of 0 and up")
@@ -53,12 +55,13 @@ class StepSet:
 
     @classmethod
     def parse(cls, text: str, key: str = "iteration") -> StepSet:
-        """Reads `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped. ` every 20` may follow.
+        """Parse `all` or items joined by `|`; an item is a number or an inclusive range; empty items are skipped. ` every 20` may
+        follow.
 
-        `key` is what messages call it: where the text stands.
+        `key` is the name of the text in messages.
 
-        Raises ConfigError for any other character, and for what could match no step: an open or reversed range, two
-        dashes, a number beyond 64 bits, no item at all. (MindSpore lets these pass and dumps nothing for them.)
+        Raises ConfigError for any other character, and for text that cannot match a step: an open or reversed range, two dashes,
+        a number beyond 64 bits, no item at all. (MindSpore accepts these and dumps nothing for them.)
         """
         cadence = _EVERY.fullmatch(text)
         if cadence is not None:
@@ -85,18 +88,18 @@ class StepSet:
 
     @property
     def are_all(self) -> bool:
-        """Whether every step is meant."""
+        """Whether every step is in the set."""
         return self.ranges is None and self.every == 1
 
     @property
     def last(self) -> int | None:
-        """The largest step of the set; None where there is none, because every step is meant."""
+        """The largest step of the set; None if every step is in it."""
         if self.ranges is None:
             return None
         return max(last - last % self.every for first, last in self.ranges if last - last % self.every >= first)
 
     def reaches(self, first: int, last: int) -> bool:
-        """Whether one of these steps, the last among them, is of the set."""
+        """Whether a step from `first` to `last` inclusive is in the set."""
         ranges = [(0, last)] if self.ranges is None else self.ranges
         within = ((max(low, first), min(high, last)) for low, high in ranges)
         return any(high - high % self.every >= low for low, high in within if high >= low)
@@ -118,7 +121,7 @@ def _item_range(item: str, text: str, key: str) -> tuple[int, int]:
             f'{key} {text!r}: the item {item!r} can match no step; expected a number such as "5" '
             f'or a closed range such as "5-8"; {_EXAMPLE}'
         )
-    # bare digits and their number are looked at first: Python refuses to convert thousands of digits
+    # Python refuses to convert thousands of digits, so their number is checked first.
     first_text, last_text = ((digits.lstrip("0") or "0") for digits in (found[1], found[2] or found[1]))
     for number in (first_text, last_text):
         if len(number) > len(str(_LARGEST)) or int(number) > _LARGEST:

@@ -1,4 +1,4 @@
-"""Which settings of acl.json go together, and what each has to hold, in the order of the dump system.
+"""The rules of acl.json for single settings and combinations, in the order in which the dump system checks them.
 
 See docs/acl-json.md#modes.
 """
@@ -25,7 +25,7 @@ _STEP_ITEM = re.compile(r"[0-9]+(?:-[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What the checks found on their way."""
+    """The results of the checks."""
 
     path: Path | None = None
     """None in the exception scenes, which have rules of their own."""
@@ -35,11 +35,12 @@ class Settled:
 def check_constraints(
     dump: Mapping[str, Any], where: str, directory: Callable[[], Path], *, of_documents: bool
 ) -> Settled:
-    """Raises AclConfigError for the first rule that is broken; types and closed lists have been checked.
+    """Raises AclConfigError for the first violated rule. Types and closed lists must have been checked.
 
-    Scenes, then `dump_path` (which `directory` resolves), the overflow mode, steps, `dump_list`, statistics. After an
-    exception scene, and after the overflow mode, the rest is not looked at. `of_documents`: as the documents say it, and not as the tools of today do:
-    names are unique, and a dump of operators beside an exception scene has no effect, where those refuse it.
+    The order is: scenes, `dump_path` (which `directory` resolves), the overflow mode, steps, `dump_list`, statistics. After an
+    exception scene or the overflow mode, the remaining rules are not checked. `of_documents` selects the rules of the documents
+    instead of the current tools: names are unique, and an operator dump beside an exception scene has no effect instead of being
+    an error.
     """
     scene = dump.get("dump_scene")
     if scene in EXCEPTION_SCENES:
@@ -73,9 +74,9 @@ def check_constraints(
 
 
 def parse_dump_step(text: str, where: str) -> StepSet:
-    """Reads up to 100 items joined by `|`, each a number or an inclusive range that does not run backwards.
+    """Parse up to 100 items joined by `|`, each a number or an inclusive range that does not run backwards.
 
-    Raises AclConfigError (EP0003) for anything else, spaces and empty items among it.
+    Raises AclConfigError (EP0003) for anything else, including spaces and empty items.
     """
     items = text.split("|")
     shown = text if len(text) <= 80 else f"{text[:77]}..."
@@ -88,7 +89,7 @@ def parse_dump_step(text: str, where: str) -> StepSet:
             )
     try:
         return StepSet.parse(text, "dump.dump_step")
-    except ConfigError as error:  # a range that runs backwards, a number beyond 64 bits
+    except ConfigError as error:  # a range that runs backwards, or a number beyond 64 bits
         raise AclConfigError(f"{where}: {error}", "EP0003") from error
 
 

@@ -1,4 +1,4 @@
-"""The dialect of acl.json, and the first file that `opdump config new --dialect acl` writes."""
+"""The dialect of acl.json, and the starting file that `opdump config new --dialect acl` writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.plan.dialects import Dialect, DialectWords
 def acl_starting_file(directory: Path | None) -> str:
     """The text of an acl.json that dumps inputs and outputs of every model and every operator into `directory`, or `dump`.
 
-    Raises ConfigError for a directory whose name the dump system does not take.
+    Raises ConfigError for a directory name that the dump system does not accept.
     """
     directory = directory or Path("dump").absolute()
     if wrong := check_alphabet(str(directory)):

@@ -1,4 +1,4 @@
-"""`dump_list` of acl.json: which operators of which models.
+"""`dump_list` of acl.json, which selects operators of models.
 
 See docs/acl-json.md#dump_list.
 """
@@ -21,10 +21,10 @@ _BLACKLISTS: Final = ("optype_blacklist", "opname_blacklist")
 
 
 def check_entries(dump: Mapping[str, Any], where: str, *, unique_names: bool) -> None:
-    """Raises AclConfigError for the first entry that breaks a rule, then, with `unique_names`, for a name that comes twice.
+    """Raises AclConfigError for the first entry that breaks a rule, then, with `unique_names`, for a duplicate name.
 
-    The order within an entry: its name and layers, what it watches, the size of blacklists, what level they need, ranges.
-    Types and closed lists of `dump` have been checked.
+    The order within an entry is: its name and layers, its watched nodes, the size of blacklists, the level that they need,
+    ranges. Types and closed lists of `dump` must have been checked.
     """
     entries = dump.get("dump_list", ())
     for index, entry in enumerate(entries):
@@ -40,9 +40,9 @@ def check_entries(dump: Mapping[str, Any], where: str, *, unique_names: bool) ->
 def model_selections(
     entries: Sequence[Mapping[str, Any]], where: str, warnings: list[str]
 ) -> tuple[ModelSelection, ...]:
-    """The entries as the plan holds them; adds to `warnings` what in them has no effect.
+    """The entries in the form of the plan. Adds warnings about parts without effect to `warnings`.
 
-    Of entries with the same model name the last one counts, and blacklists add up.
+    If entries have the same model name, the last one counts, and blacklists are combined.
     """
     selections: dict[object, ModelSelection] = {}
     for index, entry in enumerate(entries):

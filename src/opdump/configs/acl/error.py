@@ -1,4 +1,4 @@
-"""What is wrong with an acl.json, with the two codes that the dump system gives it.
+"""The error for an invalid acl.json, with the two codes that the dump system uses.
 
 docs/acl-json.md lists them.
 """
@@ -10,7 +10,7 @@ from typing import Final, Literal
 from opdump.errors import ConfigError
 
 AclCode = Literal["EP0001", "EP0002", "EP0003", "EP0004", "EP0005"]
-"""Missing, empty or of a wrong type; not in a closed list; a bad value; no JSON; two settings that exclude each other."""
+"""Missing, empty or of a wrong type; not in a closed list; an invalid value; invalid JSON; two settings that exclude each other."""
 
 INVALID_FILE: Final = 100003
 PARSE_FILE: Final = 100006
@@ -18,10 +18,10 @@ INVALID_DUMP_CONFIG: Final = 100009
 
 
 class AclConfigError(ConfigError):
-    """An acl.json cannot be used.
+    """An acl.json is invalid.
 
-    `code` is that of the message; None for a file that is not even looked into. `error_code` is what `aclInit` and
-    `aclmdlSetDump` return.
+    `code` is the code in the message; None for a file that is rejected unread. `error_code` is the return value of `aclInit` and
+    `aclmdlSetDump`.
     """
 
     def __init__(self, message: str, code: AclCode | None = None, error_code: int = INVALID_DUMP_CONFIG) -> None:
@@ -31,7 +31,7 @@ class AclConfigError(ConfigError):
         self.error_code = error_code
 
     def __reduce__(self) -> tuple[object, ...]:
-        # the message already holds the codes, so that it is not given to __init__ again
+        # the message has the codes already, so it does not pass through __init__ again
         return _rebuilt, (str(self), self.code, self.error_code)
 
 

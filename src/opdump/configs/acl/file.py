@@ -1,6 +1,6 @@
-"""The file acl.json: what may be read at all, before anything in it is looked at.
+"""Reads the file acl.json, and rejects unsuitable files before their content is checked.
 
-In this order: a regular file, its size, the depth of its brackets, JSON.
+The order is: a regular file, its size, the depth of its brackets, JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BRACKETS: Final = ((ord("{"), ord("}")), (ord("["), ord("]")))
 def read_acl_file(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a config file of any name.
 
-    Raises AclConfigError (100003) for what is no regular file, cannot be read, or has more than 10 MiB.
+    Raises AclConfigError (100003) if it is not a regular file, cannot be read, or has more than 10 MiB.
     """
     text = os.fspath(path)
     try:
-        found = os.stat(text)  # a FIFO must not be opened, it would wait for a writer
+        found = os.stat(text)  # a FIFO must not be opened, because that would wait for a writer
         if not stat.S_ISREG(found.st_mode):
             raise AclConfigError(
                 f"{text!r} is a {_kind_of_file(found.st_mode)}, expected a regular file; name an acl.json",
@@ -50,10 +50,10 @@ def read_acl_file(path: str | os.PathLike[str]) -> bytes:
 def dump_section(data: bytes, where: str) -> tuple[Mapping[str, Any], Any, list[str]]:
     """The value of the key `dump`, the whole value of the file, and warnings.
 
-    No bytes at all, no key `dump`, and an empty object are valid, and come back as an empty mapping.
+    An empty file, a missing key `dump` and an empty object are valid, and return an empty mapping.
 
-    Raises AclConfigError: 100003 for more than 10 MiB, 100006 for brackets nested deeper than 10, EP0004 for what is no
-    JSON, EP0001 for a `dump` that is no object.
+    Raises AclConfigError: 100003 for more than 10 MiB, 100006 for brackets nested deeper than 10, EP0004 for invalid JSON, EP0001
+    for a `dump` that is not an object.
     """
     _check_size(len(data), where)
     if not data:
@@ -85,7 +85,7 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _check_depth(data: bytes, where: str) -> None:
-    """Counts brackets as they stand in the file, also those inside of strings."""
+    """Check the depth of brackets in the raw text, including those inside strings."""
     for opening, closing in _BRACKETS:
         if data.count(opening) <= DEEPEST:
             continue

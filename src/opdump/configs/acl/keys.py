@@ -1,7 +1,7 @@
-"""The keys of acl.json with their types and closed lists of values, and what to say about one that is none of them.
+"""The keys of acl.json with their types and closed lists of values, and the warnings about unknown keys.
 
-All types are looked at before any value, and closed lists before anything else of the values. They are matched exactly, with case and
-without trimming (docs/acl-json.md#keys).
+All types are checked before any value, and closed lists before other rules for values. Values must match exactly, including case
+and spaces (docs/acl-json.md#keys).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _KERNEL_DATA: Final = ("all", "printf", "tensor", "assert", "timestamp")
 
 
 def check_values(dump: Mapping[str, Any], where: str) -> None:
-    """Raises AclConfigError for the first value outside its list: EP0001 for an empty one, EP0002 for another.
+    """Raises AclConfigError for the first value outside of its list: EP0001 for an empty one, EP0002 for any other.
 
-    The types of `dump` have been checked.
+    The types of `dump` must have been checked.
     """
     for key, allowed in _CHOICES.items():
         if key in dump:
@@ -127,7 +127,7 @@ DUMP: Final = Table(
     )
 )
 
-# Top-level keys of other parts of the same file. Nothing is said of them.
+# Top-level keys of other parts of the same file, which cause no warning.
 _OTHER_SUBSYSTEMS: Final = frozenset(
     {
         "profiler",
@@ -149,9 +149,9 @@ def check_types(dump: Mapping[str, Any], where: str) -> None:
 
 
 def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: str) -> list[str]:
-    """One sentence for each key that has no meaning where it stands, with the nearest key that has; for the first 20.
+    """One sentence for each of the first 20 keys without a meaning in their place, with the nearest known key.
 
-    Top-level keys of other subsystems are not spoken of.
+    Top-level keys of other subsystems are not mentioned.
     """
     top = (("", key, ("dump",)) for key in config if key != "dump" and key not in _OTHER_SUBSYSTEMS)
     every = chain(top, _unknown(dump, DUMP, "dump"))
@@ -162,7 +162,7 @@ def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: 
 
 
 def nearest_acl_key(key: str) -> str | None:
-    """The key of the section `dump` that `key` may be meant as; None where none is near."""
+    """The key of the section `dump` that `key` may stand for; None if none is similar."""
     near = difflib.get_close_matches(key.lower(), DUMP.keys, 1, 0.6)
     return near[0] if near else None
 

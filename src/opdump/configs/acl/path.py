@@ -1,6 +1,6 @@
-"""Where a dump under acl.json goes: `dump_path`, and the variables that steer dumps of failing operators.
+"""The directory of a dump under acl.json: `dump_path`, and the variables for dumps of failing operators.
 
-A relative path lies below the directory of the program (docs/acl-json.md#dump_path).
+A relative path is below the directory of the program (docs/acl-json.md#dump_path).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ALPHABET = re.compile(r"[A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]*")
 def resolve_dump_path(
     text: str | None, where: str, environ: Mapping[str, str], base: Path, *, expand_home: bool = True
 ) -> Path:
-    """The directory that `dump_path` names; None where the key is missing.
+    """The directory that `dump_path` names; None if the key is missing.
 
-    `$HOME`, `${HOME}` and `~` at its start stand for the home directory in `environ`. A relative path lies under `base`.
-    `1.2.3.4:rest` is `rest` under `base`, whatever it starts with, and need not exist; any other path must.
+    `$HOME`, `${HOME}` and `~` at its start are replaced by the home directory in `environ`. A relative path is below `base`.
+    `1.2.3.4:rest` is `rest` below `base`, even if it starts with a slash, and need not exist; any other path must exist.
 
     Raises AclConfigError: EP0001 for a missing or empty path; EP0003 for more than 512 bytes, for a character that is not
-    allowed, and for what is no directory that can be read and written.
+    allowed, and for a path that is not a readable and writable directory.
     """
     if not text:
         found = "it is missing" if text is None else 'found "" (a string)'
@@ -64,9 +64,9 @@ def exception_directory(
     warnings: list[str],
     variables: Iterable[str] = EXCEPTION_VARIABLES,
 ) -> Path:
-    """The first of `variables`, then `dump_path`, then the current directory, that can be written; it is made.
+    """The first of `variables`, then `dump_path`, then the current directory, that is writable; it is created.
 
-    Adds to `warnings` what cannot be used. Raises DumpPathError where nothing can.
+    Adds unusable ones to `warnings`. Raises DumpPathError if none is writable.
     """
     candidates = [(name, Path(environ[name]).absolute()) for name in variables if environ.get(name)]
     if dump_path:
@@ -84,7 +84,7 @@ def exception_directory(
 def _can_write(name: str, path: Path, warnings: list[str]) -> bool:
     try:
         make_writable(path)
-    except (DumpPathError, ValueError) as error:  # ValueError: a path that holds NUL
+    except (DumpPathError, ValueError) as error:  # ValueError: a path that contains NUL
         warnings.append(
             f"{name}: {str(path)!r} cannot be used ({error.__cause__ or error}); the next candidate is taken"
         )
@@ -93,12 +93,12 @@ def _can_write(name: str, path: Path, warnings: list[str]) -> bool:
 
 
 def check_alphabet(text: str) -> str | None:
-    """The first character that a dump path must not hold; None where there is none."""
+    """The first character that is not allowed in a dump path; None if there is none."""
     return next((char for char in text if not _ALPHABET.fullmatch(char)), None)
 
 
 def _behind_address(text: str) -> str | None:
-    """What follows `1.2.3.4:`; None for a path without an address."""
+    """The part after `1.2.3.4:`; None for a path without an address."""
     found = _ADDRESS.match(text)
     if found is None or any(int(number) > 255 for number in found.groups()):
         return None
@@ -106,7 +106,7 @@ def _behind_address(text: str) -> str | None:
 
 
 def _expand_home(text: str, environ: Mapping[str, str]) -> str | None:
-    """The path with its home directory; None where it names one and there is none."""
+    """The path with its home directory; None if it names one but there is none."""
     found = _HOME.match(text)
     if found is None:
         return text

@@ -1,9 +1,9 @@
-"""acl.json, the configuration of dumps of offline models and single operators, resolved to a DumpPlan.
+"""Resolves acl.json, the dump configuration of offline models and single operators, to a DumpPlan.
 
     plan = load_acl_plan("acl.json", environ=os.environ)
 
-Keys, defaults, order of the checks and codes are those of the dump system. Where older documents and newer behaviour differ,
-`dialect_version` chooses: "seed" (the documents) or "current". docs/acl-json.md explains each key.
+Keys, defaults, order of the checks and codes are those of the dump system. If older documents and newer behaviour differ,
+`dialect_version` decides: "seed" (the documents) or "current". docs/acl-json.md explains each key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCENE_VARIABLE: Final = "ASCEND_DUMP_SCENE"
 COLLECT_VARIABLE: Final = "NPU_COLLECT_PATH"
 
 _ENVIRONMENT_SCENES: Final = tuple(name for name in EXCEPTION_SCENES if name != "lite_exception")
-# What is not to be replaced: what the plan says of its own origin.
+# Fields that overrides must not replace, because they describe the origin of the plan.
 _PLAN_FIELDS: Final = frozenset(
     item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
 )
@@ -54,14 +54,14 @@ _BLACKLISTS: Final = ("optype_blacklist", "opname_blacklist")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How a config is read."""
+    """The options for reading a config."""
 
     where: str
     environ: Mapping[str, str]
     strict: bool
     dialect_version: DialectVersion
     base: Path
-    """What a relative path lies under."""
+    """The base of a relative path."""
     overrides: Mapping[str, Any]
 
 
@@ -75,16 +75,15 @@ def load_acl_plan(
     program_directory: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> DumpPlan:
-    """Reads an acl.json, checks it whole, and returns the plan.
+    """Read and fully check an acl.json, and return its plan.
 
-    A relative `dump_path` lies under `program_directory`, or under the current directory where that is None. `overrides`
-    are keys of the section `dump` (`dump_data="stats"`, `dump_step="0-2"`) or fields of DumpPlan (`inputs=False`); they
-    replace what the file says, and one of None is none. An override `path` may be any directory, and is made. With
-    `strict` an unknown key is an error.
+    A relative `dump_path` is below `program_directory`, or below the current directory if that is None. `overrides` are keys of
+    the section `dump` (`dump_data="stats"`, `dump_step="0-2"`) or fields of DumpPlan (`inputs=False`); they replace values of the
+    file, and None is ignored. An override `path` may be any directory, and is created. With `strict`, an unknown key is an error.
 
-    `plan.enables_nothing` tells a file that is valid and chooses nothing; a warning says so too.
+    `plan.enables_nothing` is true for a valid file that selects nothing; a warning reports this, too.
 
-    Raises AclConfigError with the dump system's codes, ConfigError for an override that is none, and DumpPathError.
+    Raises AclConfigError with the dump system's codes, ConfigError for an invalid override, and DumpPathError.
     """
     data = read_acl_file(path)
     return plan_from_acl_text(
@@ -109,7 +108,7 @@ def plan_from_acl_text(
     program_directory: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> DumpPlan:
-    """The plan of the text of an acl.json; `where` leads its messages. Everything else is as in `load_acl_plan`."""
+    """The plan of the text of an acl.json; its messages begin with `where`. Otherwise like `load_acl_plan`."""
     if dialect_version not in get_args(DialectVersion):
         raise ConfigError(f'dialect_version is {dialect_version!r}, expected "seed" or "current"')
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -137,7 +136,7 @@ def plan_from_acl_text(
 def plan_from_acl_keywords(
     *, environ: Mapping[str, str], strict: bool, program_directory: str | os.PathLike[str] | None, **keys: Any
 ) -> DumpPlan:
-    """The plan of an acl.json whose section `dump` holds these keys; everything else is as in `load_acl_plan`."""
+    """The plan of an acl.json whose section `dump` has these keys. Otherwise like `load_acl_plan`."""
     return plan_from_acl_text(
         '{"dump": {}}',
         environ=environ,
@@ -149,12 +148,12 @@ def plan_from_acl_keywords(
 
 
 def plan_from_environment(environ: Mapping[str, str]) -> DumpPlan | None:
-    """The dump of failing operators that variables alone ask for, without a file; None where they ask for none.
+    """The dump of failing operators that environment variables request without a file; None if they request none.
 
-    ASCEND_DUMP_SCENE names the scene, and ASCEND_DUMP_PATH, ASCEND_WORK_PATH or the current directory take the dump;
-    without it NPU_COLLECT_PATH stands for `aic_err_norm_dump` into that directory. The directory is made.
+    ASCEND_DUMP_SCENE names the scene, and ASCEND_DUMP_PATH, ASCEND_WORK_PATH or the current directory is the destination. Without
+    a scene, NPU_COLLECT_PATH selects `aic_err_norm_dump` into that directory. The directory is created.
 
-    A scene that there is not gives a Python warning. Raises DumpPathError where no directory can be written.
+    An unknown scene causes a Python warning. Raises DumpPathError if no directory is writable.
     """
     scene = environ.get(SCENE_VARIABLE, "")
     warnings: list[str] = []
@@ -175,7 +174,7 @@ def plan_from_environment(environ: Mapping[str, str]) -> DumpPlan | None:
 
 
 def _sorted_overrides(reading: _Reading) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
-    """Overrides that are keys of the file, those that are fields of the plan, and the directory."""
+    """The overrides that are keys of the file, those that are fields of the plan, and the directory."""
     given = dict(reading.overrides)
     directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
     keys = {key: _as_json_value(given.pop(key)) for key in DUMP.keys if key in given}
@@ -209,7 +208,7 @@ def _as_json_value(value: Any) -> Any:
 
 
 def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None, warnings: list[str]) -> DumpPlan:
-    """The plan of a section `dump` that holds something; types, then closed lists, then rules."""
+    """The plan of a section `dump` that is not empty. Checks types, then closed lists, then rules."""
     where = reading.where
     check_types(dump, where)
     check_values(dump, where)
@@ -252,7 +251,7 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
 
 
 def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:
-    """Whether a key without effect is worth a warning: an empty list and a default ask for nothing."""
+    """Whether a key without effect deserves a warning: an empty list and a default value do not."""
     return bool(dump[key]) and (key, dump[key]) not in (
         ("dump_mode", "output"),
         ("dump_data", "tensor"),
@@ -291,14 +290,16 @@ def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, war
         layout="acl",
         dialect="acl",
     )
-    if dump.get("dump_debug") == "on":  # every operator that overflows, whole
+    if dump.get("dump_debug") == "on":  # every operator that overflows, completely
         return replace(plan, captures="overflow", saved_data="tensor", inputs=True, outputs=True)
     models = model_selections(dump.get("dump_list", ()), reading.where, warnings)
     if dump.get("dump_scene") == WATCHER:
         return replace(plan, captures="watch", saved_data="tensor", models=models)
     switched_on = dump.get("dump_op_switch") == "on"
     if reading.dialect_version == "seed" and not switched_on and dump.get("dump_list") == []:
-        models = (ModelSelection(),)  # the documents' sample for calls of single operators: all that runs is dumped
+        models = (
+            ModelSelection(),
+        )  # the sample in the documents for single-operator calls: everything that runs is dumped
     return replace(
         plan,
         models=models,
@@ -308,7 +309,7 @@ def _data_plan(dump: Mapping[str, Any], settled: Settled, reading: _Reading, war
 
 
 def plan_of_nothing(path: Path) -> DumpPlan:
-    """The plan of a file without a section `dump`, or with an empty one, and of a program that names no file."""
+    """The plan of a file without a section `dump`, or with an empty one, and of a program without a file."""
     return DumpPlan(
         path=path,
         models=(),
@@ -324,7 +325,7 @@ def plan_of_nothing(path: Path) -> DumpPlan:
 
 
 def _statistics(dump: Mapping[str, Any]) -> tuple[str, ...]:
-    """In the order of the columns, whatever the order in the file."""
+    """The statistics in the order of the columns, regardless of their order in the file."""
     if "dump_stats" not in dump:
         return DEVICE_DEFAULT
     names = dump["dump_stats"]

@@ -1,4 +1,4 @@
-"""The asynchronous dump of data_dump.json: when a file means it, and which of its keys have no effect there.
+"""The asynchronous dump of data_dump.json: which files select it, and which of their keys have no effect there.
 
     {"common_dump_settings": {..., "file_format": "npy"}}                the file has `file_format`, and `enable` is not true
     MS_ACL_DUMP_CFG_PATH=/path/to/data_dump.json                         the form of ACL: a directory for each step
@@ -19,13 +19,13 @@ from opdump.plan import FileFormat, SavedData, StepSet
 
 LAYOUT: Final = "mindspore-async"
 _JIT_LEVELS: Final = ("O0", "O1", "O2")
-# Keys of the synchronous dump, each with the value that asks for nothing.
+# Keys of the synchronous dump, each with its neutral value.
 _SYNCHRONOUS: Final[Mapping[str, object]] = {"save_kernel_args": False, "sample_mode": 0, "stat_calc_mode": "host"}
 
 
 @dataclass(frozen=True, slots=True)
 class Asynchronous:
-    """How an asynchronous dump is filed."""
+    """How an asynchronous dump is written."""
 
     file_format: FileFormat
     step_level: bool
@@ -33,16 +33,16 @@ class Asynchronous:
 
 
 def is_asynchronous(e2e: Section, common: Section, own: Section, *, acl_form: bool) -> bool:
-    """Whether the sections mean the asynchronous dump. opdump's own `layout` decides where it is given."""
+    """Whether the sections select the asynchronous dump. If opdump's own `layout` is given, it decides."""
     if own.has("layout"):
         return bool(own.values["layout"] == LAYOUT)
     return acl_form or (common.has("file_format") and e2e.values.get("enable") is not True)
 
 
 def asynchronous(common: Section, own: Section, *, acl_form: bool) -> Asynchronous:
-    """How the sections want it filed. Raises ConfigError for a `file_format` or a `jit_level` of another name."""
+    """How the sections want it written. Raises ConfigError for an unknown `file_format` or `jit_level`."""
     file_format = common.choice("file_format", get_args(FileFormat)) if common.has("file_format") else "bin"
-    # A program that runs operator by operator is what MindSpore calls O0 and O1.
+    # MindSpore calls a program that runs operator by operator O0 or O1.
     level = own.choice("jit_level", _JIT_LEVELS) if own.has("jit_level") else "O0"
     return Asynchronous(cast(FileFormat, file_format), acl_form, acl_form and level != "O2")
 
@@ -58,7 +58,7 @@ def refuse_marks(common: Section, dump_mode: int) -> None:
 
 
 def refuse_binary_statistics(common: Section, file_format: FileFormat, saved_data: SavedData) -> None:
-    """Raises ConfigError for statistics beside binary files."""
+    """Raises ConfigError for statistics together with binary files."""
     if saved_data != "tensor" and file_format == "bin":
         raise common.wrong(
             "saved_data", 'the asynchronous dump to have statistics in npy files alone; write "file_format": "npy"'
@@ -66,7 +66,7 @@ def refuse_binary_statistics(common: Section, file_format: FileFormat, saved_dat
 
 
 def refuse_single_steps(common: Section, steps: StepSet) -> None:
-    """Raises ConfigError for overflow detection in some steps: a program that runs eagerly is watched from end to end."""
+    """Raises ConfigError for overflow detection in selected steps: a program that runs eagerly is always watched as a whole."""
     if steps != StepSet.all():
         raise common.wrong(
             "iteration",
@@ -76,7 +76,7 @@ def refuse_single_steps(common: Section, steps: StepSet) -> None:
 
 
 def without_effect(e2e: Section) -> list[str]:
-    """One sentence for each setting that the asynchronous dump does not have."""
+    """One sentence for each setting that has no effect in the asynchronous dump."""
     found: list[Any] = [key for key, nothing in _SYNCHRONOUS.items() if e2e.values.get(key, nothing) != nothing]
     return [
         f"{e2e.where}.{key} belongs to the synchronous dump and has no effect in the asynchronous one" for key in found

@@ -1,6 +1,6 @@
-"""`op_debug_mode` of data_dump.json: not what is selected is dumped, but what overflows, or what fails.
+"""`op_debug_mode` of data_dump.json: records operators that overflow, or the one that fails, instead of the selected ones.
 
-docs/config.md and docs/async-dump.md#unsupported-settings say what the modes coerce.
+docs/config.md and docs/async-dump.md#unsupported-settings describe what the modes coerce.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS: Final[Mapping[int, frozenset[OverflowKind]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """What an `op_debug_mode` stands for."""
+    """The meaning of an `op_debug_mode`."""
 
     mode: int
     captures: Captures
@@ -30,7 +30,7 @@ class Debug:
     def coerced(
         self, common: Section, steps: StepSet, dump_mode: int, input_output: int, sample_num: int | None
     ) -> list[str]:
-        """One sentence for each setting that the mode overrules."""
+        """One sentence for each setting that the mode overrides."""
         if self.captures == "data":
             return []
         because = f"op_debug_mode is {self.mode}"
@@ -41,7 +41,9 @@ class Debug:
             found.append(f"{common.where}.input_output is taken as 0: {because}")
         if self.captures == "exception":
             if steps != StepSet.all():
-                found.append(f'{common.where}.iteration is taken as "all": {because}, and nobody knows when it fails')
+                found.append(
+                    f'{common.where}.iteration is taken as "all": {because}, and its step is not known in advance'
+                )
             if common.values.get("saved_data", "tensor") != "tensor":
                 found.append(f'{common.where}.saved_data is taken as "tensor": {because}')
             if sample_num is not None:
@@ -50,7 +52,7 @@ class Debug:
 
 
 def debug_settings(common: Section) -> Debug:
-    """What the section's `op_debug_mode` stands for. Raises ConfigError for another value than 0 to 4."""
+    """The meaning of the section's `op_debug_mode`. Raises ConfigError for a value outside of 0 to 4."""
     if not common.has("op_debug_mode"):
         return Debug(0, "data")
     mode = common.unsigned("op_debug_mode", _MEANING)

@@ -1,4 +1,4 @@
-"""The dialect of data_dump.json, and the first file that `opdump config new` writes."""
+"""The dialect of data_dump.json, and the starting file that `opdump config new` writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opdump.plan.dialects import Dialect, DialectWords
 def starting_file(directory: Path | None) -> str:
     """The text of a data_dump.json that dumps all of the first step into `directory`.
 
-    None stands for `dump` in the working directory, or /tmp/dump where MindSpore's rules forbid that path. The text
-    names the keys that are changed most, each with a value that works.
+    None means `dump` in the working directory, or /tmp/dump if MindSpore's rules forbid that path. The text contains the most
+    important keys, each with a working value.
 
     Raises ConfigError for a directory that those rules forbid.
     """

@@ -1,4 +1,4 @@
-"""data_dump.json, MindSpore's configuration of the synchronous and the asynchronous dump, resolved to a DumpPlan.
+"""Resolves data_dump.json, MindSpore's configuration of the synchronous and the asynchronous dump, to a DumpPlan.
 
     plan = load_plan("data_dump.json", environ=os.environ)
 
@@ -32,13 +32,12 @@ _ACL_ALONE = "1"  # the form of ACL for the file that CONFIG_VARIABLE names
 def load_plan(
     path: str | os.PathLike[str] | None, /, *, environ: Mapping[str, str], strict: bool = False, **overrides: Any
 ) -> DumpPlan:
-    """Reads a config file, checks it whole, makes its dump directory, and returns the plan.
+    """Read and fully check a config file, create its dump directory, and return the plan.
 
-    `path` None means the file that MINDSPORE_DUMP_CONFIG names, or MS_ACL_DUMP_CFG_PATH; where the second names the file that is
-    read, its dump is asynchronous and in the form of ACL. `overrides` are keys of the config, of any section, or
-    fields of DumpPlan; they replace what the file says (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`,
-    `inputs=False`). An override of None is none, and `path` may be any directory. With `strict` an unknown key is an
-    error.
+    `path` None means the file that MINDSPORE_DUMP_CONFIG or MS_ACL_DUMP_CFG_PATH names; if the second variable names the file,
+    its dump is asynchronous and in the form of ACL. `overrides` are keys of the config, of any section, or fields of DumpPlan;
+    they replace values of the file (`saved_data="full"`, `iteration="0-2"`, `layout="mindspore-2.10"`, `inputs=False`). An
+    override of None is ignored, and `path` may be any directory. With `strict`, an unknown key is an error.
 
     Raises ConfigError and DumpPathError.
     """
@@ -54,7 +53,7 @@ def load_plan(
 
 
 def named_file(environ: Mapping[str, str]) -> str:
-    """The file that the environment names. Raises ConfigError where it names none, or two."""
+    """The file that the environment names. Raises ConfigError if it names none, or two."""
     path, acl = environ.get(CONFIG_VARIABLE, ""), environ.get(ACL_VARIABLE, "")
     if acl not in ("", _ACL_ALONE):
         if path and not _is_acl_form(path, environ):
@@ -77,10 +76,10 @@ def _is_acl_form(path: str | os.PathLike[str], environ: Mapping[str, str]) -> bo
 
 
 def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **keys: Any) -> DumpPlan:
-    """The plan of a config that holds these keys, of any section, or fields of DumpPlan, and a default for each other.
+    """The plan of a config with these keys, of any section, or fields of DumpPlan, and defaults for all others.
 
-    The defaults dump every operator of every step and device, inputs and outputs; with `kernels` those kernels. `path`
-    may be any directory; without it MS_DIAGNOSTIC_DATA_PATH counts. Raises as `load_plan` does.
+    The defaults dump inputs and outputs of every operator, step and device; with `kernels`, only those kernels. `path` may be any
+    directory; its default is MS_DIAGNOSTIC_DATA_PATH. Raises like `load_plan`.
     """
     config = {COMMON: {"dump_mode": 0, "iteration": "all", "input_output": 0, "kernels": []}, E2E: {"enable": True}}
     return _plan_of(config, _Source("keyword arguments", complete=False), environ, strict, keys)
@@ -88,7 +87,7 @@ def plan_from_keywords(*, environ: Mapping[str, str], strict: bool = False, **ke
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a config came from."""
+    """The origin of a config."""
 
     where: str
     text: str = ""
@@ -120,10 +119,10 @@ def _plan_of(
     return replace(plan, config_text=source.text, warnings=(*warnings, *unknown), **fields)
 
 
-# Fields of DumpPlan that no key of the config stands for as it is.
+# Fields of DumpPlan without an identical key in the config.
 _PLAN_FIELDS = ("inputs", "outputs", "selection", "devices", "step_level", "kernel_by_kernel", "on_error")
 
-# What a section does not look at in every case, or takes for something else than a keyword means.
+# Keys that a section ignores in some cases, or interprets differently from a keyword.
 _CHECKED = frozenset(
     {
         *_PLAN_FIELDS,
@@ -143,7 +142,7 @@ _ONLY_IN_A_PLAN = frozenset(item.name for item in dataclass_fields(DumpPlan)) - 
 
 
 def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-    """Puts overrides into the sections; returns the directory that replaces the config's path, and the plan's fields."""
+    """Apply overrides to the sections; returns the directory that replaces the config's path, and the plan's fields."""
     given = {key: value for key, value in overrides.items() if value is not None}
     checked = {key: field_value(key, value) for key, value in given.items() if key in _CHECKED}
     fields = {key: checked[key] for key in _PLAN_FIELDS if given.pop(key, None) is not None}
@@ -152,9 +151,9 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
     if "steps" in given:
         given["iteration"] = given.pop("steps")
     if "kernels" in given:
-        given.setdefault("dump_mode", 1)  # who names kernels wants these
+        given.setdefault("dump_mode", 1)  # a caller who names kernels wants only these
     if "file_format" in given:
-        given.setdefault("enable", False)  # who names a file format wants the dump that has one
+        given.setdefault("enable", False)  # a caller who names a file format wants the dump that supports it
     if "sample_num" in given:
         given.setdefault("sample_mode", 1)
     for key, value in given.items():
@@ -187,7 +186,7 @@ def _as_json_value(value: Any) -> Any:
 
 
 def _read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a config file; the file must be there, and its name must end in `.json`, in this order."""
+    """The bytes of a config file. The file must exist, and its name must end in `.json`, checked in this order."""
     file = Path(path)
     text = os.fspath(path)
     if not file.exists() or text.endswith("/"):

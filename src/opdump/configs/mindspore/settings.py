@@ -1,4 +1,4 @@
-"""The values of data_dump.json, key by key, in the order in which MindSpore looks at them."""
+"""The values of data_dump.json, key by key, in the order in which MindSpore checks them."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def resolve(
     acl_form: bool,
     warnings: list[str],
 ) -> DumpPlan:
-    """The plan that a config's sections stand for; adds to `warnings` what was coerced or passed over.
+    """The plan of a config's sections. Adds coerced and ignored settings to `warnings`.
 
-    `directory` takes the place of the config's `path`, without its limits. With `complete` the keys that MindSpore
-    requires must be there; without it a missing `support_device` means every device. `acl_form`: MS_ACL_DUMP_CFG_PATH asks
-    for the asynchronous dump in the form of ACL.
+    `directory` replaces the `path` of the config, without its restrictions. With `complete`, the keys that MindSpore requires
+    must exist; without it, a missing `support_device` means every device. `acl_form`: MS_ACL_DUMP_CFG_PATH selects the
+    asynchronous dump in the form of ACL.
 
-    Raises ConfigError for the first value that cannot be used.
+    Raises ConfigError for the first invalid value.
     """
     e2e, own = _section(config, E2E, where), _section(config, OWN, where)
     is_async = async_dump.is_asynchronous(e2e, _section(config, COMMON, where), own, acl_form=acl_form)
@@ -129,12 +129,14 @@ def resolve(
 
 
 def is_dump_path(text: str) -> bool:
-    """Whether MindSpore takes this text as the `path` of a config."""
+    """Whether MindSpore accepts this text as the `path` of a config."""
     return text.startswith("/") and _PATH_ALPHABET.fullmatch(text) is not None
 
 
 def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
-    """A section of the config; anything but an object has no keys, as in MindSpore. opdump's own must be one."""
+    """A section of the config; a value that is not an object has no keys, as in MindSpore. opdump's own section must be an
+    object.
+    """
     values = config.get(name, {})
     if name == OWN and not isinstance(values, Mapping):
         raise Section(where, config).wrong(name, 'an object such as {"layout": "mindspore-2.10"}')
@@ -142,7 +144,7 @@ def _section(config: Mapping[str, Any], name: str, where: str) -> Section:
 
 
 def _common_section(config: Mapping[str, Any], where: str) -> Section:
-    """The section that every config has. Raises ConfigError where it is missing."""
+    """The section that every config has. Raises ConfigError if it is missing."""
     if COMMON not in config:
         advice = "`opdump config new` writes a whole file"
         if "dump" in config:
@@ -152,7 +154,7 @@ def _common_section(config: Mapping[str, Any], where: str) -> Section:
 
 
 def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list[str]:
-    """What to say where nothing enables the synchronous dump, which is made all the same."""
+    """The warning if nothing enables the synchronous dump, which is written anyway."""
     if E2E not in config:
         text = (
             f"{where}: {E2E} is missing; the dump is synchronous with its defaults (on Ascend, MindSpore would dump "
@@ -170,7 +172,7 @@ def _enabled_anyway(config: Mapping[str, Any], e2e: Section, where: str) -> list
 
 
 def _on_host(device: _DeviceSettings, saved_data: SavedData, where: str) -> list[str]:
-    """Changes `device` where the device would not compute the statistics, and gives what to say of it."""
+    """Change `device` if the device would not compute the statistics; returns the warning about it."""
     if saved_data == "statistic" or device["stat_calc_mode"] != "device":
         return []
     device["stat_calc_mode"] = "host"
@@ -202,7 +204,7 @@ def _device_settings(e2e: Section) -> _DeviceSettings:
 
 def _sample_num(e2e: Section) -> int | None:
     if not e2e.has("sample_mode"):
-        return None  # sample_num alone has no effect, whatever it holds
+        return None  # sample_num by itself has no effect, whatever its value
     mode = e2e.unsigned("sample_mode", "0 for whole tensors, 1 for the first sample_num elements")
     if mode > 1:
         raise e2e.wrong("sample_mode", "0 for whole tensors or 1 for the first sample_num elements")
@@ -235,7 +237,7 @@ def _path(common: Section, environ: Mapping[str, str]) -> Path:
                 f'write "path": "/tmp/dump" or set {DIAGNOSTIC_VARIABLE}'
             )
         key, text = DIAGNOSTIC_VARIABLE, f"{root}/debug_dump"
-    # MindSpore looks at the characters first, so "./dump" fails for its dot and "dump" for its start
+    # MindSpore checks the characters first, so "./dump" fails for its dot and "dump" for its start
     if not _PATH_ALPHABET.fullmatch(text):
         wrong = next(char for char in text if not _PATH_ALPHABET.fullmatch(char))
         raise ConfigError(
@@ -286,7 +288,7 @@ def _kernels(common: Section, mode: int, warnings: list[str]) -> tuple[KernelPat
 
 
 def _as_text(entry: object) -> str:
-    """An entry that is no string, as JSON: MindSpore takes that text for the type."""
+    """An entry that is not a string, as JSON: MindSpore takes that text for the type."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -324,7 +326,7 @@ def _overflow_number(common: Section, debug: Debug) -> int:
 def _saved_data(common: Section, debug: Debug) -> SavedData:
     if not common.has("saved_data"):
         return "tensor"
-    if debug.captures == "exception":  # keeps tensors whatever is said here
+    if debug.captures == "exception":  # always records tensors, whatever is configured here
         common.text("saved_data", '"tensor"')
         return "tensor"
     return cast(SavedData, common.choice("saved_data", get_args(SavedData)))
@@ -346,7 +348,7 @@ def _initial_iteration(common: Section, steps: StepSet, warnings: list[str]) -> 
 
 
 def _categories(common: Section, saved_data: SavedData, calculated_on: str, warnings: list[str]) -> tuple[str, ...]:
-    # not even the type is looked at where no statistics are saved
+    # Not even the type is checked if no statistics are saved.
     if saved_data == "tensor" or not common.has("statistic_category"):
         return DEFAULT
     names = common.array("statistic_category", 'names such as ["max", "min", "l2norm"]')

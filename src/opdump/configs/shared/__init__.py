@@ -1,1 +1,1 @@
-"""What the dialects have in common: files, keys, values and their errors."""
+"""The common parts of the dialects: files, keys, values and their errors."""

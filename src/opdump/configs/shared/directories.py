@@ -1,4 +1,4 @@
-"""Directories: the dump's, which must be writable before the first step, and the program's, where relative paths start."""
+"""Directories: the dump's, which must be writable before the first step, and the program's, the base of relative paths."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from opdump.errors import DumpPathError
 
 
 def program_directory() -> Path | None:
-    """The directory of the running script, behind every symbolic link, as Python's `sys.path[0]` is; None without a script."""
+    """The directory of the running script, with all symbolic links resolved, like Python's `sys.path[0]`; None without a script."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(file).resolve().parent if file else None
 
 
 def beside_program(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """A relative path of a file as it is meant: from the directory of the running script, if the file is there; else from the current one."""
+    """The file that a relative path means: relative to the directory of the running script if the file exists there, otherwise to
+    the current directory.
+    """
     directory = program_directory()
     if directory is None or os.path.isabs(path) or not (directory / path).is_file():
         return path
@@ -33,7 +35,7 @@ _LATER: Final = ContextVar("_LATER", default=False)
 
 @contextmanager
 def made_later() -> Iterator[None]:
-    """In the block a config is read for a dump that may never begin: nothing is made, and who begins it finds out."""
+    """Within the block, a config is read for a dump that may never begin: no directory is created until the dump begins."""
     token = _LATER.set(True)
     try:
         yield
@@ -42,9 +44,9 @@ def made_later() -> Iterator[None]:
 
 
 def make_writable(path: Path) -> None:
-    """Creates the directory, with its parents, and writes and removes a file in it.
+    """Create the directory and its parents, and write and remove a file in it.
 
-    Raises DumpPathError where that fails.
+    Raises DumpPathError if that fails.
     """
     if _LATER.get():
         return
@@ -57,5 +59,5 @@ def make_writable(path: Path) -> None:
         raise DumpPathError(
             f"cannot write into the dump directory {path}: {reason}"
             f"{f' ({error.filename})' if error.filename and not str(error.filename).startswith(str(path)) else ''}; "
-            f'set "path" (or MS_DIAGNOSTIC_DATA_PATH) to a directory that can be written'
+            f'set "path" (or MS_DIAGNOSTIC_DATA_PATH) to a writable directory'
         ) from error

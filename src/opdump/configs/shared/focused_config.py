@@ -1,8 +1,8 @@
-"""The configuration of a second run that dumps the tensors of the operators that the first one made suspicious.
+"""The configuration of a second run that dumps the tensors of the operators that were suspicious in the first run.
 
     text = focused_config("mindspore", suspects, path="/tmp/dump", first={})
 
-The documents on offline models advise it: statistics of everything first, then the tensors of the few operators that matter.
+The documents on offline models recommend this: statistics of everything first, then the tensors of a few operators.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from opdump.errors import ConfigError
 
 SecondDialect = Literal["acl", "mindspore"]
 
-# The most items that `dump_step` of acl.json takes.
+# Maximum number of items in `dump_step` of acl.json.
 _MOST_STEPS: Final = 100
 _COMMON: Final = "common_dump_settings"
 _E2E: Final = "e2e_dump_settings"
-# Keys of the first configuration that say where and what, and hold for the second run too.
+# Keys of the first configuration that describe its place and form, and also apply to the second run.
 _KEPT: Final = ("path", "net_name", "support_device", "initial_iteration")
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An operator to look at. `step` is None where it is unknown, and every step is dumped then."""
+    """An operator to record. `step` is None if it is unknown; every step is then dumped."""
 
     op_name: str
     net_name: str = ""
@@ -44,14 +44,15 @@ def focused_config(
 ) -> str:
     """The text of an acl.json or a data_dump.json that dumps the inputs and outputs of these operators, in these steps.
 
-    `path` is where the second run dumps. `first` is the data_dump.json of the first run, empty where there was none: `net_name`,
-    `support_device` and what belongs to the layout stay as they were. `recorded_steps` are those that the first run has: acl.json
-    names steps only where some of them had no findings, for a model without a step counter would dump nothing under `dump_step`.
+    `path` is the dump directory of the second run. `first` is the data_dump.json of the first run, empty if there was none:
+    `net_name`, `support_device` and the settings of the layout are kept. `recorded_steps` are the steps of the first run:
+    acl.json lists steps only if some had no findings, because a model without a step counter would dump nothing under
+    `dump_step`.
 
-    Raises ConfigError without suspects, and for a path that the dialect does not take.
+    Raises ConfigError without suspects, and for a path that the dialect does not accept.
     """
     if not suspects:
-        raise ConfigError("no operator is suspicious, so there is nothing to dump a second time")
+        raise ConfigError("no operator is suspicious, so there is nothing to dump in a second run")
     steps = None if any(each.step is None for each in suspects) else {each.step or 0 for each in suspects}
     config = (
         _acl(suspects, path, steps, set(recorded_steps))
@@ -66,7 +67,7 @@ def _mindspore(
 ) -> dict[str, Any]:
     if not is_dump_path(path):
         raise ConfigError(
-            f"found the dump path {path!r}; data_dump.json takes an absolute path of letters and digits of ASCII, '-', '_' and '/': "
+            f"found the dump path {path!r}; expected for data_dump.json an absolute path of letters and digits of ASCII, '-', '_' and '/': "
             "name another one with --path"
         )
     given = first.get(_COMMON)
@@ -93,11 +94,11 @@ def _mindspore(
 
 
 def _kernel(name: str) -> str:
-    """An entry of `kernels` that selects the operator of that full name and no other."""
+    """An entry of `kernels` that selects only the operator of that full name."""
     is_name = ("/" in name or "-op" in name) and not name.startswith("name-regex(")
     if is_name and " " not in name and '"' not in name:
         return name
-    # Without a slash it would be a type. Spaces and quotes are dropped from every entry, so any character stands for them.
+    # Without a slash it would be a type. Spaces and quotes are removed from every entry, so a wildcard replaces them.
     return f"name-regex({''.join(_literal(letter) for letter in name)})"
 
 
@@ -115,8 +116,8 @@ def _acl(suspects: Sequence[Suspect], path: str, steps: set[int] | None, recorde
         models.setdefault(each.net_name, {})[each.op_name] = None
     dump: dict[str, Any] = {"dump_path": path, "dump_mode": "all", "dump_data": "tensor"}
     if "" in models:
-        dump["dump_op_switch"] = "on"  # operators without a model are those of single-operator execution
-    # Every item counts, a range of steps as one.
+        dump["dump_op_switch"] = "on"  # operators without a model come from single-operator execution
+    # Every item counts, and a range of steps counts as one.
     if steps is not None and not recorded <= steps and _ranges(steps).count("|") < _MOST_STEPS:
         dump["dump_step"] = _ranges(steps)
     dump["dump_list"] = [

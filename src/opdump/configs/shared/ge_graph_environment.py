@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 STAGE: Final = "Build"
-"""The stage whose graph opdump writes: it has no others."""
+"""The stage of the graph that opdump writes; it has no others."""
 
 _COLLECTED: Final = "extra-info/graph"
 _VARIABLES: Final = ("NPU_COLLECT_PATH", "DUMP_GRAPH_PATH", "ASCEND_WORK_PATH")
@@ -35,9 +35,9 @@ _FORMAT: Final = "DUMP_GRAPH_FORMAT"
 def graph_directory(
     environ: Mapping[str, str], *, pid: int, device_id: int, cwd: Path, is_dumping: bool = True
 ) -> Path | None:
-    """Where the graph files of a process go; None where none are to be written. A relative path lies below `cwd`.
+    """The directory of the graph files of a process; None if none are written. A relative path is below `cwd`.
 
-    `is_dumping`: the program dumps data, so that DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL and DUMP_GRAPH_FORMAT decide nothing.
+    `is_dumping`: the program dumps data, so DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL and DUMP_GRAPH_FORMAT are ignored.
     """
     if not (is_dumping or _is_asked_for(environ)):
         return None
@@ -52,7 +52,7 @@ def graph_directory(
 
 
 def graph_directories(environ: Mapping[str, str], *, cwd: Path) -> tuple[tuple[Path, str], ...]:
-    """Directories in which some process may have left graph files, with the pattern of their sub directories: for a reader."""
+    """Directories in which any process may have written graph files, with the pattern of their subdirectories, for a reader."""
     found = []
     for variable in _VARIABLES:
         text = environ.get(variable, "")
@@ -64,7 +64,7 @@ def graph_directories(environ: Mapping[str, str], *, cwd: Path) -> tuple[tuple[P
 
 
 def graph_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What the variables ask for that is not done, and what in them is no value of theirs."""
+    """Warnings about requests of the variables that are not fulfilled, and about invalid values."""
     found = []
     switch = environ.get(_SWITCH, "")
     if switch and not switch.isdecimal():

@@ -1,7 +1,8 @@
-"""Reads JSON as strictly as the parser that MindSpore uses (nlohmann), and says where a text stops being JSON; its objects, type by type.
+"""Reads JSON as strictly as MindSpore's parser (nlohmann) and reports the place of an error; checks the types of values in
+objects.
 
-Python's own parser is laxer: it takes NaN and Infinity, numbers beyond the range of a double, and halves of surrogate
-pairs. It is stricter in nothing that a config can hold.
+Python's own parser is laxer: it accepts NaN and Infinity, numbers beyond the range of a double, and unpaired surrogates. It is
+not stricter in anything that a config can contain.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from opdump.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An object of the config file. `where` leads every message: `data_dump.json: common_dump_settings`."""
+    """An object of the config file. `where` begins every message: `data_dump.json: common_dump_settings`."""
 
     where: str
     values: Mapping[str, Any]
@@ -28,7 +29,7 @@ class Section:
         return key in self.values
 
     def require(self, *keys: str) -> None:
-        """Raises ConfigError for the first of `keys` that is missing, with the nearest key that is there."""
+        """Raises ConfigError for the first of `keys` that is missing, with the nearest key that exists."""
         for key in keys:
             if key not in self.values:
                 near = difflib.get_close_matches(key.lower(), [found.lower() for found in self.values], 1, 0.7)
@@ -39,7 +40,7 @@ class Section:
                 raise ConfigError(f"{self.where}.{key} not found, and it is required; {hint}")
 
     def unsigned(self, key: str, meaning: str) -> int:
-        """An unsigned int, kept to 32 bits as MindSpore keeps it. A boolean, 1.0 and -1 are none."""
+        """An unsigned int, reduced to 32 bits as in MindSpore. A boolean, 1.0 and -1 are errors."""
         value = self.values[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self.wrong(key, f"an unsigned int: {meaning}")
@@ -64,7 +65,7 @@ class Section:
         return value
 
     def choice(self, key: str, allowed: Collection[str]) -> str:
-        """A string out of a closed list, in exactly that spelling."""
+        """A string from a closed list, in exactly that spelling."""
         meaning = " or ".join(f'"{name}"' for name in allowed)
         value = self.text(key, meaning)
         if value not in allowed:
@@ -73,7 +74,7 @@ class Section:
         return value
 
     def wrong(self, key: str, expected: str) -> ConfigError:
-        """The error for a value that cannot be used; `expected` says what can, and what to write."""
+        """The error for an invalid value; `expected` describes valid ones, and what to write."""
         return ConfigError(f"{self.where}.{key}: found {kind_of(self.values[key])}, expected {expected}")
 
 
@@ -81,13 +82,13 @@ _SPACE = " \t\n\r"
 
 
 def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, list[str]]:
-    """The value that `data` holds, and warnings: a key given twice, text after the value.
+    """The value in `data`, and warnings about duplicate keys and text after the value.
 
-    Integers from 0 to 2^64-1 and down to -2^63 come back as int, any other number as float; `-0` is a float, for it is
-    no unsigned number. Of equal keys the last one counts. Text after the value is not read, as MindSpore does not; with
-    `whole` it is an error.
+    Integers from 0 to 2^64-1 and down to -2^63 are returned as int, any other number as float; `-0` is a float, because it is not
+    an unsigned number. The last of duplicate keys counts. Text after the value is ignored, as in MindSpore; with `whole` it is an
+    error.
 
-    Raises ConfigError for what is no JSON.
+    Raises ConfigError for invalid JSON.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -118,7 +119,7 @@ def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, lis
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, in words, with its text if that is short: `"0" (a string)`."""
+    """Describes a JSON value, with its text if that is short: `"0" (a string)`."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     kind = names.get(type(value))
     if kind is None:
@@ -126,7 +127,7 @@ def kind_of(value: object) -> str:
         kind = "a number" if isinstance(value, int) and value >= 0 else kind
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:  # brackets that were just shallow enough to read
+    except RecursionError:  # brackets that were barely shallow enough to read
         text = "[...]" if isinstance(value, list) else "{...}"
     except Exception:  # noqa: BLE001  a keyword may hold anything, with words of its own or none
         text = "a value"

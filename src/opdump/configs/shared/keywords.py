@@ -1,6 +1,7 @@
-"""The keyword arguments of `opdump.capture` and `opdump.start`, with the type of each: what editors offer and type checkers check.
+"""The keyword arguments of `opdump.capture` and `opdump.start` with their types, for completion in editors and for type checkers.
 
-The keys of data_dump.json, of any section, and the fields of `DumpPlan` that no key stands for. What a key means: docs/config.md.
+They are the keys of data_dump.json, of any section, and the fields of `DumpPlan` without such a key. docs/config.md explains the
+keys.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class PlanKeywords(TypedDict, total=False):
 
 
 class CaptureKeywords(PlanKeywords, total=False):
-    """The same, and how the program is watched."""
+    """The same, and how to observe the program."""
 
     eager: bool
     stop_after_dump: bool
@@ -101,7 +102,7 @@ class CaptureKeywords(PlanKeywords, total=False):
 
 
 def show_keywords(function: Any, keywords: type) -> None:
-    """Gives a function that takes `**keywords` a signature that names them: `help` prints it, and notebooks complete it."""
+    """Give a function with `**keywords` a signature that names them, for `help` and for completion in notebooks."""
     own = signature(function)
     named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     known = {each.name for each in named}

@@ -1,4 +1,4 @@
-"""The keys of data_dump.json, and what to say about one that is none of them."""
+"""The keys of data_dump.json, and the warnings about unknown ones."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         OWN: ("layout", "class_names_in_scope", "trailing_comma", "jit_level"),
     }
 )
-# A section of MindSpore 1.x; today's MindSpore passes over it.
+# A section of MindSpore 1.x, which current versions ignore.
 _OBSOLETE_SECTION: Final = "async_dump_settings"
 
 
 def unknown_keys(config: Mapping[str, Any], where: str) -> list[str]:
-    """One sentence for each key that has no meaning where it stands, with the nearest key that has."""
+    """One sentence for each key without a meaning in its place, with the nearest known key."""
     found = [
         f"{where}: unknown section {name!r} is ignored; {_advice(name, tuple(KEYS), KEYS)}"
         for name in config
@@ -67,7 +67,7 @@ def unknown_keys(config: Mapping[str, Any], where: str) -> list[str]:
 
 
 def obsolete_sections(config: Mapping[str, Any], where: str, layout: str) -> list[str]:
-    """One sentence for each section that older versions of MindSpore had. `layout` is what the dump is written in without it."""
+    """One sentence for each section of older MindSpore versions. `layout` is the layout of the dump without it."""
     if _OBSOLETE_SECTION not in config:
         return []
     text = (
@@ -79,12 +79,12 @@ def obsolete_sections(config: Mapping[str, Any], where: str, layout: str) -> lis
 
 
 def section_of(key: str) -> str | None:
-    """The section that a key belongs to; None for no key of data_dump.json."""
+    """The section that a key belongs to; None for an unknown key."""
     return next((section for section, keys in KEYS.items() if key in keys), None)
 
 
 def nearest_key(key: str) -> str | None:
-    """The key that `key` may be meant as; None where none is near."""
+    """The key that `key` may stand for; None if none is similar."""
     every = [name for keys in KEYS.values() for name in keys]
     near = difflib.get_close_matches(key.lower(), every, 1, 0.6)
     return near[0] if near else None

@@ -1,7 +1,7 @@
-"""The modes of a dump that code asks for without a file: overflow, failures, watched memory.
+"""The modes of a dump that code selects without a file: overflow, failures, watched memory.
 
-A plan of keyword arguments gets the layout of devices, which has files of its own for them, unless the caller chose another; the plan
-of a file keeps its layout.
+A plan from keyword arguments gets the layout of devices, which has files for these modes, unless the caller selects another; the
+plan of a file keeps its layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from opdump.plan import DATA, EXCEPTION, OVERFLOW, WATCH, DumpPlan, Mode, ModelS
 
 
 def chosen_mode(*, overflow: bool, on_exception: bool, watch: bool) -> Mode:
-    """The mode that these arguments of `opdump.capture` ask for. Raises ConfigError for more than one."""
+    """The mode that these arguments of `opdump.capture` select. Raises ConfigError for more than one."""
     chosen: list[tuple[str, Mode]] = []
     if overflow:
         chosen.append(("overflow=True", OVERFLOW))
@@ -30,7 +30,7 @@ def chosen_mode(*, overflow: bool, on_exception: bool, watch: bool) -> Mode:
 def plan_in_mode(plan: DumpPlan, mode: Mode, *, as_device: bool, nodes: Sequence[str] = ()) -> DumpPlan:
     """The plan in a mode; `as_device` changes to the layout of devices. `nodes` are the names of watched operators.
 
-    Raises ConfigError for a file of another mode, and for the watch mode in a layout that has no files for it.
+    Raises ConfigError for a file of another mode, and for watch mode in a layout without files for it.
     """
     if mode is DATA:
         return plan
@@ -51,6 +51,6 @@ def plan_in_mode(plan: DumpPlan, mode: Mode, *, as_device: bool, nodes: Sequence
 
 
 def plan_on_error(plan: DumpPlan, on_error: OnError | None, *, strict: bool) -> DumpPlan:
-    """The plan with what is to happen where the dump cannot be written any more: what is asked for, else "stop" under `strict`."""
+    """The plan with the action for a dump that can no longer be written: the requested one, otherwise "stop" under `strict`."""
     chosen = on_error or ("stop" if strict else None)
     return plan if chosen is None else replace(plan, on_error=chosen)

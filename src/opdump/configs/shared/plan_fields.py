@@ -1,4 +1,4 @@
-"""Fields of a plan that keyword arguments give: checked, and refused by name where they are none."""
+"""Checks plan fields that are given as keyword arguments, and rejects unknown names."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _KEYS_OF: Final = MappingProxyType(
         "dump_debug": "captures",
     }
 )
-"""Keys of config files, by the field that says the same."""
+"""Keys of config files, by the field with the same meaning."""
 
 
 def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
-    """The plan with other values of some fields.
+    """The plan with new values for some fields.
 
-    Raises ConfigError for what is no field, with the one that is meant, and for a value that the field cannot have.
+    Raises ConfigError for an unknown field, with the nearest known one, and for an invalid value.
     """
     known = [item.name for item in fields(DumpPlan)]
     for key, value in settings.items():
@@ -53,11 +53,11 @@ def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
 
 
 ALWAYS_ON: Final = ("every", "ring", "triggers", "reread", "max_disk", "min_free_disk", "max_memory", "max_overhead")
-"""Keywords that no config file has: which of the steps that it names are dumped, when, and within which bounds; whether each look at a tensor reads it."""
+"""Keywords without a key in config files: triggers, limits, every Nth step, and re-reading of tensors."""
 
 
 def always_on_values(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `ALWAYS_ON` that are given. Raises ConfigError for a value that cannot be used."""
+    """The `ALWAYS_ON` keywords that are given. Raises ConfigError for an invalid value."""
     given = {key: settings[key] for key in ALWAYS_ON if settings.get(key) is not None}
     if "every" in given:
         check_value("DumpPlan", "every", given["every"], int)
@@ -65,7 +65,7 @@ def always_on_values(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_always_on(plan: DumpPlan, values: Mapping[str, Any]) -> DumpPlan:
-    """The plan with what `always_on_values` gave."""
+    """The plan with the result of `always_on_values`."""
     changed = {key: value for key, value in values.items() if key != "every"}
     if "every" in values:
         changed["steps"] = replace(plan.steps, every=values["every"])
@@ -73,9 +73,9 @@ def with_always_on(plan: DumpPlan, values: Mapping[str, Any]) -> DumpPlan:
 
 
 def field_value(key: str, value: Any) -> Any:
-    """The value as the field of that name holds it: `"2|3"` as a StepSet, a list of names as patterns.
+    """The value in the form of the field: `"2|3"` as a StepSet, a list of names as patterns.
 
-    Raises ConfigError for another kind of value.
+    Raises ConfigError for any other kind of value.
     """
     convert = _CONVERSIONS.get(key)
     if convert is not None:

@@ -1,4 +1,4 @@
-"""Reads watchpoints from what a person wrote: `gradient_vanishing abs_mean_lt=1e-9`, `recommended`.
+"""Parses watchpoints from text: `gradient_vanishing abs_mean_lt=1e-9`, `recommended`.
 
 tensor_range range_start_inclusive=-1 range_end_inclusive=1 range_percentage_lt=50
 activation_range op=Tanh max_min_lt=0.01        tensors of these operators alone
@@ -29,12 +29,12 @@ _RECOMMENDED: Final = (
     f"activation_range op=Sigmoid range_start_inclusive={1 - _SIGMOID!r} range_end_inclusive={_SIGMOID!r} range_percentage_lt=0.1",
     "activation_range op=ReLU range_start_inclusive=-1 range_end_inclusive=0 range_percentage_gt=99.9",
 )
-"""The set that MindSpore Insight recommends: what its documents and its interface give for each."""
+"""The set that MindSpore Insight recommends, with the values in its documents and its user interface."""
 _OPERATORS: Final = "op"
 
 
 def watchpoints_of(texts: Iterable[str]) -> tuple[Watchpoint, ...]:
-    """The watchpoints of these texts, each once. Raises ConfigError for a name or a value that cannot be used, with what can."""
+    """The watchpoints of these texts, without duplicates. Raises ConfigError for an invalid name or value, with the valid ones."""
     found: dict[str, Watchpoint] = {}
     for text in texts:
         for each in _RECOMMENDED if text.strip() == RECOMMENDED else (text,):
@@ -86,7 +86,7 @@ def _value(condition: Condition, key: str, value: str) -> float:
 
 
 def _complete(condition: Condition, given: dict[str, float], operators: str, text: str) -> Watchpoint:
-    """With the defaults: of thresholds where none is given, of the others in any case."""
+    """Adds the defaults: of thresholds if none is given, of other parameters always."""
     thresholds = [each.name for each in condition.thresholds]
     enabled = tuple(name for name in thresholds if name in given)
     if not enabled:

@@ -1,4 +1,4 @@
-"""The dialect of npu_dump.json, and the first file that `opdump config new --dialect tensorflow` writes."""
+"""The dialect of npu_dump.json, and the starting file that `opdump config new --dialect tensorflow` writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is wrong with a dump configuration of TensorFlow.
+"""The error for an invalid dump configuration of TensorFlow.
 
-Where the TensorFlow adapter of Ascend devices has words for a mistake, they stand in the message, so that a search for them
-finds the same mistake here. What ends the process there raises here.
+If the TensorFlow adapter of Ascend devices has a message for a mistake, the error contains it, so that a search finds the same
+mistake. If the adapter ends the process, opdump raises the error.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Literal
 from opdump.errors import ConfigError
 
 TensorflowCode = Literal["E10001", "E10058"]
-"""Codes of the graph engine: a value that cannot be used, a value that is missing."""
+"""Codes of the graph engine: an invalid value, a missing value."""
 
 
 class TensorflowConfigError(ConfigError):
-    """A dump configuration of TensorFlow cannot be used. `code` is that of the graph engine, where it has one."""
+    """A dump configuration of TensorFlow is invalid. `code` is the code of the graph engine, if it has one."""
 
     def __init__(self, message: str, code: TensorflowCode | None = None) -> None:
         super().__init__(message if code is None else f"{code}: {message}")
         self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        # the message already holds the code, so that it is not given to __init__ again
+        # the message has the code already, so it does not pass through __init__ again
         return _rebuilt, (str(self), self.code)
 
 

@@ -1,4 +1,4 @@
-"""npu_dump.json: the keys of a `parameter_map` in a file, for programs whose script is not to be changed.
+"""npu_dump.json: the keys of a `parameter_map` in a file, for programs whose script should not be changed.
 
     {"enable_dump": true, "dump_path": "/tmp/dump", "dump_step": "0|5-10", "dump_mode": "all"}
 
@@ -36,7 +36,7 @@ _EXPECTED: Final[Mapping[Kind, tuple[type, str]]] = {
     "s": (str, "a string"),
     "f": (float, "a number"),
 }
-# What is not to be replaced: what the plan says of its own origin.
+# Fields that overrides must not replace, because they describe the origin of the plan.
 _PLAN_FIELDS: Final = frozenset(
     item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
 )
@@ -51,13 +51,13 @@ def load_tensorflow_plan(
     program_directory: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> DumpPlan:
-    """The plan of a file; one that enables nothing where neither flag is on (`plan.enables_nothing`, and a warning).
+    """The plan of a file. If neither flag is on, it enables nothing (`plan.enables_nothing`, and a warning).
 
-    A relative `dump_path` lies under `program_directory`, or under the current directory. `overrides` are keys of the file
-    (`dump_step="0-2"`) or fields of DumpPlan; they replace what the file says, and one of None is none. An override `path`
-    may be any directory, and is made. With `strict` an unknown key is an error.
+    A relative `dump_path` is below `program_directory`, or below the current directory. `overrides` are keys of the file
+    (`dump_step="0-2"`) or fields of DumpPlan; they replace values of the file, and None is ignored. An override `path` may be any
+    directory, and is created. With `strict`, an unknown key is an error.
 
-    Raises TensorflowConfigError, ConfigError for an override that is none, and DumpPathError.
+    Raises TensorflowConfigError, ConfigError for an invalid override, and DumpPathError.
     """
     where = os.fspath(path)
     text = _read(where)
@@ -102,7 +102,7 @@ def _plan_of(dump: TrainingDump, path: Path) -> DumpPlan:
 
 
 def _values(settings: Mapping[str, Any], where: str) -> dict[str, ParameterValue]:
-    """The values of known keys, which have the type that the adapter reads; of unknown ones the name counts alone."""
+    """The values of known keys, checked for the type that the adapter reads; unknown keys keep only their names."""
     values = {}
     for key, value in settings.items():
         if key not in DUMP_KEYS:
@@ -116,7 +116,7 @@ def _values(settings: Mapping[str, Any], where: str) -> dict[str, ParameterValue
 
 
 def _sorted_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
-    """Overrides that are keys of the file, those that are fields of the plan, and the directory."""
+    """The overrides that are keys of the file, those that are fields of the plan, and the directory."""
     given = {key: value for key, value in overrides.items() if value is not None}
     directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
     keys = {key: given.pop(key) for key in DUMP_KEYS if key in given}

@@ -1,10 +1,10 @@
-"""The keys of the `parameter_map` of an NpuOptimizer, and their values, and what to say about one that is none of them.
+"""The keys of the `parameter_map` of an NpuOptimizer and their values, and the warnings about unknown ones.
 
-A value is a message with one field for each kind, of which one is set. The adapter reads the field that it expects. Where another one
-was set it reads zero, as protobuf has it, and so does opdump, with a warning.
+A value is a message with one field for each kind, of which one is set. The adapter reads the field that it expects. If another
+one is set it reads zero, the protobuf default, and so does opdump, with a warning.
 
-See docs/tensorflow-config.md#keys; the keys that have nothing to do with a dump are those of the adapter's public reference of
-session configurations.
+See docs/tensorflow-config.md#keys; the keys unrelated to dumps are those of the adapter's public reference of session
+configurations.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WRITTEN: Final[Mapping[Kind, str]] = {"b": "True", "i": "1", "s": 'tf.compat.as
 
 @dataclass(frozen=True, slots=True)
 class ParameterValue:
-    """One value: `kind` is the field that was set, any field of AttrValue; None where none was."""
+    """One value: `kind` is the field that is set, any field of AttrValue; None if none is."""
 
     kind: str | None
     value: Any = None
 
     @classmethod
     def of(cls, value: object) -> ParameterValue:
-        """The value that a bool, an int, a float, a str or bytes stands for. Raises TypeError for another type."""
+        """Convert a bool, an int, a float, a str or bytes. Raises TypeError for another type."""
         if isinstance(value, bool):
             return cls("b", value)
         if isinstance(value, int):
@@ -41,7 +41,7 @@ class ParameterValue:
 
 
 def parameter_values(parameter_map: Mapping[str, Any]) -> dict[str, ParameterValue]:
-    """The values of a protobuf `parameter_map`, with the field that was set in each."""
+    """The values of a protobuf `parameter_map`, with the field that is set in each."""
     found = {}
     for key, message in parameter_map.items():
         kind = message.WhichOneof("value")
@@ -50,19 +50,19 @@ def parameter_values(parameter_map: Mapping[str, Any]) -> dict[str, ParameterVal
 
 
 def read_flag(values: Mapping[str, ParameterValue], key: str, default: bool, warnings: list[str]) -> bool:
-    """The field `b` of a key; `default` where the key is missing, False where another field is set."""
+    """The field `b` of a key; `default` if the key is missing, False if another field is set."""
     return bool(_read(values, key, "b", default, False, warnings))
 
 
 def read_number(values: Mapping[str, ParameterValue], key: str, default: int, warnings: list[str]) -> int:
-    """The field `i` of a key; `default` where the key is missing, 0 where another field is set."""
+    """The field `i` of a key; `default` if the key is missing, 0 if another field is set."""
     return int(_read(values, key, "i", default, 0, warnings))
 
 
 def read_text(values: Mapping[str, ParameterValue], key: str, default: str | None, warnings: list[str]) -> str | None:
-    """The field `s` of a key; `default` where the key is missing, the empty text where another field is set.
+    """The field `s` of a key; `default` if the key is missing, the empty text if another field is set.
 
-    Bytes that are no UTF-8 come back as Python writes those of file names.
+    Bytes that are not UTF-8 are decoded like Python decodes file names.
     """
     value = _read(values, key, "s", default, "", warnings)
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
@@ -99,7 +99,7 @@ DUMP_KEYS: Final[Mapping[str, Kind]] = MappingProxyType(
         "iterations_per_loop": "i",
     }
 )
-"""Keys that a dump looks at, and the field that holds the value."""
+"""Keys of a dump, and the field with the value."""
 
 _OTHERS: Final = """
 HCCL_algorithm ac_parallel_enable aoe_config_file aoe_mode atomic_clean_policy auto_tune_mode autotune_tune_mode
@@ -122,11 +122,11 @@ variable_format_optimize variable_location variable_memory_max_size variable_pla
 work_path
 """
 _OTHER_KEYS: Final = frozenset(_OTHERS.split())
-"""Keys of other parts of the adapter. Nothing is said of them."""
+"""Keys of other parts of the adapter, which cause no warning."""
 
 
 def unknown_tensorflow_keys(keys: Iterable[str], where: str) -> list[str]:
-    """One sentence for each key that the adapter does not know, with the nearest key that it does."""
+    """One sentence for each key that the adapter does not know, with the nearest known one."""
     return [
         f"{where}: unknown key {key!r} is ignored; " + (f'is "{near}" meant?' if near else f"a dump knows {_known()}")
         for key in keys
@@ -136,7 +136,7 @@ def unknown_tensorflow_keys(keys: Iterable[str], where: str) -> list[str]:
 
 
 def nearest_tensorflow_key(key: str) -> str | None:
-    """The key of a dump, or else any key, that `key` may be meant as; None where none is near."""
+    """The dump key or, failing that, any key that `key` may stand for; None if none is similar."""
     for known in (DUMP_KEYS, _OTHER_KEYS):
         if near := difflib.get_close_matches(key.lower(), sorted(known), 1, 0.75):
             return near[0]

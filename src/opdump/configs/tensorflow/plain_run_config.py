@@ -1,4 +1,4 @@
-"""A RunConfig where there is none, in TensorFlow or in the package tensorflow-estimator: what it was given, and nothing of a cluster.
+"""A RunConfig for installations where neither TensorFlow nor tensorflow-estimator has one: stores its settings, without clusters.
 
 Names and defaults are those of `tf.estimator.RunConfig`.
 """
@@ -31,7 +31,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
         "checkpoint_save_graph_def": True,
     }
 )
-# Of a program that is alone.
+# The values of a program that runs without a cluster.
 _ALONE: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "cluster_spec": None,
@@ -49,9 +49,9 @@ _ALONE: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 class PlainRunConfig:
-    """Settings of a run, each a property of its name that cannot be assigned.
+    """Settings of a run, each a read-only property.
 
-    Without `save_checkpoints_steps` and `save_checkpoints_secs` a checkpoint is due every 600 seconds.
+    Without `save_checkpoints_steps` and `save_checkpoints_secs`, a checkpoint is due every 600 seconds.
     """
 
     def __init__(self, model_dir: Any = None, **settings: Any) -> None:

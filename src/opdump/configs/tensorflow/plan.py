@@ -4,7 +4,7 @@
     dump = training_dump_of(values, environ=os.environ)
     dump.plan                       # a DumpPlan; None where nothing is dumped
 
-Keys, defaults, checks and their words are those of the TensorFlow adapter; docs/tensorflow-config.md explains each key.
+Keys, defaults, checks and messages are those of the TensorFlow adapter; docs/tensorflow-config.md explains each key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from opdump.statistics import DEVICE_DEFAULT
 
 
 def resolve_dump_path(text: str | None, where: str, directory: Path | None = None) -> Path:
-    """The real path of `text`, which is relative to `directory`, or to the current directory where that is None.
+    """The real path of `text`, relative to `directory`, or to the current directory if that is None.
 
-    Raises TensorflowConfigError for a missing path, for what is no directory, and for one that cannot be read and written.
+    Raises TensorflowConfigError for a missing path, and for one that is not a readable and writable directory.
     """
     if text is None:
         raise TensorflowConfigError(
@@ -43,7 +43,7 @@ def resolve_dump_path(text: str | None, where: str, directory: Path | None = Non
             f'exists; write "dump_path": "/tmp/dump" beside enable_dump or enable_dump_debug',
             "E10058",
         )
-    # nothing is joined for the current directory: it may be gone, which realpath tells
+    # The current directory is not prepended: it may have been removed, which realpath reports.
     path = text if directory is None else os.path.join(directory, text)
     if not text or not os.path.isdir(path):
         there = bool(text) and os.path.lexists(path)
@@ -97,20 +97,20 @@ DATA: Final = ("tensor", "stats")
 
 _BOTH: Final = "ge.exec.enableDump and ge.exec.enableDumpDebug cannot be set to 1 at the same time."
 _SPACE: Final = re.compile(r"[ \t\n\v\f\r]+")
-# What is written for the values of flags where options are texts (npu_device).
+# The texts for flags when options are strings (npu_device).
 _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"1": True, "0": False})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDump:
-    """What a program asked for."""
+    """The dumps that a program requests."""
 
     plan: DumpPlan | None
-    """None where neither data nor overflows are to be dumped."""
+    """None if neither data nor overflow is dumped."""
     exceptions: ExceptionDump = 2
     device_id: int = 0
     quant_dumpable: str = ""
-    """Passed on as it is: for models that AMCT quantised."""
+    """Passed on unchanged: for models quantised by AMCT."""
     warnings: tuple[str, ...] = ()
 
 
@@ -122,16 +122,16 @@ def training_dump_of(
     where: str = "NpuOptimizer",
     dump_path: Path | None = None,
 ) -> TrainingDump:
-    """What the values of a `parameter_map` ask for. `where` leads messages.
+    """The dumps that the values of a `parameter_map` request. Messages begin with `where`.
 
-    A relative `dump_path` lies under `directory`, or under the current directory where that is None; the argument
-    `dump_path` takes the place of the key, unchecked. Of `environ` ASCEND_DEVICE_ID and DEVICE_ID count, in this order, where
-    `session_device_id` is missing or negative.
+    A relative `dump_path` is below `directory`, or below the current directory if that is None. The argument `dump_path` replaces
+    the key, unchecked. If `session_device_id` is missing or negative, ASCEND_DEVICE_ID and DEVICE_ID in `environ` are used, in
+    this order.
 
-    Unknown keys, values in another field than the one that is read, and keys without effect give warnings.
+    Unknown keys, values in an unexpected field, and keys without effect cause warnings.
 
-    Raises TensorflowConfigError for the first value that cannot be used, in the order of the adapter: path, steps, mode, mode
-    of overflows, data, dump of exceptions, then that data and overflows are not asked for together.
+    Raises TensorflowConfigError for the first invalid value, in the order of the adapter: path, steps, mode, overflow mode, data,
+    exception dump, then data and overflow together.
     """
     warnings = unknown_tensorflow_keys(parameters, where)
     notes: list[str] = []
@@ -181,7 +181,7 @@ def training_dump_of(
                 outputs=mode != "input",
                 models=_models(layers, parameters, notes),
             )
-        else:  # every operator that overflows, whole
+        else:  # every operator that overflows, completely
             assert debug_mode is not None
             plan = replace(plan, captures="overflow", overflow_kinds=OVERFLOW_KINDS[debug_mode])
             notes += _without_effect(parameters)
@@ -201,10 +201,10 @@ def training_dump_of(
 def training_dump_of_options(
     options: Mapping[str, str], *, environ: Mapping[str, str], directory: Path | None = None
 ) -> TrainingDump:
-    """What the options of `npu_device` ask for, as texts: flags are "1" and "0", numbers are written out.
+    """The dumps that the options of `npu_device` request, given as strings: flags are "1" and "0", numbers are decimal.
 
-    Keys, checks and errors are those of `training_dump_of`; a flag that is none is an error (E10001), and so is a number. Options
-    that a dump does not look at are passed over.
+    Keys, checks and errors are those of `training_dump_of`; an invalid flag or number is an error (E10001). Options unrelated to
+    dumps are ignored.
     """
     values: dict[str, ParameterValue] = {}
     for key, text in options.items():
@@ -225,7 +225,7 @@ def training_dump_of_options(
 
 
 def plan_of_failures(path: Path, exceptions: ExceptionDump) -> DumpPlan:
-    """Of operators that fail: their whole inputs (1), or what is known of them without (2)."""
+    """The plan for operators that fail: their complete inputs (1), or only their metadata (2)."""
     return DumpPlan(
         path=path,
         captures="exception",
@@ -250,7 +250,7 @@ def _exceptions(parameters: Mapping[str, ParameterValue], where: str, notes: lis
 
 
 def _where_it_runs(plan: DumpPlan, parameters: Mapping[str, ParameterValue], notes: list[str]) -> DumpPlan | None:
-    """The plan, or None where the graph stays on the host; adds to `notes` what else is otherwise here than on a device."""
+    """The plan, or None if the graph stays on the host. Adds other differences from a device to `notes`."""
     off_line = read_flag(parameters, "use_off_line", True, notes)
     if not off_line:
         notes.append(
@@ -281,7 +281,7 @@ def _models(
 
 
 def _without_effect(parameters: Mapping[str, ParameterValue]) -> list[str]:
-    """One sentence that names the keys which the dump of overflows does not look at; nothing for empty texts and defaults."""
+    """One sentence that names the keys that the overflow dump ignores; empty if they only have empty texts and defaults."""
     defaults = {"dump_step": b"", "dump_mode": b"output", "dump_data": b"tensor", "dump_layer": b""}
     unused = [
         key
@@ -299,7 +299,7 @@ def _device_id(
 
 
 def device_of(environ: Mapping[str, str], where: str = "the environment") -> int:
-    """The device that ASCEND_DEVICE_ID or DEVICE_ID names; 0 without them. Raises TensorflowConfigError for what is no number."""
+    """The device that ASCEND_DEVICE_ID or DEVICE_ID names; 0 without them. Raises TensorflowConfigError if it is not a number."""
     for name in DEVICE_VARIABLES:
         if environ.get(name):
             return _number(f"{where}: {name}", environ[name])

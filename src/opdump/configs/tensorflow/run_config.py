@@ -1,12 +1,12 @@
-"""The values of a `parameter_map` that the configuration of an estimator stands for.
+"""The values of a `parameter_map` for the configuration of an estimator.
 
 >>> class Config:  # an NPURunConfig
 ...     enable_exception_dump = 2
 >>> parameters_of_run_config(Config())["enable_dump"]
 ParameterValue(kind='b', value=False)
 
-What is odd in the adapter is odd here (docs/tensorflow-config.md#npu_bridge). The list of graph optimizers that the adapter
-sets besides is left alone: in stock TensorFlow it would change what is computed.
+Oddities of the adapter are reproduced (docs/tensorflow-config.md#npu_bridge). The list of graph optimizers that the adapter also
+sets is left out: in stock TensorFlow it would change the results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from opdump.configs.tensorflow.keys import ParameterValue
 
-# Settings that are texts, by the attributes of an NPURunConfig; each is written where it is not None.
+# Text settings by the attributes of an NPURunConfig; each is written if it is not None.
 _TEXTS: Final = {
     "quant_dumpable": "quant_dumpable",
     "fusion_switch_file": "_fusion_switch_file",
@@ -25,12 +25,12 @@ _TEXTS: Final = {
 
 
 def parameters_of_run_config(config: Any) -> dict[str, ParameterValue]:
-    """The values by key. An attribute that `config` lacks counts as its default.
+    """The values by key. An attribute that `config` lacks has its default.
 
-    Without a `dump_config` both flags are written as False, and nothing else of a dump. With one, flags are written as they are
-    and texts where they are not None; `dump_debug_mode` is written where `dump_mode` is not None.
+    Without a `dump_config`, both flags are written as False, and no other dump key. With one, flags are written unchanged, and
+    texts if they are not None; `dump_debug_mode` is written if `dump_mode` is not None.
 
-    Raises TypeError for a text that is none, and for a `dump_debug_mode` of None beside a `dump_mode`.
+    Raises TypeError for a value that is not a text, and for a `dump_debug_mode` of None together with a `dump_mode`.
     """
     values = {
         "use_off_line": ParameterValue.of(True),
@@ -63,13 +63,13 @@ def _of_dump_config(dump: Any) -> dict[str, ParameterValue]:
         "dump_layer": dump.dump_layer,
     }
     values |= {key: _bytes_of(key, text) for key, text in texts.items() if text is not None}
-    if dump._dump_mode is not None:  # the adapter asks for the other mode here
+    if dump._dump_mode is not None:  # the adapter tests the other mode here
         values["dump_debug_mode"] = _bytes_of("dump_debug_mode", dump._dump_debug_mode)
     return values
 
 
 def _flag(value: object) -> ParameterValue:
-    """What a protobuf field of booleans takes."""
+    """A valid value of a protobuf boolean field."""
     if not isinstance(value, int):
         raise TypeError(f"DumpConfig: found {value!r} for a flag, expected True or False")
     return ParameterValue.of(bool(value))

@@ -25,7 +25,7 @@ _ITEM = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def parse_dump_step(text: str, where: str) -> StepSet:
-    """Reads up to 100 items joined by `|`, each a number up to 2147483647 or a range whose end is larger than its start.
+    """Parse up to 100 items joined by `|`, each a number up to 2147483647 or a range whose end is larger than its start.
 
     The empty text means every step. Items may overlap, repeat, and come in any order.
 
@@ -42,7 +42,7 @@ def parse_dump_step(text: str, where: str) -> StepSet:
             raise _bad(text, where, _NO_STEP, f"the item {_shortened(item)!r} is no number and no closed range")
         first, last = found[1].lstrip("0") or "0", found[2] and (found[2].lstrip("0") or "0")
         for number in filter(None, (first, last)):
-            # digits are counted first: Python refuses to convert thousands of them
+            # Python refuses to convert thousands of digits, so their number is checked first.
             if len(number) > len(str(LARGEST_STEP)) or int(number) > LARGEST_STEP:
                 raise _bad(text, where, _NO_STEP, f"{_shortened(number)} is beyond the largest step, {LARGEST_STEP}")
         if last and int(first) >= int(last):
