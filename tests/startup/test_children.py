@@ -163,6 +163,36 @@ if __name__ == '__main__':
     assert [path.name for path in (tmp_path / "dump").iterdir()] == ["rank_10000"]
 
 
+def test_processes_have_the_numbers_of_the_order_in_which_they_were_started(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"""{TRAIN}
+def waits(number, before, after):
+    before.wait()
+    train(number, steps=number + 1)
+    after.set()
+
+if __name__ == '__main__':
+    import opdump
+    context = multiprocessing.get_context('fork')
+    begins, is_first = context.Event(), context.Event()
+    with opdump.capture(path="dump", saved_data="statistic"):
+        started = [
+            context.Process(target=waits, args=(0, begins, context.Event())),
+            context.Process(target=waits, args=(1, is_first, begins)),
+        ]
+        for process in started:
+            process.start()
+        is_first.set()
+        for process in started:
+            process.join()
+"""
+    )
+    assert python("train.py", cwd=tmp_path).returncode == 0
+    catalog = package.open(tmp_path / "dump")
+    # The second one works first.
+    assert {rank: len(catalog.steps_of(rank)) for rank in catalog.ranks} == {10_000: 1, 10_001: 2}
+
+
 def test_a_plan_reaches_a_child_as_it_is(tmp_path: Path) -> None:
     dump = {
         "dump_path": str(tmp_path),

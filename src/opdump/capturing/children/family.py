@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,6 +40,13 @@ _OWN_NUMBERS: Final = 10_000
 """Processes that are not a rank of a group are numbered from here, beyond the ranks of any likely process group."""
 _NUMBERS_OF_NOBODY: Final = 100_000_000
 """If the directory is gone, numbers are this plus the process ID, which is unique."""
+
+
+def _started_before() -> int:
+    """The number of `multiprocessing` processes that the first process started before this one; 0 for other processes."""
+    processes = sys.modules.get("multiprocessing.process")
+    identity: tuple[int, ...] = () if processes is None else getattr(processes.current_process(), "_identity", ())
+    return identity[0] - 1 if len(identity) == 1 and identity[0] < _OWN_NUMBERS else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +132,13 @@ class Family:
         return holder in ancestors()
 
     def own_number(self) -> int:
-        """Take a number for a process that is no rank of a process group. Ranks of one launcher use separate ranges."""
+        """Take a number for a process that is no rank of a process group. Ranks of one launcher use separate ranges.
+
+        Processes of `multiprocessing` are numbered in the order in which they were started, so that each has the same number in every run.
+        """
         if not self.directory.is_dir():
             return _NUMBERS_OF_NOBODY + os.getpid()
-        rank = _OWN_NUMBERS * (int(self.facts.get("rank", 0)) + 1)
+        rank = _OWN_NUMBERS * (int(self.facts.get("rank", 0)) + 1) + _started_before()
         while not self.claim(rank):
             rank += 1
         return rank
