@@ -4,9 +4,9 @@
     CHECKS.load("nan")          what stands at the target, imported now
     CHECKS.loaded()             all of them; what cannot be loaded is left out, and told once
 
-A registry is a table of opdump's own, `name: "module:attribute"`, and the entry points of that group of every installed package, as
-the packaging specification has them. opdump's own names cannot be taken. Packages are looked at only where a name is not opdump's own,
-or where all of them are asked for.
+A registry combines opdump's own table, `name: "module:attribute"`, with the entry points of that group in all installed packages
+(see the packaging specification). opdump's own names cannot be replaced. Packages are searched only for names that are not
+opdump's own, or if all names are requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A part as it is listed. `package` is the name and version of the package that adds it; `reason` is why it cannot be had, or empty."""
+    """A part in the listing. `package` is the name and version of the package that adds it; `reason` is why it is unavailable, or
+    empty.
+    """
 
     group: str
     name: str
@@ -33,10 +35,10 @@ class Listed:
 
 
 class Registry(Generic[Part]):
-    """The parts of one kind, by name: opdump's own first, in the order of the table, then those of packages by their names."""
+    """The parts of one kind, by name: opdump's own in the order of the table, then those of packages by name."""
 
     def __init__(self, group: str, own: Mapping[str, str], *, loaded: Mapping[str, Part] | None = None) -> None:
-        """`loaded` has opdump's own parts that need not be imported first."""
+        """`loaded` has opdump's own parts that need no import."""
         self.group = group
         self._own = own
         self._found: dict[str, Listed] | None = None
@@ -46,18 +48,18 @@ class Registry(Generic[Part]):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Opdump's own names: to ask for these, nobody looks for packages."""
+        """Opdump's own names, without a search for packages."""
         return tuple(self._own)
 
     def names(self) -> tuple[str, ...]:
-        """Every name, whether or not what it stands for can be loaded."""
+        """Every name, whether or not its part can be loaded."""
         return tuple(self._parts())
 
     def __contains__(self, name: str) -> bool:
         return name in self._own or name in self._parts()
 
     def load(self, name: str) -> Part:
-        """What the name stands for. Raises ExtensionError where a package's part cannot be loaded, KeyError for a name of none."""
+        """The part of that name. Raises ExtensionError if that of a package cannot be loaded, and KeyError for an unknown name."""
         if name not in self._loaded:
             own = self._own.get(name)
             part = self._parts()[name] if own is None else Listed(self.group, name, own)
@@ -72,7 +74,7 @@ class Registry(Generic[Part]):
         return self._loaded[name]
 
     def loaded(self) -> dict[str, Part]:
-        """All that can be loaded. Of the rest a warning is given, once."""
+        """All parts that can be loaded. Each of the others causes one warning."""
         for name in self.names():
             reason = self._reason(name)
             if reason and name not in self._told:
@@ -83,15 +85,15 @@ class Registry(Generic[Part]):
         return {name: self._loaded[name] for name in self.names() if name in self._loaded}
 
     def added(self) -> dict[str, Part]:
-        """The same of installed packages alone."""
+        """The loaded parts of installed packages only."""
         return {name: part for name, part in self.loaded().items() if name not in self._own}
 
     def others(self) -> tuple[str, ...]:
-        """The names of installed packages alone, whether or not what they stand for can be loaded."""
+        """The names of installed packages only, whether or not their parts can be loaded."""
         return tuple(name for name in self.names() if name not in self._own)
 
     def listed(self) -> tuple[Listed, ...]:
-        """Each part, with the reason of those that cannot be had."""
+        """Each part, with the reason if it is unavailable."""
         return (*(replace(part, reason=self._reason(name)) for name, part in self._parts().items()), *self._refused)
 
     def _reason(self, name: str) -> str:
@@ -111,7 +113,7 @@ class Registry(Generic[Part]):
                 taken = found.get(point.name)
                 if taken is None:
                     found[point.name] = Listed(self.group, point.name, point.value, package)
-                elif (taken.target, taken.package) != (point.value, package):  # one package, found by two ways
+                elif (taken.target, taken.package) != (point.value, package):  # one package, found in two ways
                     reason = f"the name is taken by {taken.package or 'opdump'}"
                     self._refused.append(Listed(self.group, point.name, point.value, package, reason))
             self._found = found

@@ -1,10 +1,10 @@
-"""How much two tensors differ, as one number: opdump's own metrics, and those that installed packages add.
+"""The difference between two tensors as one number: opdump's own metrics, and those of installed packages.
 
     METRICS.load("cosine")(a, b)    a metric is a function of two arrays of one shape, of which the first is the reference
     AddedMetrics().of(a, b)         all that packages have added, by their names
 
-A package adds one by an entry point of the group `opdump.metrics`. Who wants several of opdump's own takes `kernels.compare_pair`, which
-has all of them from one pass.
+A package adds one by an entry point of the group `opdump.metrics`. To compute several of opdump's own, call
+`kernels.compare_pair`, which computes all of them in one pass.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ OWN: Final[Mapping[str, Metric]] = MappingProxyType(
         )
     }
 )
-"""What `PairMetrics` has under the same names; NaN where it has none."""
+"""The value of `PairMetrics` with the same name; NaN if it is None."""
 
 METRICS: Final[Registry[Metric]] = Registry("opdump.metrics", dict.fromkeys(OWN, "opdump.metrics:OWN"), loaded=OWN)
 
 
 class AddedMetrics:
-    """The metrics of installed packages. False where there are none.
+    """The metrics of installed packages. False if there are none.
 
-    A function that raises for a pair leaves that pair without the metric, with one warning. `reasons` has the first error of each such metric,
-    and why others could not be loaded, by their names.
+    If a function raises for a pair, that pair lacks the metric, and one warning is printed. `reasons` has the first error of each
+    such metric and the load errors of others, by name.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class AddedMetrics:
         return bool(self._metrics)
 
     def of(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
-        """Those of two arrays of one shape, which the functions cannot write into; bfloat16 comes in the type of ml_dtypes."""
+        """The values for two arrays of one shape, which are passed read-only; bfloat16 is passed in the type of ml_dtypes."""
         a, b = a.view(), b.view()
         a.flags.writeable = b.flags.writeable = False  # they may be files
         values = {name: self._value(name, metric, a, b) for name, metric in self._metrics.items()}

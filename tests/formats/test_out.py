@@ -94,16 +94,16 @@ def test_an_array_that_cannot_hold_the_result_is_refused() -> None:
     refused(np.zeros(shape, np.float16, order="F"), array, "not C-contiguous")
     fixed = np.zeros(shape, np.float16)
     fixed.setflags(write=False)
-    refused(fixed, array, "out cannot be written")
+    refused(fixed, array, "out is read-only")
 
 
 def test_an_array_among_the_elements_of_the_tensor_is_refused() -> None:
     array = numbered((2, 1, 3, 4, 16), "float16")
     before = array.copy()
-    refused(array.reshape(2, 16, 3, 4), array, "out lies among the elements of the tensor. Give memory of its own")
+    refused(array.reshape(2, 16, 3, 4), array, "out overlaps the elements of the tensor. Use separate memory")
     memory = numbered((2 * array.size,), "float16")
     half = memory[array.size // 2 :][: array.size].reshape(2, 16, 3, 4)
-    refused(half, memory[: array.size].reshape(array.shape), "out lies among the elements")
+    refused(half, memory[: array.size].reshape(array.shape), "out overlaps the elements")
     with pytest.raises(ValueError, match="out lies among"):
         convert_format(array, "NC1HWC0", "NC1HWC0", out=array)
     np.testing.assert_array_equal(array, before)

@@ -1,1 +1,1 @@
-"""Element types of dump files: numbers, names, and values of narrow ones."""
+"""Element types of dump files: numbers, names, and the values of narrow types."""

@@ -17,8 +17,8 @@ from opdump.errors import UndecodableTensorError
 class DataType:
     """One number of the enumeration.
 
-    `name` is as in the enumeration without its prefix `DT_`; `dtype` is what a record calls it. `bits` is what an element
-    takes in the file, 0 where that is not known: such tensors are bytes without a shape (text, resources of a variant).
+    `name` is the name in the enumeration without its prefix `DT_`; `dtype` is the name in a record. `bits` is the size of an
+    element in the file, 0 if unknown: such tensors are bytes without a shape (text, resources of a variant).
     """
 
     number: int
@@ -79,12 +79,12 @@ BY_NAME: Final[Mapping[str, DataType]] = MappingProxyType(
 
 
 def data_type(number: int) -> DataType:
-    """The type of that number; one without a size where the number is unknown, so that nothing is lost."""
+    """The type of that number; a type without a size for an unknown number, so that nothing is lost."""
     return DATA_TYPES.get(number) or DataType(number, str(number), f"type_{number}", 0)
 
 
 def data_type_number(name: str) -> int:
-    """The number of `FLOAT16` or `float16`. Raises UndecodableTensorError where dump files have no such type."""
+    """The number of `FLOAT16` or `float16`. Raises UndecodableTensorError if dump files have no such type."""
     kind = BY_NAME.get(name.removeprefix("DT_"))
     if kind is None:
         known = ", ".join(kind.name for kind in DATA_TYPES.values())

@@ -10,7 +10,7 @@ from opdump.errors import UndecodableTensorError
 
 
 def small_float(name: str) -> np.dtype[Any]:
-    """The numpy type of that name, such as `float8_e4m3fn`. Raises UndecodableTensorError where ml_dtypes lacks it."""
+    """The numpy type of that name, such as `float8_e4m3fn`. Raises UndecodableTensorError if ml_dtypes lacks it."""
     import ml_dtypes
 
     found = getattr(ml_dtypes, name, None)

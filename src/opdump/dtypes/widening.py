@@ -1,4 +1,4 @@
-"""Widens elements of types that numpy lacks, by a table of the values of each byte."""
+"""Widens elements of types that numpy lacks, with a table of the values of each byte."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# Codes looked up at once: the indices that numpy makes of them stay in the cache.
+# Codes looked up at once: numpy's indices for them stay in the cache.
 _CHUNK: Final = 1 << 15
-# Below this the table of pairs costs more than it saves.
+# For fewer codes, building the table of pairs costs more than it saves.
 _WORTH_PAIRS: Final = 1 << 17
 
 
 def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What the bytes `codes` stand for, one after the other, in one dimension.
+    """The values of the bytes `codes`, in order, in one dimension.
 
-    `table` has a row for each of the 256 bytes, in C order: a row holds the elements of one byte, and takes 1, 2, 4 or 8 bytes.
+    `table` has a row for each of the 256 bytes, in C order: a row contains the elements of one byte, and takes 1, 2, 4 or 8
+    bytes.
     """
     if table.dtype == np.float32 and table.size == 256:
         from opdump.kernels import active, widened  # most files have no such type
@@ -28,7 +29,7 @@ def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[
     result = np.empty(len(codes), rows.dtype)
     head = 0
     if rows.itemsize <= 4 and len(codes) >= _WORTH_PAIRS:
-        # Two bytes at once: half as many steps through a table that still fits the cache.
+        # Two bytes at once: half as many steps through a table that still fits in the cache.
         head = len(codes) // 2 * 2
         _look_up(
             codes[:head].view("<u2"), _pairs(rows.tobytes(), rows.itemsize), result[:head].view(f"u{rows.itemsize * 2}")
@@ -40,7 +41,7 @@ def widen(codes: npt.NDArray[np.uint8], table: npt.NDArray[Any]) -> npt.NDArray[
 def _look_up(codes: npt.NDArray[Any], rows: npt.NDArray[Any], result: npt.NDArray[Any]) -> None:
     for start in range(0, len(codes), _CHUNK):
         part = slice(start, start + _CHUNK)
-        # No code is out of range; "clip" spares numpy a buffer that "raise" needs.
+        # No code is out of range; "clip" avoids a numpy buffer that "raise" needs.
         rows.take(codes[part], out=result[part], mode="clip")
 
 

@@ -3,7 +3,7 @@
 convert_format(array, "NC1HWC0", "NCHW", shape=(1, 3, 224, 224))     # (1, 1, 224, 224, 16): the padding is cut
 convert_format(weights, "NCHW", "FRACTAL_Z", groups=32)              # zeros where the device has padding
 
-A device format is one file, which says where the elements of a tensor lie, and one line in `registry.py`.
+A device format is one file, which defines the position of the elements of a tensor, and one line in `registry.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places a tensor whose axes are split in blocks, as most device formats do."""
+"""Places a tensor whose axes are split into blocks, as in most device formats."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from opdump.formats.reading import Array, Loop, Shape, outermost_first
 
 Axes = Sequence[tuple[int, ...]]
 _Index = tuple[slice | EllipsisType, ...]
-"""With an ellipsis an array without axes stays an array."""
+"""With an ellipsis, an array without axes stays an array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """A placement in `device`, a view of a device's array with one axis for each loop of its memory.
 
-    `axes[d]` names those that make axis d of the tensor: one, or two, the number of the block and the place in it.
+    `axes[d]` names the loops that form axis d of the tensor: one, or two, the number of the block and the index in it.
     """
 
     device: Array
@@ -35,7 +35,7 @@ class Blocks:
         )
 
     def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
-        """Views of bare bytes: some types cannot be strided."""
+        """Views of raw bytes, because some types cannot be strided."""
         plain, device = plain.view(f"V{plain.itemsize}"), self.device.view(f"V{self.device.itemsize}")
         of_axis = [
             [_Piece(0, (slice(start, start + size),), (size,))]
@@ -56,7 +56,7 @@ class Blocks:
 
 
 class _Piece(NamedTuple):
-    """A part of a plain axis: its place there, the slices of the device's axes, and their sizes."""
+    """A part of a plain axis: its offset, the slices of the device's axes, and their sizes."""
 
     first: int
     slices: tuple[slice, ...]
@@ -64,7 +64,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(first_in_device: int, count: int, block: int) -> list[_Piece]:
-    """What is before the first whole block, the whole blocks, what is after them."""
+    """The part before the first whole block, the whole blocks, and the part after them."""
     pieces = []
     done = 0
     while done < count:

@@ -1,7 +1,7 @@
 """C1HWNCoC0: weights of depthwise convolutions.
 
-Channel c of (N, C, H, W) lies in block c // C0 of (C1, H, W, N, Co, C0), where Co = C0, on the diagonal: at place c % C0
-of both. Everything beside the diagonal is zero, so that the matrix unit multiplies each channel by its own weight alone.
+Channel c of (N, C, H, W) is in block c // C0 of (C1, H, W, N, Co, C0), where Co = C0, on the diagonal: at index c % C0 of both.
+All elements off the diagonal are zero, so that the matrix unit multiplies each channel only by its own weight.
 
 This is the usual definition, which no dump of a real device has confirmed.
 """
@@ -33,7 +33,7 @@ def _device_shape(shape: Shape, c0: int, _groups: int = 1) -> Shape:
 
 def _place(array: Array, _shape: Shape, _groups: int) -> Blocks:
     diagonal = array.diagonal(axis1=4, axis2=5)
-    diagonal.setflags(write=array.flags.writeable)  # numpy gives a diagonal to read
+    diagonal.setflags(write=array.flags.writeable)  # numpy returns a read-only diagonal
     return Blocks(diagonal, ((3,), (0, 4), (1,), (2,)))  # (C1, H, W, N, C0)
 
 

@@ -16,7 +16,7 @@ from opdump.kernels import copy_elements
 
 
 def can_convert(source: str, target: str) -> bool:
-    """Whether `convert_format` knows the way from one format to the other."""
+    """Whether `convert_format` can convert from one format to the other."""
     if source not in FORMATS or target not in FORMATS:
         return False
     plain, wanted = _plain_of(source), _plain_of(target)
@@ -36,27 +36,26 @@ def convert_format(
 ) -> Array:
     """The elements of a tensor in another format: `(2, 2, 8, 8, 16)` of NC1HWC0 as `(2, 19, 8, 8)` of NCHW.
 
-    `array` has the shape of `source`; the result that of `target`, and may be a view of it. With `out`, a C-contiguous
-    array of the result's shape and dtype, the elements are written there, zeros for padding, and `out` is returned.
-    Memory that is used again and again is written faster than new memory. `reading` is called after each part of a device
-    format's array, or of one that becomes such, that it has been read: the pages of a mapped file need not stay in memory.
+    `array` has the shape of `source`, the result that of `target`; the result may be a view. If `out`, a C-contiguous array of
+    the result's shape and dtype, is given, the elements and zeros for padding are written there, and `out` is returned. Reused
+    memory is written faster than new memory. `reading` is called after each part of an array in a device format, or of one
+    converted to such, has been read, so that pages of a mapped file can be released.
 
-    `shape` is the tensor's own shape, in the order of a plain target, else in that of NCHW, NCDHW or, for FRACTAL_NZ,
-    of the source. It cuts the padding; without it padding is kept. FRACTAL_Z has no plain shape without it. Between
-    plain formats, and into a device format, it changes nothing and must be right.
-    `groups` are those of a grouped convolution (FRACTAL_Z, FRACTAL_Z_3D; elsewhere it has no meaning); 0 is what a dump
-    file says of none. `c0` is how many channels make a block of a device's target; 16 without it, whatever the dtype,
-    4 for NC1HWC0_C04.
+    `shape` is the tensor's own shape, in the order of a plain target, otherwise in the order of NCHW, NCDHW or, for FRACTAL_NZ,
+    of the source. It removes the padding; without it, padding is kept. FRACTAL_Z requires it. Between plain formats, and into a
+    device format, it has no effect but must be right. `groups` is the number of groups of a grouped convolution (FRACTAL_Z,
+    FRACTAL_Z_3D; ignored elsewhere); 0, as in a dump file, means none. `c0` is the number of channels in a block of a device's
+    target; the default is 16, for any dtype, and 4 for NC1HWC0_C04.
 
-    UnknownFormatError: no format of that name, or no conversion. FormatShapeError: the array, or the shape wanted,
-    cannot be, or a shape is needed, or `out` has another. ValueError: `out` has another dtype, cannot be written, is not
-    C-contiguous, or lies among the elements of `array`. `out` is then as it was.
+    Raises UnknownFormatError if there is no such format or conversion; FormatShapeError if the array or the target shape is
+    impossible, a shape is needed, or `out` has another; and ValueError if `out` has another dtype, is read-only, is not
+    C-contiguous, or overlaps the elements of `array`. `out` is then unchanged.
     """
     _require_known(source, target)
     if out is not None:
         _require_writable(out, array)
     if groups < 0 or (c0 is not None and c0 < 1):
-        raise FormatShapeError(f"groups and c0 count from 1; found groups={groups}, c0={c0}")
+        raise FormatShapeError(f"groups and c0 must be at least 1; found groups={groups}, c0={c0}")
     groups = groups or 1
     wanted = None if shape is None else tuple(int(size) for size in shape)
     if source == target:
@@ -82,7 +81,7 @@ def convert_format(
             return _filled(array.transpose(order), out)
         made = _for_plain(there, array.dtype, out)
         if made.size:
-            # Its axes lie in memory as the target has them.
+            # Its axes are in the memory order of the target.
             read_elements(from_device.place(array, here, groups), made.transpose(np.argsort(order)), reading)
         return made
     made = _for_device(
@@ -102,11 +101,11 @@ def _require_writable(out: Array, array: Array) -> None:
     if not out.flags.c_contiguous:
         raise ValueError(f"out is not C-contiguous: it has the shape {out.shape} and the strides {out.strides}")
     if not out.flags.writeable:
-        raise ValueError("out cannot be written")
+        raise ValueError("out is read-only")
     if out.dtype != array.dtype:
         raise ValueError(f"out has elements of {out.dtype}; those of the tensor are {array.dtype}")
     if np.may_share_memory(out, array):
-        raise ValueError("out lies among the elements of the tensor. Give memory of its own")
+        raise ValueError("out overlaps the elements of the tensor. Use separate memory")
 
 
 def _require_shape(out: Array, shape: Shape) -> None:
@@ -124,7 +123,7 @@ def _filled(result: Array, out: Array | None) -> Array:
 
 
 def _for_plain(shape: Shape, dtype: np.dtype[Any], out: Array | None) -> Array:
-    """Memory of a plain format, whose elements are all to be written."""
+    """Memory for a plain format, of which every element will be written."""
     if out is None:
         return np.empty(shape, dtype)
     _require_shape(out, shape)
@@ -132,7 +131,7 @@ def _for_plain(shape: Shape, dtype: np.dtype[Any], out: Array | None) -> Array:
 
 
 def _for_device(shape: Shape, of_plain: Shape, dtype: np.dtype[Any], out: Array | None) -> Array:
-    """Memory of a device format, zero where padding will be."""
+    """Memory for a device format, with zeros for the padding."""
     require_possible(shape, dtype)
     if out is None:
         return np.zeros(shape, dtype)

@@ -1,4 +1,4 @@
-"""The parts of a device format: its shapes and its placement, with the checks of shapes that all formats share."""
+"""The parts of a device format, its shapes and its placement, and the shape checks that all formats share."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
     from opdump.formats.placement import Placement
 
 CUBE = 16
-"""Rows of a fractal, and the channels of a block by default (the side of the device's matrix unit)."""
+"""Rows of a fractal, and the default number of channels of a block (the side of the device's matrix unit)."""
 
 
 class PlainShape(Protocol):
     def __call__(self, array: Array, shape: Shape | None, groups: int, /) -> Shape:
-        """The shape of the tensor that `array` holds: `shape`, which cuts the padding, or without it that with padding.
+        """The shape of the tensor in `array`: `shape`, which excludes the padding; the shape with padding if it is None.
 
-        FormatShapeError: no array of the format has that shape, or a tensor of `shape` has another, or `shape` is needed.
+        Raises FormatShapeError if no array of the format has that shape, if a tensor of `shape` has another, or if `shape` is
+        required.
         """
 
 
 class DeviceShape(Protocol):
     def __call__(self, shape: Shape, c0: int, groups: int, /) -> Shape:
-        """The shape of an array that holds a tensor of `shape` in blocks of `c0` channels. FormatShapeError: none can."""
+        """The shape of an array with a tensor of `shape` in blocks of `c0` channels. Raises FormatShapeError if there is none."""
 
 
 class Place(Protocol):
     def __call__(self, array: Array, shape: Shape, groups: int, /) -> Placement:
-        """Where a tensor of `shape` lies in `array`, whose shape is known to be right, and which has elements."""
+        """The placement of a tensor of `shape` in `array`, whose shape must be right, and which must have elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ class DeviceFormat:
 
 
 def ceil_div(count: int, size: int) -> int:
-    """How many blocks of `size` hold `count`."""
+    """The number of blocks of `size` for `count` items."""
     return -(-count // size)
 
 
 def require_rank(array: Array, name: str, axes: str) -> None:
-    """FormatShapeError unless the array has the axes `N C1 H W C0`, of which blocks (the last) are not empty."""
+    """Raises FormatShapeError unless the array has axes such as `N C1 H W C0`, with non-empty blocks (the last axes)."""
     names = axes.split()
     if array.ndim != len(names):
         raise FormatShapeError(
@@ -66,7 +67,7 @@ def require_rank(array: Array, name: str, axes: str) -> None:
 
 
 def require_same(found: Shape, expected: Shape, name: str, plain: str, shape: Shape, groups: int = 1) -> None:
-    """FormatShapeError unless a device's array has the shape that a tensor of the plain `shape` has there."""
+    """Raises FormatShapeError unless a device's array has the shape of a tensor with the plain `shape`."""
     if found != expected:
         of_groups = f" with {groups} groups" if groups != 1 else ""
         raise FormatShapeError(
@@ -76,7 +77,7 @@ def require_same(found: Shape, expected: Shape, name: str, plain: str, shape: Sh
 
 
 def require_plain_shape(shape: Shape, plain: str) -> None:
-    """FormatShapeError unless `shape` can be one of the plain format."""
+    """Raises FormatShapeError unless `shape` is possible in the plain format."""
     if plain != "ND" and len(shape) != len(plain):
         raise FormatShapeError(f"a shape in {plain} has {len(plain)} dimensions; found {shape}")
     if any(size < 0 for size in shape):
@@ -84,6 +85,6 @@ def require_plain_shape(shape: Shape, plain: str) -> None:
 
 
 def require_possible(shape: Shape, dtype: np.dtype[Any]) -> None:
-    """FormatShapeError for a shape that no array can have, though it may be without elements."""
+    """Raises FormatShapeError for a shape that no array can have, even without elements."""
     if math.prod(size for size in shape if size) * dtype.itemsize >= 2**63:
         raise FormatShapeError(f"a tensor of the shape {shape} is larger than any memory")

@@ -1,7 +1,7 @@
 """FRACTAL_NZ: matrices in blocks of 16 rows by C0 columns, block after block down the columns, each row by row.
 
-Element (m, n) of (..., M, N) lies at (..., n // C0, m // M0, m % M0, n % C0) of (..., N1, M1, M0, C0). The leading axes
-are those of the tensor.
+Element (m, n) of (..., M, N) is at (..., n // C0, m // M0, m % M0, n % C0) of (..., N1, M1, M0, C0). The leading axes are those
+of the tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opdump.formats.reading import Array, Shape
 def _plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     """(..., M, N) of (..., N1, M1, M0, C0); without a shape M is M1 * M0 and N is N1 * C0.
 
-    Leading axes of the shape may be split otherwise than those of the array; of one axis (N,) it is that of (1, N).
+    Leading axes of the shape may be split differently from those of the array; a shape of one axis (N,) counts as (1, N).
     """
     if array.ndim < 4 or 0 in array.shape[-2:]:
         raise FormatShapeError(
@@ -50,7 +50,7 @@ def _matrix(shape: Shape) -> Shape:
 def _place(array: Array, shape: Shape, _groups: int) -> Blocks:
     matrices = array.reshape(*_matrix(shape)[:-2], *array.shape[-4:])
     leading = len(shape) - 2
-    if leading < 0:  # one row, of which a scalar is one element
+    if leading < 0:  # one row; for a scalar, one element
         row = matrices[:, 0, 0]
         return Blocks(row, ((0, 1),)) if shape else Blocks(row[0, 0, ...], ())
     rows, columns = (leading + 1, leading + 2), (leading, leading + 3)

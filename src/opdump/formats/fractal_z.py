@@ -30,7 +30,7 @@ from opdump.formats.reading import Array, Loop, Shape
 
 
 class _Sharing(NamedTuple):
-    """How groups share blocks: `together` of them in each of `shares`, which have `c1` and `n1` blocks."""
+    """How groups share blocks: `together` groups in each of `shares`, with `c1` and `n1` blocks."""
 
     shares: int
     together: int
@@ -40,7 +40,7 @@ class _Sharing(NamedTuple):
 
 def _sharing(n: int, c: int, n0: int, c0: int, groups: int) -> _Sharing:
     if n % groups:
-        raise FormatShapeError(f"{n} filters cannot be parted in {groups} groups. Give the number of groups")
+        raise FormatShapeError(f"{n} filters are not divisible by {groups} groups. Give the number of groups")
     filters = n // groups
     if groups == 1 or not filters or not c:
         return _Sharing(groups, 1, ceil_div(c, c0), ceil_div(filters, n0))
@@ -50,13 +50,13 @@ def _sharing(n: int, c: int, n0: int, c0: int, groups: int) -> _Sharing:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """A placement in `shares`, the device's array with its loops apart: (shares, [D,] C1, H, W, N1, N0, C0)."""
+    """A placement in `shares`, the device's array with separate loops: (shares, [D,] C1, H, W, N1, N0, C0)."""
 
     shares: Array
     together: int
-    """Groups in each share."""
+    """Number of groups in each share."""
     filters: int
-    """Of one group."""
+    """Per group."""
     channels: int
 
     def share(self, number: int) -> Blocks:
@@ -66,10 +66,10 @@ class _Groups:
         )
 
     def loops(self) -> Sequence[Loop]:
-        """Group after group, and where one is too large the loops of a share."""
+        """One loop over the groups or, if a group is too large, the loops of a share."""
         *depth, c1 = self.shares.shape[1:-5]
         c0 = self.shares.shape[-1]
-        # What the blocks of one group take, which are not next to each other where there is a depth.
+        # The blocks of one group, which are not adjacent if there is a depth.
         of_group = math.prod(depth) * min(c1, ceil_div(self.channels, c0) + 1) * self.shares.strides[-6]
         return (Loop(0, self.filters, of_group), *self.share(0).loops())
 

@@ -1,8 +1,8 @@
 """NC1HWC0, NC1HWC0_C04 and NDC1HWC0: images and volumes with the channels in blocks.
 
-Channel c of (N, C, H, W) lies in block c // C0 at place c % C0 of (N, C1, H, W, C0), that of (N, C, D, H, W) of
-(N, D, C1, H, W, C0). C0 is 16 for float16, 32 for int8, 8 or 16 for float32: it is read from the array. In NC1HWC0_C04 it is 4:
-the usual definition, which no dump of a real device has confirmed.
+Channel c of (N, C, H, W) is in block c // C0 at index c % C0 of (N, C1, H, W, C0), and of (N, C, D, H, W) in (N, D, C1, H, W,
+C0). C0 is 16 for float16, 32 for int8, 8 or 16 for float32: it is read from the array. In NC1HWC0_C04 it is 4: the usual
+definition, which no dump of a real device has confirmed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from opdump.formats.reading import Array, Shape
 
 
 def _in_blocks(name: str, plain: str, device: str) -> DeviceFormat:
-    """The format with the axes of `device`, such as `N C1 H W C0`, of tensors with those of `plain`."""
+    """The format with the axes of `device`, such as `N C1 H W C0`, for tensors with the axes of `plain`."""
     axes = device.split()
     places = [(axes.index("C1"), axes.index("C0")) if axis == "C" else (axes.index(axis),) for axis in plain]
 

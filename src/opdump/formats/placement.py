@@ -1,7 +1,7 @@
 """Moves elements between a plain tensor and an array of a device format, or between two such arrays.
 
-Each goes box by box where a `Reading` says so, in the order in which the source lies in memory. From one device's array to another a
-box is an array of its own, so that the tensor is never whole between the two.
+With a `Reading`, it works box by box, in the memory order of the source. Between two arrays of devices, each box is a separate
+array, so that the whole plain tensor is never in memory.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from opdump.kernels import copy_elements
 
 
 class Placement(Protocol):
-    """The places of a plain tensor's elements in a device's array; all others are padding."""
+    """The positions of a plain tensor's elements in a device's array; all others are padding."""
 
     def loops(self) -> Sequence[Loop]:
         """The loops of the array's memory, the outermost first."""
 
     def pairs(self, plain: Array, starts: Shape) -> Iterator[tuple[Array, Array]]:
-        """Views of the same shape, of `plain` and of the device's array, that together are all of `plain`.
+        """Pairs of views of the same shape, of `plain` and of the device's array, that together cover `plain`.
 
-        `plain` is a part of the tensor, in any strides; `starts` says which element of the tensor is its first, axis by axis.
+        `plain` is a part of the tensor, with any strides; `starts` is the index of its first element in the tensor.
         """
 
 
@@ -36,7 +36,7 @@ def read_elements(source: Placement, plain: Array, reading: Reading | None) -> N
 
 
 def write_elements(plain: Array, target: Placement, reading: Reading | None) -> None:
-    """Fill the device's array, but for its padding, from the plain tensor."""
+    """Fill the device's array, except its padding, from the plain tensor."""
     for part, starts in _parts(plain, loops_of(plain), reading):
         _write(part, target, starts)
 
@@ -44,7 +44,7 @@ def write_elements(plain: Array, target: Placement, reading: Reading | None) -> 
 def move_elements(
     source: Placement, target: Placement, shape: Shape, dtype: np.dtype[np.generic], reading: Reading | None
 ) -> None:
-    """Fill a device's array, but for its padding, from another one of the same tensor; `shape` is the tensor's own."""
+    """Fill a device's array, except its padding, from another one of the same tensor; `shape` is the tensor's own."""
     for box in boxes(shape, source.loops(), reading):
         part = np.empty([stop - start for start, stop in box], dtype)
         starts = tuple(start for start, _ in box)
@@ -63,7 +63,7 @@ def _write(part: Array, target: Placement, starts: Shape) -> None:
 
 
 def _parts(plain: Array, loops: Sequence[Loop], reading: Reading | None) -> Iterator[tuple[Array, Shape]]:
-    """Parts of the plain tensor, and where in it each begins."""
+    """Parts of the plain tensor, and the index in it where each begins."""
     for box in boxes(plain.shape, loops, reading):
         index: tuple[slice | EllipsisType, ...] = (*(slice(*limits) for limits in box), ...)
         yield plain[index], tuple(start for start, _ in box)

@@ -1,7 +1,7 @@
-"""Reads a large source in the order of its memory, so that pages of a mapped file can be released on the way.
+"""Reads a large source in its memory order, so that pages of a mapped file can be released on the way.
 
-The result is made whole and filled box by box: a box is a range of each axis of the plain tensor, chosen so that what it reads lies
-close together in the source. What the result's order is does not matter.
+The whole result is in memory and filled box by box: a box is a range of each axis of the plain tensor, chosen so that its
+elements are close together in the source. The order of the result does not matter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 Box = tuple[tuple[int, int], ...]
-"""Of each axis where it begins and where it ends."""
+"""Start and end on each axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a source is read: after every part of about `most` bytes of its memory `done` is called, since it is not read again soon.
+    """How a source is read: `done` is called after every part of about `most` bytes of its memory, which is not read again soon.
 
-    A part spans more where it does not begin with a block, up to twice as many, or where the innermost loop of the memory does.
+    A part is up to twice as large if it does not begin with a block, or as large as the innermost loop of the memory.
     """
 
     most: int
@@ -31,7 +31,9 @@ class Reading:
 
 
 class Loop(NamedTuple):
-    """A loop of the source's memory: it goes along `axis` of the plain tensor, `unit` elements a step, each within `span` bytes."""
+    """A loop of the source's memory: it runs along `axis` of the plain tensor, `unit` elements per step, each within `span`
+    bytes.
+    """
 
     axis: int
     unit: int
@@ -48,7 +50,7 @@ def outermost_first(loops: Iterable[Loop]) -> list[Loop]:
 
 
 def boxes(shape: Shape, loops: Sequence[Loop], reading: Reading | None) -> Iterator[Box]:
-    """The tensor box by box; without a reading it is one box. The caller reads each before it asks for the next."""
+    """The tensor box by box; without a reading it is one box. The caller must read each before it requests the next."""
     whole = tuple((0, size) for size in shape)
     if reading is None:
         yield whole
@@ -64,7 +66,7 @@ def _cut(box: Box, loops: Sequence[Loop], most: int) -> Iterator[Box]:
         return
     axis, unit, span = loops[0]
     start, stop = box[axis]
-    if stop - start <= unit:  # it does not run
+    if stop - start <= unit:  # the loop does not run
         yield from _cut(box, loops[1:], most)
         return
     step = unit * max(1, most // max(1, span))

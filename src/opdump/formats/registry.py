@@ -1,4 +1,4 @@
-"""Registers the formats. A new device format is one line here."""
+"""The registry of formats. A new device format is one line here."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _choose(environ: Mapping[str, str]) -> tuple[ModuleType, str]:
         try:
             native = importlib.import_module("._native", __name__)
         except ImportError as error:
-            # A module that is not there is the ordinary case; one that does not load has more to say.
+            # A missing module is the normal case; a module that fails to load has an error to report.
             missing = isinstance(error, ModuleNotFoundError)
             reason = "opdump was installed without a C++ compiler" if missing else str(error)
     if native is None and environ.get("OPDUMP_REQUIRE_NATIVE", "") not in ("", "0"):
@@ -101,8 +101,8 @@ def _use(kernels: ModuleType, name: str, source: str) -> None:
 
 _kernels, _REASON = _choose(os.environ)
 
-# The choice is made once, at import. The hot path calls the chosen functions without another one in between.
-# The compiled ones have the types of their twins, which are imported only where they run.
+# The choice is made once, at import, so that the hot path calls the chosen functions directly. The compiled functions
+# have the types of their twins, which are imported only if they are used.
 if TYPE_CHECKING or _REASON:
     from opdump.kernels.append_file import AppendFile, xxh3_low_pointer
     from opdump.kernels.batch_summarizer import BatchSummarizer
@@ -149,30 +149,32 @@ __getattr__ = late_names(
 
 
 def active() -> str:
-    """Which kernels run: `native (avx512)`, or `numpy (no compiled kernels: <reason>)`."""
+    """The kernels in use: `native (avx512)`, or `numpy (no compiled kernels: <reason>)`."""
     return f"numpy (no compiled kernels: {_REASON})" if _REASON else f"native ({_kernels.instruction_set()})"
 
 
 def why_slow() -> str:
-    """Why the numpy kernels run though nobody asked for them; empty where the compiled ones run, or `OPDUMP_ISA=numpy` is set."""
+    """Why the numpy kernels are in use although they were not requested; empty if the compiled ones are, or if `OPDUMP_ISA=numpy`
+    is set.
+    """
     return "" if os.environ.get("OPDUMP_ISA") == "numpy" else _REASON
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """The instruction sets that this machine can use, narrowest first; `("numpy",)` without compiled kernels."""
+    """The instruction sets that this machine supports, narrowest first; `("numpy",)` without compiled kernels."""
     return tuple(_kernels.instruction_sets())
 
 
 def use_instruction_set(name: str) -> None:
-    """Use another instruction set from now on, for tests and benchmarks. KernelChoiceError if it is not to be had."""
+    """Use another instruction set from now on, for tests and benchmarks. Raises KernelChoiceError if it is not available."""
     _use(_kernels, name, "the instruction set asked for")
 
 
 def summarise(array: NDArray[np.generic], dtype: str | None = None) -> Summary:
-    """Summarise an array of any shape and strides, or a scalar of numpy.
+    """Summarise an array of any shape and strides, or a numpy scalar.
 
-    `dtype` names the element type where numpy cannot: bfloat16 comes as uint16 with dtype="bfloat16". Other byte orders
-    are converted. UnsupportedDtypeError for complex numbers, strings and whatever else is not in DTYPE_CODES.
+    `dtype` names the element type if numpy cannot: bfloat16 is passed as uint16 with dtype="bfloat16". Other byte orders are
+    converted. Raises UnsupportedDtypeError for complex numbers, strings and all other types that are not in DTYPE_CODES.
     """
     found = addressed(array, dtype)
     rows = np.empty((1, len(SUMMARY_FIELDS)))
@@ -189,22 +191,26 @@ def compare_pair(
     dtype_a: str | None = None,
     dtype_b: str | None = None,
 ) -> PairMetrics:
-    """Compare two arrays of one shape, any strides and any of the types of DTYPE_CODES, complex64 and complex128; `a` is the reference.
+    """Compare two arrays of one shape, with any strides and any of the types of DTYPE_CODES, complex64 and complex128; `a` is the
+    reference.
 
-    Mapped files too: no array is copied but one in another byte order, one whose strides are no multiples of an element, and a real one
-    beside a complex one. `dtype_a` and `dtype_b` name element types where numpy cannot, as in `summarise`. Raises ValueError for two
-    shapes and for a tolerance that is negative or not finite, UnsupportedDtypeError for other elements.
+    Mapped files are supported: an array is copied only if it has another byte order, strides that are not multiples of the
+    element size, or real elements beside complex ones. `dtype_a` and `dtype_b` name element types if numpy cannot, as in
+    `summarise`. Raises ValueError for different shapes and for a tolerance that is negative or not finite, and
+    UnsupportedDtypeError for other elements.
     """
-    from opdump.kernels.pair import metrics_of_pair  # not where nothing is compared: it takes a while to import
+    from opdump.kernels.pair import (
+        metrics_of_pair,
+    )  # not at the top, because the import is slow and only comparisons need it
 
     return metrics_of_pair(a, b, pair_totals, atol=atol, rtol=rtol, dtype_a=dtype_a, dtype_b=dtype_b)
 
 
 def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
-    """Copy every element to the same place of `destination`: transpositions, blocks and cuts are views of the two.
+    """Copy every element to the same index of `destination`: transpositions, blocks and slices are views of the two.
 
-    Same shape and dtype, any strides; no memory in common, no place of the destination twice. ValueError where the
-    shapes or dtypes differ, or the destination cannot be written.
+    Both have the same shape and dtype, and any strides; they do not overlap, and no two indices of the destination share memory.
+    Raises ValueError if the shapes or dtypes differ, or if the destination is read-only.
     """
     if source.shape != destination.shape or source.dtype != destination.dtype:
         raise ValueError(
@@ -222,9 +228,9 @@ def copy_elements(source: NDArray[Any], destination: NDArray[Any]) -> None:
 
 
 def widened(codes: NDArray[np.generic], table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`table[code]` of every byte of `codes`, in its shape: what the codes of an 8-bit number mean.
+    """`table[code]` for every byte of `codes`, in its shape: the values of 8-bit codes.
 
-    ValueError unless elements have one byte and the table 256 float32.
+    Raises ValueError unless elements have one byte and the table has 256 float32.
     """
     if codes.dtype.itemsize != 1 or codes.dtype.hasobject:
         raise ValueError(f"a code has one byte; found {codes.dtype}")

@@ -1,4 +1,4 @@
-"""Arrays as the kernels take them: an address, a code of an element type, strides in elements."""
+"""Arrays in the form that kernels take: an address, a code of an element type, strides in elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdump.kernels.summary import DTYPE_CODES
 
 
 class Addressed(NamedTuple):
-    """Elements of any shape at their address, which is good while `array` is."""
+    """Elements of any shape at an address, which is valid while `array` exists."""
 
     array: NDArray[np.generic]
     dtype: str
@@ -28,11 +28,12 @@ class Addressed(NamedTuple):
 
 
 def addressed(array: NDArray[np.generic], dtype: str | None = None) -> Addressed:
-    """The array itself, or a copy where its byte order is not the machine's, or its strides no multiples of an element.
+    """The array itself, or a copy if its byte order is not the machine's, or if its strides are not multiples of the element
+    size.
 
-    `dtype` names the element type where numpy cannot. Raises UnsupportedDtypeError for what is not in DTYPE_CODES.
+    `dtype` names the element type if numpy cannot. Raises UnsupportedDtypeError for types that are not in DTYPE_CODES.
     """
-    array = np.asarray(array)  # a scalar of numpy has a type but no memory
+    array = np.asarray(array)  # a numpy scalar has a type but no memory
     name = array.dtype.name if dtype is None else dtype
     if name not in DTYPE_CODES:
         raise UnsupportedDtypeError(f"elements of type {name} have no summary; these have: {', '.join(DTYPE_CODES)}")

@@ -1,7 +1,8 @@
-"""A file that records are appended to: the twin of native/append_file.cpp, and what runs where that is missing.
+"""A file to which records are appended: the twin of native/append_file.cpp, used if the compiled module is missing.
 
-A record is a header of a multiple of 64 bytes and its elements, padded with zeros to one. Its place in the file and two checksums are
-filled in here; `layouts/packed/record.py` says what else is in a header. This one writes in the thread of the caller.
+A record is a header of a multiple of 64 bytes and its elements, padded with zeros to such a multiple. Its offset in the file and
+two checksums are filled in here; `layouts/packed/record.py` defines the rest of the header. This twin writes in the thread of the
+caller.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _WORD: Final = struct.Struct("<Q")
 
 
 class AppendFile:
-    """Writes into the open file `descriptor`, which its owner closes after `stop`, from its beginning on.
+    """Writes into the open file `descriptor` from its beginning. Its owner closes it after `stop`.
 
-    At most `capacity` bytes wait in memory, beside one record that is larger, for `threads` threads; this twin has none.
+    At most `capacity` bytes wait in memory, plus one larger record, for `threads` threads; this twin has no threads.
     """
 
     def __init__(self, descriptor: int, threads: int = 2, capacity: int = 1 << 30) -> None:
@@ -33,17 +34,17 @@ class AppendFile:
         self._waiting = bytearray()
         self._stopped = False
         self.error = 0
-        """The errno of the first write that failed, after which nothing is written; 0 while there was none."""
+        """The errno of the first failed write, after which nothing is written; 0 before that."""
         self.bytes_appended = 0
         self.bytes_written = 0
         self.seconds_waited = 0.0
-        """How long callers have waited for room; here, for the disk."""
+        """Total time that callers have waited for free space in the queue; in this twin, for the disk."""
         self._most_waiting = min(_BLOCK, capacity)
 
     def append(self, header: bytes, elements: int, byte_count: int) -> int:
-        """Copies a record whose elements are so many bytes at an address; where it begins in the file.
+        """Copy a record with `byte_count` bytes of elements at an address; returns its offset in the file.
 
-        -1, and nothing copied, where the file was stopped or a write failed. ValueError for a header of another size.
+        Returns -1 and copies nothing if the file was stopped or a write failed. Raises ValueError for a header of another size.
         """
         if len(header) < ALIGNMENT or len(header) % ALIGNMENT:
             raise ValueError("the header of a record has a multiple of 64 bytes")
@@ -68,7 +69,7 @@ class AppendFile:
         return offset
 
     def push(self) -> None:
-        """Hands what was appended over to the threads; here it is written."""
+        """Pass the appended records to the threads; this twin writes them."""
         view = memoryview(bytes(self._waiting))
         self._waiting.clear()
         while view and not self.error:
@@ -81,22 +82,22 @@ class AppendFile:
             view = view[done:]
 
     def flush(self) -> None:
-        """Returns when all that was appended is written, or dropped after a failure."""
+        """Return when all appended records are written, or dropped after a failure."""
         self.push()
 
     def stop(self) -> None:
-        """Writes what was appended, and takes no more. May be called again."""
+        """Write all appended records and accept no more. May be called again."""
         self.push()
         self._stopped = True
 
 
 def xxh3_low(data: bytes) -> int:
-    """The lower half of the XXH3 of 128 bits."""
+    """The lower half of the 128-bit XXH3."""
     return int(xxh3_128(data)[16:], 16)
 
 
 def xxh3_low_pointer(pointer: int, byte_count: int) -> int:
-    """The same of so many bytes at an address. ValueError where there is none."""
+    """The same for `byte_count` bytes at an address. Raises ValueError for a null address."""
     if byte_count < 0 or (byte_count and not pointer):
         raise ValueError(f"{byte_count} bytes at {pointer} cannot be hashed")
     return xxh3_low(ctypes.string_at(pointer, byte_count) if byte_count else b"")

@@ -1,7 +1,8 @@
-"""Summarises all tensors of an operator in one call: the twin of the compiled `BatchSummarizer`, and what runs where that is missing.
+"""Summarises all tensors of an operator in one call: the twin of the compiled `BatchSummarizer`, used if the compiled module is
+missing.
 
-What a tensor is comes from DLPack's exchange API, a table of C functions that its class offers as `__dlpack_c_exchange_api__`
-(dlpack.h, version 1.3): one call gives address, type, shape and strides, and makes no object.
+Tensors are read through DLPack's exchange API, a table of C functions that their class offers as `__dlpack_c_exchange_api__`
+(dlpack.h, version 1.3): one call returns address, type, shape and strides, and creates no object.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CPU = 1
 _KINDS = {(0, "int"): (8, 16, 32, 64), (1, "uint"): (8, 16, 32, 64), (2, "float"): (16, 32, 64)}
 _NAMES = {(code, bits): f"{name}{bits}" for (code, name), widths in _KINDS.items() for bits in widths}
 _NAMES |= {(4, 16): "bfloat16", (6, 8): "bool"}
-"""Types by DLPack's code and their bits."""
+"""Types by DLPack's code and number of bits."""
 
 
 class _Tensor(ctypes.Structure):
@@ -57,13 +58,13 @@ _Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Te
 
 
 class BatchSummarizer:
-    """Reads tensors where they lie: their summaries become rows of `table`, their types and shapes go into copies of `prototype`.
+    """Reads tensors in place: their summaries become rows of `table`, their types and shapes go into copies of `prototype`.
 
     `prototype` is an object with `__slots__`: dtype, shape, data_size, row, table, op, io, slot, argument, source. `classes` are
-    those whose tensors have memory of their own, as the exchange API of the first describes it. TypeError where it has none.
-    With `digests` those of the elements in C order are taken too, by the row of the summary. With `seen` a large tensor that was read before, and
-    that nothing has written since, is not read again: `place(tensor)` gives the identity of its storage and its version, or None where it is
-    to be read in any case.
+    the classes of tensors with memory of their own, as described by the exchange API of the first class; TypeError if it has
+    none. With `digests`, digests of the elements in C order are computed, too, by the row of the summary. With `seen`, a large
+    tensor that was read before and has not been written since is not read again: `place(tensor)` returns the identity of its
+    storage and its version, or None if it must be read in any case.
     """
 
     def __init__(
@@ -91,10 +92,10 @@ class BatchSummarizer:
         entries: list[Any],
         other: Callable[[Any, Any], Any],
     ) -> None:
-        """Appends to `entries` what is read of each of `lives` (slot, argument, tensor, source, skip), tensors of `op`.
+        """Append to `entries` one entry for each of `lives` (slot, argument, tensor, source, skip), the tensors of `op`.
 
-        `other(tensor, skip)` makes an object like the prototype where there is a reason to skip, and where the tensor must be looked at
-        otherwise: of another class or dtype, on a device, negated lazily, without elements, a shape or a memory of its own.
+        `other(tensor, skip)` makes an object like the prototype if there is a reason to skip, or if the tensor needs other
+        treatment: another class or dtype, on a device, lazily negated, without elements, a shape or memory of its own.
         """
         for live in lives:
             if not isinstance(live, tuple) or len(live) != 5:
@@ -138,7 +139,7 @@ class BatchSummarizer:
         return taken
 
     def _read(self, view: View, item: int) -> int:
-        """The row of the summary."""
+        """Returns the row of the summary."""
         address, name, shape, strides = view
         row = self._table.add_strided(address, DTYPE_CODES[name], shape, strides)
         if self._digests is not None:
@@ -148,7 +149,7 @@ class BatchSummarizer:
         return row
 
     def _read_once(self, tensor: Any, view: View, item: int) -> int:
-        """What was read of the same view, where nothing has written into its storage since."""
+        """The earlier result for the same view, if its storage has not been written since."""
         assert self._seen is not None
         assert self._place is not None
         address, _, shape, strides = view
@@ -157,7 +158,7 @@ class BatchSummarizer:
             return self._read(view, item)
         storage, version = place
         extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        if extent * item < WORD:  # one element for all places
+        if extent * item < WORD:  # one element for all indices
             return self._read(view, item)
         fingerprint = fingerprint_of(address, extent * item)
         before = self._seen.find(storage, view, version, fingerprint)

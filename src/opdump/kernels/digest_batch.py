@@ -21,14 +21,15 @@ from opdump.kernels.reference import require_adjacent
 from opdump.kernels.xxh3 import xxh3_128
 
 SHA1_SLICE: Final = 20480
-"""Elements."""
+"""Number of elements."""
 
 
 class DigestBatch:
-    """Takes the elements of tensors as they are now; their digests are asked for later.
+    """Stores the elements of tensors as they are now; their digests are requested later.
 
-    `names` are some of the table above; ValueError for another. `capacity` is how many bytes of tensors it may hold that are not hashed yet, beside one
-    tensor more; `with_instructions` whether the instructions that a processor may have for SHA-1 are used. This one holds nothing and has none.
+    `names` are some of the names in the table above; ValueError for another. `capacity` is the number of tensor bytes that may
+    wait to be hashed, beside one more tensor; `with_instructions` enables SHA-1 instructions of the processor. This twin hashes
+    immediately and ignores both.
     """
 
     def __init__(self, names: Sequence[str], capacity: int = 1 << 28, with_instructions: bool = True) -> None:
@@ -40,9 +41,10 @@ class DigestBatch:
         self._rows: dict[int, dict[str, str]] = {}
 
     def add(self, pointer: int, byte_count: int, item: int = 1, row: int = -1) -> int:
-        """The number of the tensor with so many bytes at an address, `item` for each element. `row`: that of its summary, for `by_row`.
+        """Add a tensor of `byte_count` bytes at an address, with `item` bytes per element; returns its number. `row`: the row of
+        its summary, for `by_row`.
 
-        ValueError for a negative count, one that is no multiple of `item`, and where there is no address.
+        Raises ValueError for a negative count, one that is not a multiple of `item`, and a null address.
         """
         require_adjacent(pointer, byte_count)
         if item < 1 or byte_count % item:
@@ -54,17 +56,17 @@ class DigestBatch:
         return len(self._digests) - 1
 
     def digests(self, number: int) -> dict[str, str]:
-        """By name, in the order of the names. IndexError where no tensor has this number."""
+        """The digests of a tensor by name, in the order of the names. Raises IndexError for an unknown number."""
         if number >= len(self._digests):
             raise IndexError(f"tensor {number} of {len(self._digests)} tensors")
         return dict(self._digests[number])
 
     def by_row(self) -> dict[int, dict[str, str]]:
-        """Those of all tensors whose summary has a row, by that."""
+        """The digests of all tensors whose summary has a row, by that row."""
         return {row: dict(digests) for row, digests in self._rows.items()}
 
     def clear(self) -> None:
-        """Forgets all; numbers begin at 0 again."""
+        """Forget everything; numbers start at 0 again."""
         self._digests.clear()
         self._rows.clear()
 

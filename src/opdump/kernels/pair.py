@@ -1,4 +1,4 @@
-"""Two arrays, prepared for the pass over both: complex numbers become real ones, and whatever cannot be compared is refused."""
+"""Prepares two arrays for the pass over both: splits complex numbers into real ones, and rejects unsupported arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def metrics_of_pair(
     dtype_a: str | None,
     dtype_b: str | None,
 ) -> PairMetrics:
-    """As `kernels.compare_pair`, with the pass that `totals_of` makes."""
+    """As `kernels.compare_pair`, with `totals_of` as the pass over the elements."""
     a, b = np.asarray(a), np.asarray(b)
     if a.shape != b.shape:
         raise ValueError(f"tensors of one shape are compared; found {a.shape} and {b.shape}")
@@ -62,7 +62,7 @@ def metrics_of_pair(
 
 
 def _real_parts(array: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
-    """Real and imaginary parts along one more axis, the last: of complex numbers a view, of real ones a copy with zeros."""
+    """Real and imaginary parts along an additional last axis: a view of complex numbers, a copy with zeros for real ones."""
     if dtype not in _PARTS:
         real = addressed(array, dtype).array
         if dtype == "bfloat16":

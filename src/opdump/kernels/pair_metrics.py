@@ -1,4 +1,4 @@
-"""How much two tensors differ: every metric of a pair, from the totals of one pass over both."""
+"""The difference between two tensors: every metric of a pair, from the totals of one pass over both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from opdump.kernels.totals_of_pair import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, P
 
 @dataclass(frozen=True, slots=True)
 class WorstChannel:
-    """The index along one axis whose elements have the largest part of the squared difference.
+    """The index along one axis with the largest part of the squared difference.
 
-    `a[..., index, ...]` at `axis`; `share` is between 0 and 1: its sum of |a - b|^2 by that of all elements.
+    The elements are `a[..., index, ...]` at `axis`; `share`, between 0 and 1, is their sum of |a - b|^2 divided by the sum over
+    all elements.
     """
 
     axis: int
@@ -22,72 +23,76 @@ class WorstChannel:
 
 @dataclass(frozen=True, slots=True)
 class PairMetrics:
-    """How much a tensor b differs from a, its reference; floats are float64, in the unit of the elements where none is named.
+    """How a tensor b differs from its reference a. Floats are float64, in the unit of the elements unless stated otherwise.
 
-    Each element is cast to float64 first; of int64 and uint64 on both sides the difference is taken before. Complex numbers are
-    compared as twice as many real ones. NaN at the same place in both, and the same infinity, are no difference. Where one tensor has
-    a NaN or an infinity that the other has not, the element is `different` and out of tolerance, and is in no other metric than these,
-    `first_bad` and the counts of its kind. All others are over the elements that are finite in both (`finite`), and of no elements they
-    are those of equal tensors; but where elements differ and none is finite in both, they are NaN. Differences and squares too
-    large for float64 are Inf, and what is divided by them may be NaN; squares too small are 0.
+    Each element is cast to float64 first; if both are int64 or uint64, the difference is computed before the cast. A complex
+    number counts as two real ones. NaN at the same index in both, and the same infinity, are not a difference. If only one tensor
+    has a NaN or an infinity at an index, the element is `different` and out of tolerance, and appears in no other metric except
+    `first_bad` and the counts of its kind. All other metrics cover the elements that are finite in both (`finite`). Without such
+    elements they have the values for equal tensors, or NaN if elements differ. Differences and squares too large for float64 are
+    Inf, and quotients of them may be NaN; squares too small are 0.
     """
 
     dtype_a: str
-    """Element type as numpy and ml_dtypes name it. Two types are compared as float64, without a word more."""
+    """Element type as numpy and ml_dtypes name it. If the types differ, they are compared as float64."""
     dtype_b: str
     shape: tuple[int, ...]
     count: int
-    """Real numbers in each tensor: of complex elements twice their number."""
+    """Number of real values in each tensor: twice the number of complex elements."""
     finite: int
     """Finite in both."""
     same_nonfinite: int
     """NaN, Inf or -Inf in both."""
     different: int
-    """Not the same number, nor NaN in both. 0.0 and -0.0 are the same."""
+    """Neither the same number nor NaN in both. 0.0 and -0.0 are the same."""
     out_of_tolerance: int
     """|a - b| > atol + rtol * |a|."""
     atol: float
     rtol: float
     first_bad: tuple[int, ...] | None
-    """Index of the first element out of tolerance, in the order of a C array; None where there is none, `()` is that of a scalar."""
+    """Index of the first element out of tolerance, in C order; None if there is none, `()` for a scalar."""
     cosine: float
-    """Of the angle between the two as vectors, from -1 to 1; 1 where both are zero, 0 where one is."""
+    """Cosine of the angle between the two as vectors, from -1 to 1; 1 if both are zero, 0 if one is."""
     max_absolute: float
     """max |a - b|."""
     mean_absolute: float
     """The mean of |a - b|."""
     max_relative: float
-    """max |a - b| / |a|; 0 where both are 0. Where a alone is 0 there is none, and `from_zero` counts the element."""
+    """max |a - b| / |a|; 0 for elements where both are 0. Elements where only a is 0 are not included, and are counted in
+    `from_zero`.
+    """
     mean_relative: float
-    """The mean of the same, without the elements of `from_zero`."""
+    """The mean of the same quotient, without the elements in `from_zero`."""
     from_zero: int
     """a = 0 and b is not."""
     relative_l2: float
-    """||a - b|| / ||a||; Inf where a is zero and b is not."""
+    """||a - b|| / ||a||; Inf if a is zero and b is not."""
     rmse: float
-    """Root of the mean of (a - b)^2."""
+    """Root mean square of a - b."""
     snr_db: float
-    """10 log10(||a||^2 / ||a - b||^2) in decibels; Inf without a difference, -Inf where a is zero and b is not."""
+    """10 log10(||a||^2 / ||a - b||^2) in decibels; Inf without a difference, -Inf if a is zero and b is not."""
     rms_a: float
-    """Root of the mean of a^2."""
+    """Root mean square of a."""
     peak_a: float
     """max |a|."""
     peak_b: float
     ulps: tuple[int, ...] | None
-    """How many elements are 0, 1, 2 to 3, 4 to 7, ... numbers of their type apart (units in the last place; of integers their
-    difference), up to the last that is not 0. None for two types."""
+    """The number of elements whose distance is 0, 1, 2 to 3, 4 to 7, ... representable numbers of their type (units in the last
+    place; for integers the difference), up to the last nonzero count. None for two types.
+    """
     sign_flips: int
-    """One is below zero, the other above."""
+    """Number of elements of which one is below zero and the other above."""
     argmax_flips: int | None
-    """Rows along the last axis whose largest element (the first of equal ones; the first NaN, where there is one) is at another
-    index. None for complex numbers. Infinities and NaN take part."""
+    """Number of rows along the last axis whose largest element (the first of equal ones; the first NaN, if there is one) has
+    another index. None for complex numbers. Includes infinities and NaN.
+    """
     worst_channels: tuple[WorstChannel, ...]
-    """One for each axis of 2 to 2^20 indices, where there are two axes or more of more than one index, and a difference."""
+    """One for each axis of 2 to 2^20 indices, if at least two axes have more than one index and there is a difference."""
     nan_a: int
-    """NaN in a where b has none."""
+    """Number of NaN in a where b has none."""
     nan_b: int
     inf_a: int
-    """Inf or -Inf in a where b has not the same."""
+    """Number of Inf or -Inf in a where b does not have the same."""
     inf_b: int
 
 
@@ -100,7 +105,7 @@ def metrics_of_totals(
     atol: float,
     rtol: float,
 ) -> PairMetrics:
-    """The metrics that follow. The totals of complex numbers have one more axis, of real and imaginary parts."""
+    """The metrics for these totals. The totals of complex numbers have an additional axis, of real and imaginary parts."""
     sums = dict(zip(PAIR_SUMS, totals.sums, strict=True))
     maxima = dict(zip(PAIR_MAXIMA, totals.maxima, strict=True))
     counts = dict(zip(PAIR_COUNTS, totals.counts, strict=True))
@@ -161,7 +166,7 @@ def _cosine(product: float, first_square: float, second_square: float, *, has_di
 
 
 def _within(value: float, least: float, most: float) -> float:
-    """What rounding took beyond a limit is the limit; NaN stays."""
+    """Clamp rounding errors beyond a limit; NaN stays NaN."""
     return most if value > most else max(value, least)
 
 

@@ -1,12 +1,12 @@
-"""The pass over two tensors in numpy: what the compiled one (native/compare.cpp) must give, to the last bit.
+"""The pass over two tensors in numpy, which specifies the compiled one (native/compare.cpp) to the last bit.
 
-Both are read in the order of their indices, the last of which runs fastest, and cast to float64. Sums are added in lanes, blocks and
-chunks as `reference.py` says. What is NaN or infinite in one of the two takes part in no sum and no maximum, and is counted.
+Both are read in index order, the last index varying fastest, and cast to float64. Sums are added in lanes, blocks and chunks as
+in `reference.py`. Elements that are NaN or infinite in one of the two are excluded from sums and maxima, and are counted.
 
-Sums of squares along an axis are added in spans of whole chunks, whose number follows from the shape (`_span_size`), and then span by
-span. A run is what of a row, along the last axis of more than one index, lies in one block: its squares are added to the sums of
-the last axis one by one, and together, in sixteen lanes from its beginning, to one sum of each other axis. Axes of more than
-2^20 indices have no such sums, nor has a tensor with one axis.
+Sums of squares along an axis are added in spans of whole chunks, whose number follows from the shape (`_span_size`), and then
+span by span. A run is the part of a row, along the last axis with more than one index, that lies in one block. Its squares are
+added one by one to the sums of the last axis. They are also added together, in sixteen lanes from the start of the run, to one
+sum of each other axis. Axes of more than 2^20 indices have no such sums, nor has a tensor with one axis.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def pair_totals(
     rtol: float,
     with_argmax: bool,
 ) -> PairTotals:
-    """Compare the elements of two strided tensors; strides are in elements, an address is that of the element at index 0."""
+    """Compare the elements of two strided tensors. Strides are in elements; an address is that of the element at index 0."""
     a = _elements(first, first_code, shape, first_strides)
     b = _elements(second, second_code, shape, second_strides)
     pass_ = _Pass(first_code, second_code, shape, atol, rtol)
@@ -91,7 +91,7 @@ def _elements(pointer: int, code: int, shape: Sequence[int], strides_in_elements
 
 
 class _Pass:
-    """What has been found so far, chunk by chunk."""
+    """The results so far, chunk by chunk."""
 
     def __init__(self, first_code: int, second_code: int, shape: Sequence[int], atol: float, rtol: float) -> None:
         self._codes = first_code, second_code
@@ -157,7 +157,7 @@ class _Pass:
 
 
 def _distances(a: NDArray[np.generic], b: NDArray[np.generic], code: int) -> NDArray[np.uint64]:
-    """How many numbers of their type lie between two, the second included; zeros of both signs are one number."""
+    """The number of representable values between two numbers, including the second; zeros of both signs are one number."""
     if code in _FLOATS:
         bits = np.dtype(f"uint{8 * a.dtype.itemsize}")
         sign = np.array(1 << (8 * a.dtype.itemsize - 1), bits)
@@ -185,7 +185,7 @@ def _bit_lengths(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 class _Axes:
-    """Sums of squares along each axis of more than one index."""
+    """Sums of squares along each axis with more than one index."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         self._numbers = [axis for axis, size in enumerate(shape) if size != 1]
@@ -196,7 +196,7 @@ class _Axes:
         self._span_size = _span_size(math.prod(shape), sum(sums.size for sums in self._sums))
 
     def add(self, begin: int, squares: NDArray[np.float64]) -> None:
-        """The squares from element `begin` on, a chunk or the rest."""
+        """Add the squares from element `begin` on: a chunk or the rest."""
         if not any(sums.size for sums in self._sums):
             return
         if begin % self._span_size == 0:
@@ -232,7 +232,7 @@ class _Axes:
 
 
 def _span_size(count: int, sums: int) -> int:
-    """How many elements a span has: 64 spans at most, whose sums take less than a quarter of the tensors, or a MiB."""
+    """The number of elements of a span: at most 64 spans, whose sums take less than a quarter of the tensors, or a MiB."""
     chunks = -(-count // CHUNK)
     by_memory = max(count // 16, 1 << 17) // sums if sums else _MOST_SPANS
     wanted = max(1, min(_MOST_SPANS, chunks, by_memory))
@@ -240,7 +240,7 @@ def _span_size(count: int, sums: int) -> int:
 
 
 def _argmax_flips(a: NDArray[np.generic], first_code: int, b: NDArray[np.generic], second_code: int) -> int:
-    """In how many rows along the last axis the largest element is not at the same place; the first NaN is the largest."""
+    """The number of rows along the last axis whose largest element has a different index; the first NaN is the largest."""
     row = a.shape[-1]
     if row > CHUNK:
         begins = range(0, a.size, row)
@@ -258,7 +258,7 @@ def _rows(elements: NDArray[np.generic], code: int, row: int) -> Iterator[NDArra
 
 
 def _argmax(elements: NDArray[np.generic], code: int, begin: int, row: int) -> int:
-    """Of one row, part by part."""
+    """The index for one row, part by part."""
     found, largest = -1, -math.inf
     for first in range(begin, begin + row, CHUNK):
         values = as_float64(elements.flat[first : min(first + CHUNK, begin + row)], code)

@@ -1,4 +1,4 @@
-"""The kernels in numpy: what the compiled ones must compute, to the last bit, and what runs where those are missing.
+"""The kernels in numpy: they specify the compiled ones to the last bit, and are used if those are missing.
 
 Every element is cast to float64 first. Floating-point addition depends on its order, so the order is part of the
 specification; neither the instruction set nor the number of threads may change it:
@@ -8,8 +8,8 @@ specification; neither the instruction set nor the number of threads may change 
     chunk   32 blocks, added one after the other with Neumaier's compensation (ZAMM 54, 1974)
     tensor  its chunks, added in the same way
 
-A square is rounded before it is added. A tensor with NaN or Inf has its sums from the counts. A strided tensor is read
-in the order of its memory: see `_simplify`.
+A square is rounded before it is added. If a tensor has NaN or Inf, its sums follow from the counts. A strided tensor is read in
+memory order: see `_simplify`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LANES = 16
 BLOCK = 2048
 _BLOCKS_OF_CHUNK = 32
 CHUNK = BLOCK * _BLOCKS_OF_CHUNK
-# How much is converted to float64 at a time: enough to make numpy's overhead small, little enough to stay in the cache.
+# Number of elements converted to float64 at a time: large enough to hide numpy's overhead, small enough for the cache.
 _CHUNKS_AT_A_TIME = 2
 MAX_DIMENSIONS = 64
 _MOST_ADJACENT = ((1 << 63) - 1) // 16
@@ -36,7 +36,7 @@ _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 
 def storage_dtype(code: int) -> np.dtype[np.generic]:
-    """The numpy type that holds the bits of one element."""
+    """The numpy type with the bits of one element."""
     name = _NAMES.get(code)
     if name is None:
         raise ValueError(f"dtype code {code} is not in DTYPE_CODES, which end at {max(_NAMES)}")
@@ -44,7 +44,7 @@ def storage_dtype(code: int) -> np.dtype[np.generic]:
 
 
 def as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
-    """The numbers that the elements are; bfloat16 comes as its bits."""
+    """The values of the elements; bfloat16 is passed as its bits."""
     values: NDArray[np.generic] = elements
     if code == DTYPE_CODES["bfloat16"]:
         values = (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -54,7 +54,7 @@ def as_float64(elements: NDArray[np.generic], code: int) -> NDArray[np.float64]:
 
 
 def compensated(numbers: Iterable[float]) -> float:
-    """Neumaier's sum; once it has overflowed it stays what IEEE addition makes of it."""
+    """Neumaier's sum. After an overflow it follows IEEE addition."""
     total = error = 0.0
     for number in numbers:
         new = total + number
@@ -66,13 +66,13 @@ def compensated(numbers: Iterable[float]) -> float:
 
 def _block_sums(values: NDArray[np.float64]) -> list[float]:
     """The sums of the blocks of `values` (1-d, whole blocks)."""
-    # A reduction over a leading axis adds whole rows in order; only the innermost axis would be summed pairwise.
+    # A reduction over a leading axis adds whole rows in order; numpy sums only the innermost axis pairwise.
     sums: list[float] = folded(values.reshape(-1, BLOCK // LANES, LANES).sum(axis=1)).tolist()
     return sums
 
 
 def folded(lanes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums of rows of sixteen, in halves."""
+    """The sums of rows of sixteen, folded in halves."""
     width = LANES // 2
     while width:
         lanes = lanes[:, :width] + lanes[:, width : 2 * width]
@@ -87,13 +87,13 @@ def chunk_sums(values: NDArray[np.float64]) -> list[float]:
 
 
 def in_whole_blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Filled up with zeros."""
+    """Padded with zeros to whole blocks."""
     missing = -values.size % BLOCK
     return np.concatenate([values, np.zeros(missing)]) if missing else values
 
 
 def _summary(elements: NDArray[np.generic], code: int, repeats: int = 1) -> Summary:
-    """The summary of an array read in C order, as if it stood `repeats` times in the tensor."""
+    """The summary of an array read in C order, as if it occurred `repeats` times in the tensor."""
     nan = positive_inf = negative_inf = zero = negative = 0
     largest, smallest = -math.inf, math.inf
     sums: list[float] = []
@@ -129,7 +129,7 @@ def _sums_and_extremes(
     _, nan, positive_inf, negative_inf, *_ = counts
     if nan:
         return math.nan, math.nan, math.nan, math.nan
-    # Adding 0.0 makes 0.0 of -0.0: which of the two an extreme is would depend on the order of the elements.
+    # Adding 0.0 turns -0.0 into 0.0; otherwise the sign of a zero extreme would depend on the order of the elements.
     extremes = (largest + 0.0, smallest + 0.0)
     if positive_inf and negative_inf:
         return *extremes, math.nan, math.inf
@@ -139,10 +139,10 @@ def _sums_and_extremes(
 
 
 def _simplify(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, list[tuple[int, int]], int]:
-    """The same elements without what a summary cannot see: (offset, [(size, stride), ...], repeats), in elements.
+    """The same elements without properties that do not affect a summary: (offset, [(size, stride), ...], repeats), in elements.
 
-    Dimensions of size one vanish, repetitions (stride 0) become a factor, negative strides are walked from the other
-    end, the widest stride comes first, and dimensions that continue each other become one.
+    Dimensions of size one are dropped, repetitions (stride 0) become a factor, negative strides are read from the other end, the
+    widest stride comes first, and contiguous dimensions are merged.
     """
     offset, repeats = 0, 1
     dimensions: list[tuple[int, int]] = []
@@ -166,7 +166,7 @@ def _simplify(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, list[t
 
 
 def require_elements(pointer: int, count: int) -> None:
-    """Raises ValueError where so many elements cannot lie there."""
+    """Raises ValueError for a negative count, and for a null pointer to elements."""
     if count < 0:
         raise ValueError(f"a tensor cannot hold {count} elements")
     if pointer == 0 and count > 0:
@@ -174,14 +174,14 @@ def require_elements(pointer: int, count: int) -> None:
 
 
 def require_adjacent(pointer: int, count: int) -> None:
-    """Raises ValueError where so many elements cannot lie there, one beside the other."""
+    """Raises ValueError if `count` adjacent elements cannot be at this pointer."""
     require_elements(pointer, count)
     if count > _MOST_ADJACENT:
         raise ValueError("the elements reach beyond any memory")
 
 
 def require_reach(shape: Sequence[int], strides: Sequence[int], item: int) -> None:
-    """Raises ValueError where the bytes of all elements, or those between two of them, are more than 63 bits can count. `item` is in bytes."""
+    """Raises ValueError if the bytes of all elements, or between two of them, exceed 63 bits. `item` is in bytes."""
     if 0 in shape:
         return
     extent = item + sum((size - 1) * abs(stride) * item for size, stride in zip(shape, strides, strict=True))
@@ -239,12 +239,12 @@ def summarise_strided_pointer(
     rows: NDArray[np.float64],
     row: int,
 ) -> None:
-    """The same for any strides: negative, zero and overlapping ones too. `pointer` is the address of element 0."""
+    """The same for any strides, including negative, zero and overlapping ones. `pointer` is the address of element 0."""
     rows[row] = np.array(_summary_of_strided(pointer, code, shape, strides_in_elements))
 
 
 class SummaryTable:
-    """Summaries of many tensors, one row each; it grows by itself. What the hot path writes into."""
+    """Summaries of many tensors, one row each, for the hot path. It grows automatically."""
 
     __slots__ = ("_rows",)
 
@@ -252,7 +252,7 @@ class SummaryTable:
         self._rows: list[Summary] = []
 
     def add(self, pointer: int, code: int, count: int) -> int:
-        """Summarise `count` adjacent elements at `pointer`; the number of the new row."""
+        """Summarise `count` adjacent elements at `pointer`; returns the number of the new row."""
         self._rows.append(_summary_of(pointer, code, count))
         return len(self._rows) - 1
 
@@ -262,9 +262,9 @@ class SummaryTable:
         return len(self._rows) - 1
 
     def add_all(self, pointers: NDArray[np.int64], codes: NDArray[np.int64], counts: NDArray[np.int64]) -> int:
-        """`add` for many tensors, whose rows follow one another; the number of the first.
+        """`add` for many tensors, whose rows are consecutive; returns the number of the first.
 
-        ValueError unless the three are as long, and nothing is added where one of the tensors cannot be read.
+        Raises ValueError if the three differ in length, and adds nothing if one of the tensors cannot be read.
         """
         if not len(pointers) == len(codes) == len(counts):
             raise ValueError("there must be as many codes and counts as pointers")

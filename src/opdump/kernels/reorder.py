@@ -1,6 +1,6 @@
-"""The kernels that move elements, in numpy: what the compiled ones (native/reorder.cpp) must do.
+"""The kernels that move elements, in numpy: they specify the compiled ones (native/reorder.cpp).
 
-Pointers are those of arrays that the caller keeps and whose shapes it has checked: they cannot be checked here.
+Pointers belong to arrays that the caller keeps and whose shapes it has checked: they cannot be checked here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from opdump.kernels.reference import MAX_DIMENSIONS, require_elements
 
-# Bytes of an element that can be moved. Of the dtype only the size counts.
+# Element sizes in bytes that can be moved. Only the size of the dtype matters.
 MOVED_AS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
@@ -43,8 +43,8 @@ def copy_strided_pointer(
 ) -> None:
     """Copy elements of `item` bytes (1, 2, 4, 8, 16) from one address to another; strides are in bytes, of any sign.
 
-    No two places of the destination may be the same, and the two may not overlap. ValueError for another size, more
-    than 64 dimensions, a null pointer, or a shape and strides that do not fit.
+    No two indices of the destination may share memory, and source and destination may not overlap. Raises ValueError for another
+    size, more than 64 dimensions, a null pointer, or a shape and strides that do not fit.
     """
     if item not in MOVED_AS:
         raise ValueError(f"elements have 1, 2, 4, 8 or 16 bytes, not {item}")

@@ -1,7 +1,9 @@
-"""Tensors that were read, so that one that nothing has written since is not read again: the twin of the compiled `SeenTensors`.
+"""Remembers tensors that were read, so that a tensor is not read again unless it was written: the twin of the compiled
+`SeenTensors`.
 
-Of a write that nobody tells of, the version that a framework counts and a fingerprint of the memory bear witness. The fingerprint is a sample:
-the first and the last 8 bytes, and 8 at a scattered place of each page of 4 KiB, of small memory 64 at least, of large memory 1024 at most.
+Writes are detected by the version that a framework counts, and by a fingerprint of the memory. The fingerprint is a sample: the
+first and the last 8 bytes, and 8 at a scattered offset of each page of 4 KiB; at least 64 samples of small memory, and at most
+1024 of large memory.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ import numpy.typing as npt
 _PAGE: Final = 4096
 _FEWEST, _MOST = 64, 1024
 WORD: Final = 8
-"""Bytes of a sample, and the least that a fingerprint can be taken of."""
+"""Bytes of a sample, and the minimum size for a fingerprint."""
 View = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 """Address, dtype, shape, strides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a view was when it was read, and where its summary is."""
+    """The state of a view when it was read, and the place of its summary."""
 
     version: int
     fingerprint: bytes
@@ -32,7 +34,7 @@ class Sighting:
 
 
 class SeenTensors:
-    """Sightings of views by the identity of their storage; `len` counts storages. Views of fewer than `least_bytes` are not looked for."""
+    """Sightings of views by the identity of their storage; `len` counts storages. Views of fewer than `least_bytes` are ignored."""
 
     def __init__(self, least_bytes: int) -> None:
         self.least_bytes = least_bytes
@@ -47,11 +49,11 @@ class SeenTensors:
         self._by_storage.setdefault(storage, {})[view] = sighting
 
     def forget(self, storage: int) -> None:
-        """Something wrote into this storage."""
+        """Forget a storage that was written."""
         self._by_storage.pop(storage, None)
 
     def clear(self) -> None:
-        """Something wrote, and nobody knows where; or the rows and digests are gone."""
+        """Forget everything: something unknown was written, or the rows and digests no longer exist."""
         self._by_storage.clear()
 
     def __len__(self) -> int:
@@ -59,7 +61,7 @@ class SeenTensors:
 
 
 def fingerprint_of(address: int, byte_count: int) -> bytes:
-    """The sample of so much memory, 8 bytes or more."""
+    """The fingerprint of `byte_count` bytes, at least 8."""
     memory = np.ctypeslib.as_array((ctypes.c_uint8 * byte_count).from_address(address))
     return bytes(memory[_places(byte_count)])
 

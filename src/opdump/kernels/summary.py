@@ -1,4 +1,4 @@
-"""The one-pass summary of a tensor: its numbers, and the element types that it takes."""
+"""The one-pass summary of a tensor: its numbers, and the supported element types."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Summary(NamedTuple):
     sum_squares: float
 
 
-# The numbers are the order of `enum class DType` in native/summarise.h.
+# The numbers follow `enum class DType` in native/summarise.h.
 DTYPE_CODES: Mapping[str, int] = MappingProxyType(
     {
         "float16": 0,

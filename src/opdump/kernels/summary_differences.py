@@ -1,4 +1,4 @@
-"""How much the statistics of many pairs of tensors differ: rows of summaries, all at once.
+"""The differences between the statistics of many pairs of tensors: rows of summaries, all at once.
 
 found = compare_summaries(rows_a, rows_b)
 np.argsort(-found.l2norm)[:10]      the ten pairs whose norms differ most
@@ -18,10 +18,10 @@ COUNTED = SUMMARY_FIELDS[:7]
 
 @dataclass(frozen=True, slots=True)
 class SummaryDifferences:
-    """Of each pair of rows, in their order: relative differences |a - b| / |a|, and differences b - a of the counts.
+    """For each pair of rows, in order: relative differences |a - b| / |a|, and differences b - a of the counts.
 
-    A relative difference is 0 where both numbers are equal, are the same infinity or NaN, and Inf where a alone is 0, and where one of
-    the two is NaN or an infinity that the other is not. Of tensors without elements avg is NaN. Arrays have one dimension.
+    A relative difference is 0 if both numbers are equal, the same infinity or NaN. It is Inf if only a is 0, or if one of the two
+    is NaN or an infinity that the other is not. For tensors without elements avg is NaN. Arrays have one dimension.
     """
 
     max: NDArray[np.float64]
@@ -33,7 +33,7 @@ class SummaryDifferences:
 
 
 def compare_summaries(rows_a: NDArray[np.float64], rows_b: NDArray[np.float64]) -> SummaryDifferences:
-    """Compare rows of summaries, (n, 11) each, columns as in SUMMARY_FIELDS. ValueError for other shapes."""
+    """Compare rows of summaries, (n, 11) each, columns as in SUMMARY_FIELDS. Raises ValueError for other shapes."""
     if rows_a.shape != rows_b.shape or rows_a.ndim != 2 or rows_a.shape[1] != len(SUMMARY_FIELDS):
         raise ValueError(
             f"rows have {len(SUMMARY_FIELDS)} numbers, as many rows on both sides; found {rows_a.shape} and {rows_b.shape}"

@@ -1,8 +1,8 @@
-r"""Fills tables whose text repeats but for numbers: the twin of the compiled `TableText`, and what runs where that is missing.
+r"""rFills tables of repeated text with numbers: the twin of the compiled `TableText`, used if the compiled module is missing.
 
     TableText("a,%d,%g\nb,%d,%g\n").fill([np.array([1.0, 2.0]), np.array([0.5, np.nan])])    # b"a,1,0.5\nb,2,nan\n"
 
-What is printed is what `template % values` gives.
+The output equals `template % values`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLACES: Final = re.compile("%[dgs%]")
 
 
 class TableText:
-    """A template for `%` with `%d`, `%g`, `%s` and `%%`, filled again and again. ValueError for a template with others."""
+    """A reusable template for `%` with `%d`, `%g`, `%s` and `%%`. Raises ValueError for other conversions."""
 
     def __init__(self, template: str) -> None:
         if "%" in _PLACES.sub("", template):
@@ -25,14 +25,14 @@ class TableText:
         self._template = template
 
     def fill(self, columns: list[NDArray[np.float64] | list[Any]]) -> bytes:
-        """The text in UTF-8, what that lacks escaped: row by row a value of each column.
+        """The text in UTF-8, with other characters escaped: row by row, one value of each column.
 
-        ValueError where the columns are not of one length, and for NaN as a whole number; TypeError where the template has another number of
-        places, and for a value that is no number where there must be one.
+        Raises ValueError if the columns differ in length, and for NaN as an integer; TypeError if the template has another number
+        of placeholders, and for a value that is not a number where one is needed.
         """
         if len({*map(len, columns)}) > 1:
             raise ValueError("the columns of a table are of one length")
-        # Row by row: to set whole columns takes a third of the time of a tuple for each row.
+        # Row by row: assigning whole columns takes a third of the time of one tuple per row.
         cells: list[Any] = [0] * sum(map(len, columns))
         for place, column in enumerate(columns):
             cells[place :: len(columns)] = column if isinstance(column, list) else column.tolist()

@@ -1,4 +1,4 @@
-"""What one pass over two tensors finds: the numbers that every metric of a pair follows from (`pair_metrics.py`)."""
+"""The results of one pass over two tensors, from which every metric of a pair follows (`pair_metrics.py`)."""
 
 from __future__ import annotations
 

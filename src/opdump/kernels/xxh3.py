@@ -1,4 +1,4 @@
-"""XXH3 with 128 bits in Python and numpy: the twin of native/xxh3.cpp, and what runs where that is missing.
+"""XXH3 with 128 bits in Python and numpy: the twin of native/xxh3.cpp, used if the compiled module is missing.
 
 Source: "xxHash fast digest algorithm" (doc/xxhash_spec.md of xxHash). No seed, the default secret.
 """
@@ -159,7 +159,7 @@ def _of_large(data: NDArray[np.uint8]) -> tuple[int, int]:
     blocks = (count - 1) // _BLOCK
     for first in range(0, blocks, _BLOCKS_AT_A_TIME):
         some = data[first * _BLOCK : min(first + _BLOCKS_AT_A_TIME, blocks) * _BLOCK]
-        # What a block adds does not depend on what was added before, and sums modulo 2**64 know no order.
+        # The contribution of a block does not depend on earlier blocks, and sums modulo 2**64 are commutative.
         for added in _added(some.reshape(-1, _STRIPES_OF_BLOCK, _STRIPE), _SECRETS):
             accumulators = _scrambled(accumulators + added)
     stripes = (count - 1 - blocks * _BLOCK) // _STRIPE
@@ -179,11 +179,11 @@ def _words_of_secret(offset: int) -> Words:
 
 
 _SECRETS: Final[Words] = np.stack([_words_of_secret(8 * i) for i in range(_STRIPES_OF_BLOCK)])
-"""Of each stripe of a block."""
+"""For each stripe of a block."""
 
 
 def _added(blocks: NDArray[np.uint8], secrets: Words) -> Words:
-    """What each of the blocks (n, stripes, 64 bytes) adds to the eight accumulators: (n, 8)."""
+    """The contribution of each of the blocks (n, stripes, 64 bytes) to the eight accumulators: (n, 8)."""
     words = np.ascontiguousarray(blocks).view("<u8").astype(np.uint64, copy=False)
     mixed = words ^ secrets
     products = (mixed & _LOW) * (mixed >> _HALF)

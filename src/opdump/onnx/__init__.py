@@ -1,4 +1,4 @@
-"""ONNX models under capture: what every node reads and writes is dumped, and the answers stay those of ONNX Runtime.
+"""ONNX models under capture: the inputs and outputs of every node are dumped, and the results stay those of ONNX Runtime.
 
     import opdump.onnx
 
@@ -6,7 +6,7 @@
         outputs = s.run(None, {"x": image})
     print(s.report)
 
-`opdump infer` is the same as a command, `opdump.acl` the same behind the calls of an inference program for Ascend devices.
+`opdump infer` is the same as a command; `opdump.acl` is the same behind the interface of an inference program for Ascend devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs of a model: read from a file, or random ones of the right element type and shape; and its outputs."""
+"""Inputs of a model, read from a file or random with the right element type and shape; and its outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits i
 
 
 def random_feed(value: Any, shape: Sequence[int] | None, seed: tuple[int, ...]) -> Any:
-    """Numbers for an input of a session: standard normal floats, integers that are 0 or 1, truth values.
+    """Random values for an input of a session: standard normal floats, integers that are 0 or 1, booleans.
 
-    Integers are mostly positions or lengths: 0 and 1 are in range wherever anything is. A dimension that the model leaves open is 1,
-    or as `shape` has it. Raises ModelInputError for a shape that does not fit, and for text and sequences.
+    Integers are mostly indices or lengths, for which 0 and 1 are usually valid. An open dimension of the model is 1, unless
+    `shape` sets it. Raises ModelInputError for a shape that does not fit, and for text and sequences.
     """
     dtype, dims = adapter_module("tensors_of_run").dtype_and_dims(value)
     wanted = tuple(1 if dim < 0 else dim for dim in dims) if shape is None else tuple(shape)
@@ -44,9 +44,9 @@ def random_feed(value: Any, shape: Sequence[int] | None, seed: tuple[int, ...]) 
 
 
 def load_input(value: Any, path: Path) -> Any:
-    """An input from an npy file, in the model's element type where that takes all of its values as they are.
+    """An input from an npy file, in the model's element type if that can represent all its values exactly.
 
-    Raises ModelInputError for a file that cannot be read, another shape, and elements that the type cannot hold.
+    Raises ModelInputError for a file that cannot be read, another shape, and elements that the type cannot represent.
     """
     array = _loaded(path)
     dtype, dims = adapter_module("tensors_of_run").dtype_and_dims(value)
@@ -70,19 +70,19 @@ def load_input(value: Any, path: Path) -> Any:
 
 def _loaded(path: Path) -> Array:
     try:
-        with np.errstate(all="ignore"):  # numpy multiplies the shape of the header, whatever it is
-            # Mapped at first: so the size of the file is held against the header before memory is asked for.
+        with np.errstate(all="ignore"):  # numpy multiplies the dimensions in the header, whatever they are
+            # Mapped first, so that the size of the file is checked against the header before memory is allocated.
             found = np.load(path, mmap_mode="r", allow_pickle=False)
             if isinstance(found, np.ndarray):
                 return np.array(found)
-    except Exception as error:  # numpy evaluates the header, and lets through what its parts raise
+    except Exception as error:  # numpy evaluates the header, and does not catch all resulting exceptions
         raise ModelInputError(f"{path}: cannot be read as an npy file: {error}") from error
     found.close()
-    raise ModelInputError(f"{path}: holds several arrays; expected the npy file of one")
+    raise ModelInputError(f"{path}: contains several arrays; expected the npy file of one")
 
 
 def outputs_for_numpy(values: Sequence[Any]) -> list[str] | None:
-    """Names of the outputs that ONNX Runtime gives as arrays; None, which asks for all, where there is none of these."""
+    """Names of the outputs that ONNX Runtime returns as arrays; None, which requests all, if there are none."""
     known = adapter_module("tensors_of_run").dtype_and_dims
     return [
         value.name for value in values if not known(value)[0].startswith((*_NARROW, "int4", "uint4", "float4"))

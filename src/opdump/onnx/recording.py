@@ -1,4 +1,4 @@
-"""Recording: where the models that are loaded under one plan are dumped to."""
+"""The recording of the models that are loaded under one plan."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class _Loaded(NamedTuple):
 
 
 class ModelRecording:
-    """One capture of ONNX models: its recording, and the models that were loaded under it.
+    """One capture of ONNX models: its recording, and the models loaded under it.
 
-    The `{time}` of its directory is the moment when it was made. `open_it` gives another writer than that of the plan's layout;
-    `may_write` says before the graph of a model is written whether anything may go to disk.
-    Raises FrameworkMissingError where ONNX Runtime is not installed, ConfigError for a plan that chooses by marks.
+    The `{time}` of its directory is its creation time. `open_it` creates another writer than the plan's layout; `may_write`
+    decides, before the graph of a model is written, whether anything may go to disk. Raises FrameworkMissingError if ONNX Runtime
+    is not installed, and ConfigError for a plan that selects by marks.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class ModelRecording:
         self._notes: Counter[str] = Counter()
         self._model_names: set[str] = set()
         self._runs: dict[tuple[str, ...], int] = {}
-        """How often models ran that are over, by their names."""
+        """The number of runs of models that were unloaded, by name."""
         self._reasons: set[ChoseNothing] = set()
-        """Of the models that ran, why the configuration chose no node of them."""
+        """For models that ran: why the configuration selected none of their nodes."""
 
     def load(self, model: ModelSource, model_id: int, **options: Any) -> OnnxSession:
         """A session of the model whose runs are recorded. `options` are those of `OnnxSession`.
 
-        Raises ModelFileError for what is no model, and the runtime's own errors, unchanged.
+        Raises ModelFileError for an invalid model, and the runtime's own errors unchanged.
         """
         session_class = adapter_module("session").OnnxSession
         if isinstance(model, str | os.PathLike):
@@ -96,7 +96,7 @@ class ModelRecording:
         feeds: Mapping[str, Any],
         run_options: Any | None = None,
     ) -> list[Any]:
-        """What `OnnxSession.run` gives; the graph of a model is filed after the first run of which something was dumped."""
+        """The result of `OnnxSession.run`. The graph of a model is written after the first run with recorded data."""
         before = self.recorder.tally.captured
         try:
             return self._loaded[model_id].session.run(output_names, feeds, run_options)
@@ -119,14 +119,14 @@ class ModelRecording:
         self._loaded[model_id] = loaded._replace(has_graph_file=True)
 
     def unload(self, model_id: int) -> None:
-        """Frees a model; what it said stays in the report."""
+        """Unload a model; its part of the report is kept."""
         loaded = self._loaded.pop(model_id, None)
         if loaded is not None:
             self._note(loaded.session)
             loaded.session.close()
 
     def _note(self, session: OnnxSession) -> None:
-        """What a model leaves to the report."""
+        """Add a model's results to the report."""
         self._notes.update(session.notes)
         names = tuple(session.model.names)
         self._runs[names] = max(self._runs.get(names, 0), session.runs)
@@ -134,7 +134,7 @@ class ModelRecording:
             self._reasons.add(session.chose_nothing)
 
     def close(self) -> CaptureReport:
-        """Waits until everything is on disk. Models stay loaded, and run without a dump. Closing twice is allowed."""
+        """Wait until everything is on disk. Models stay loaded, and run without a dump. May be called twice."""
         if self.report is not None:
             return self.report
         self._recording.close()
@@ -145,7 +145,7 @@ class ModelRecording:
         return self.report
 
     def _unmatched_models(self) -> Iterator[str]:
-        """What the config names and no loaded model is called."""
+        """Model names in the config that no loaded model has."""
         for entry in self.plan.models or ():
             name = entry.model_name
             if self._model_names and name is not None and name not in self._model_names:
@@ -168,7 +168,7 @@ class ModelRecording:
 
 
 def adapter_module(name: str) -> Any:
-    """A module of the adapter of ONNX Runtime. Raises FrameworkMissingError where that, or onnx, is not installed."""
+    """A module of the adapter of ONNX Runtime. Raises FrameworkMissingError if ONNX Runtime or onnx is not installed."""
     try:
         return importlib.import_module(f"opdump.adapters.onnxruntime.{name}")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""One ONNX model under capture, for as long as a block runs."""
+"""One ONNX model under capture, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 from opdump.configs.plans import resolve_plan
 
-# Words that only a dump of an offline model knows; `dump_mode` is in both dialects.
+# Words that only a dump of an offline model has; `dump_mode` is in both dialects.
 _ACL_WORDS: Final = frozenset(
     {"dump_path", "dump_list", "dump_data", "dump_stats", "dump_step", "dump_scene", "dump_debug", "dump_op_switch"}
 )
@@ -38,14 +38,14 @@ def plan_of(
     beside: Path | None = None,
     **settings: Any,
 ) -> DumpPlan:
-    """The plan of a config file of any dialect, with keyword arguments in place of its values.
+    """The plan of a config file of any dialect, with its values replaced by keyword arguments.
 
-    Without a config the keyword arguments are the plan: keys of acl.json where one of them is a word of that file alone
-    (`dump_path="/tmp/dump"`) or `dialect` is "acl", else those of data_dump.json (`path="/tmp/dump"`). Without any of them
-    MINDSPORE_DUMP_CONFIG names the file. A relative path of an acl.json lies in the directory `beside`; without it, in that of the
-    running script.
+    Without a config, the keyword arguments are the plan: keys of acl.json if one of them exists only there
+    (`dump_path="/tmp/dump"`) or `dialect` is "acl", otherwise those of data_dump.json (`path="/tmp/dump"`). Without keyword
+    arguments, MINDSPORE_DUMP_CONFIG names the file. A relative path in an acl.json is below the directory `beside`, or below the
+    one of the running script.
 
-    Raises ConfigError for what cannot be used, DumpPathError where the directory cannot be written.
+    Raises ConfigError for invalid settings, and DumpPathError if the directory cannot be written.
     """
     if config is None and dialect is None and not _ACL_WORDS.isdisjoint(settings):
         dialect = "acl"
@@ -56,7 +56,7 @@ _LOG = logging.getLogger("opdump")
 Level = Literal["disable", "basic", "extended", "all"]
 _ARGUMENTS: Final[dict[str, Any]] = {"optimize": Level, "strict": bool, "on_error": OnError | None}
 
-# Models of one second share a directory, and are told apart by their number.
+# Models started in the same second share a directory, and have different numbers.
 _MODEL_IDS: Final = itertools.count(1)
 
 
@@ -67,16 +67,16 @@ class ModelDump:
         self.plan = recording.plan
         self.report: CaptureReport | None = None
         self.runs = 0
-        """How often the model ran, dumped or not."""
+        """The number of runs of the model, dumped or not."""
         self.when_ended: Callable[[CaptureReport], object] = log_report
-        """Says what the report warns of."""
+        """Returns the warnings for the report."""
         self._recording = recording
         self._model = model
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any | None = None
     ) -> list[Any]:
-        """What `InferenceSession.run` gives for the same arguments; the run is dumped where the plan takes this step.
+        """The result of `InferenceSession.run` for the same arguments. The run is dumped if the plan includes this step.
 
         Raises CaptureStateError after the block.
         """
@@ -91,22 +91,22 @@ class ModelDump:
 
     @property
     def name(self) -> str:
-        """What a `dump_list` calls the model: the stem of its file, or the name of its graph."""
+        """The name of the model in a `dump_list`: the stem of its file, or the name of its graph."""
         return self._model.model.name
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """Names, types and shapes, as ONNX Runtime tells them."""
+        """Names, types and shapes from ONNX Runtime."""
         return self._model.inputs
 
     @property
     def outputs(self) -> tuple[Any, ...]:
-        """Names, types and shapes, as ONNX Runtime tells them."""
+        """Names, types and shapes from ONNX Runtime."""
         return self._model.outputs
 
     @property
     def largest_difference(self) -> float | None:
-        """How far the outputs of dumped runs were from those of plain runs; None where they were not compared."""
+        """The largest difference between the outputs of dumped runs and of plain runs; None if they were not compared."""
         return self._model.largest_difference
 
     @property
@@ -116,7 +116,7 @@ class ModelDump:
 
     @property
     def operators(self) -> int:
-        """How many operators were executed under capture in the runs that are over."""
+        """The number of operators executed under capture in completed runs."""
         return self._recording.recorder.tally.executed
 
     @property

@@ -25,7 +25,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OperatorNames:
-    """One row: what the frameworks call one concept. A framework without it has no names."""
+    """One row: the names of one concept in each framework. A framework without the concept has no names."""
 
     concept: str
     torch: tuple[str, ...]
@@ -35,11 +35,11 @@ class OperatorNames:
     onnx: tuple[str, ...]
     ascend: tuple[str, ...]
     jax_in_parts: tuple[str, ...]
-    """Primitives of JAX that do it too, and mostly something else: `select_n` the gradient of a ReLU."""
+    """JAX primitives that can compute it, but usually compute something else: `select_n` is the gradient of a ReLU."""
 
     @property
     def without_jax(self) -> frozenset[str]:
-        """The concept and every name but those of JAX."""
+        """The concept and all names except those of JAX."""
         return frozenset((self.concept, *self.torch, *self.mindspore, *self.tensorflow, *self.onnx, *self.ascend))
 
 
@@ -75,33 +75,36 @@ def bare_name(name: str) -> str:
 
 
 ROWS: Final = _read_table()
-# Some operators differ in case alone: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
+# Some operators differ only in case: `gather` of PyTorch is `GatherElements`, `Gather` of MindSpore is `index_select`.
 # So the exact spelling is looked up first.
 _BY_PRIMITIVE: Final = _indexed(ROWS, lambda row: (*row.jax, *row.jax_in_parts))
 _OF_JAX: Final = _indexed(ROWS, lambda row: row.jax)
 _BY_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: row.without_jax)})
 _BY_LOWER_NAME: Final = MappingProxyType({**_OF_JAX, **_indexed(ROWS, lambda row: map(str.lower, row.without_jax))})
 _OF_JAX_ALONE: Final = frozenset(_OF_JAX).difference(*(row.without_jax for row in ROWS))
-# Operators that are several in one. What else they do is no part of the concept: `relu` means no convolution.
+# Fused operators. Their other parts do not belong to the concept: `relu` does not select a convolution.
 _FUSED: Final = frozenset({"cudnn_convolution_relu", "_addmm_activation", "BatchNormWithActivation"})
 _NAMESPACES_OF_JAX: Final = frozenset({"lax", "jnp"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What a type in `kernels` is looked for in, in lower case: in parts of some names, in the whole of others."""
+    """The lower-case texts that a type in `kernels` is compared with: as a part of some names, as the whole of others."""
 
     parts: tuple[str, ...]
     whole: frozenset[str]
 
 
 def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]) -> _Texts:
-    """Of the framework that has the name the others of a row are other operators: `cudnn_convolution_relu` of `convolution`."""
+    """In the same framework, the other names of a row are different operators: `cudnn_convolution_relu` in the row of
+    `convolution`.
+    """
     parts: set[str] = set()
     whole: set[str] = set()
     for row in rows:
         parts.add(row.concept.lower())
-        # Primitives of JAX are so general that a part of a name says little: `select_and_scatter_add` neither selects nor adds.
+        # JAX primitives are so general that a part of a name is not significant: `select_and_scatter_add` neither
+        # selects nor adds.
         whole.update(_OF_JAX_ALONE.intersection(row.jax))
         for names in (row.torch, row.mindspore, row.tensorflow, row.onnx, row.ascend):
             is_own = name in map(key, names)
@@ -112,7 +115,7 @@ def _texts(name: str, rows: tuple[OperatorNames, ...], key: Callable[[str], str]
 
 @lru_cache(maxsize=4096)
 def _texts_of(name: str) -> _Texts | None:
-    """The texts of a name in its exact spelling; None for one that no row has. It may be in lower case alone."""
+    """The texts of a name in its exact spelling; None if no row has it. It may exist in lower case only."""
     if name in _BY_NAME:
         return _texts(name, _BY_NAME[name], str)
     if name in _BY_LOWER_NAME:
@@ -121,9 +124,9 @@ def _texts_of(name: str) -> _Texts | None:
 
 
 def rows_of(name: str) -> tuple[OperatorNames, ...]:
-    """The concepts that an operator computes, in the order of the table; empty for one that it does not know.
+    """The concepts that an operator computes, in the order of the table; empty for an unknown one.
 
-    `name` is its type, or its kernel, which says of which framework it is: `lax::gather`.
+    `name` is its type, or its kernel, which identifies the framework: `lax::gather`.
     """
     bare = bare_name(name)
     if name.partition("::")[0] in _NAMESPACES_OF_JAX and bare in _BY_PRIMITIVE:
@@ -132,20 +135,20 @@ def rows_of(name: str) -> tuple[OperatorNames, ...]:
 
 
 def names_of(name: str) -> frozenset[str]:
-    """Every name, in any framework, of an operator's concepts, the concepts' own included.
+    """Every name, in any framework, of an operator's concepts, including the names of the concepts.
 
-    Of an operator that the table does not know: its name alone. A name of JAX that is spelled as one of another framework is not
-    among them: `max` stands in the row of `relu`, and means the maximum.
+    For an operator that is not in the table, only its name. A JAX name spelled like one of another framework is not included:
+    `max` is in the row of `relu`, but means the maximum.
     """
     rows = rows_of(name)
     return frozenset({name}.union(*(row.without_jax | _OF_JAX_ALONE.intersection(row.jax) for row in rows)))
 
 
 def is_called(name: str, wanted: str) -> bool:
-    """Whether a type in `kernels`, in lower case, means this operator by another name of it (`names_of`).
+    """Whether a type in `kernels`, in lower case, selects this operator by another of its names (`names_of`).
 
-    That is a part of the concept's name or of one in another framework, or the whole of one in the same: `conv2d` means
-    `convolution`, and `relu` does not, though `cudnn_convolution_relu` shares a row with it.
+    It must be a part of the concept's name or of a name in another framework, or a whole name in the same framework: `conv2d`
+    selects `convolution`, and `relu` does not, although `cudnn_convolution_relu` shares a row with it.
     """
     bare = bare_name(name)
     texts = _texts_of(bare) or _texts_of(bare.lower())

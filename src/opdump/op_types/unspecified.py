@@ -1,5 +1,5 @@
-"""Knows which outputs of a kernel hold what nothing specifies: memory that it kept for itself, or parts that nobody writes. And which inputs are
-memory that it only writes.
+"""Lists the outputs of kernels with unspecified content (internal memory, or parts that are not written), and the inputs that
+kernels only write.
 
     >>> sorted(unspecified_outputs("aten::_scaled_dot_product_efficient_attention"))
     [2, 3]
@@ -10,12 +10,12 @@ memory that it only writes.
     >>> only_overwrites("c10d::recv_", "tensors[0]"), only_overwrites("c10d::send", "tensors[0]")
     (True, False)
 
-Two runs that agree may differ in these, so nothing is learnt from a comparison of them. Slots are those of records, which count tensors: an
-output that is a number has none. Those of the CPU were found by experiment: the kernel ran twice with other bytes in the memory that it
-was given (tests/torch/test_unspecified_outputs.py). Those of devices are what the schemas of PyTorch call them: seeds and offsets of a generator, which
-are set only where something is dropped; masks, which are made only to debug; reserves, which cuDNN and MIOpen keep for the gradient.
-Operators of MindSpore are called by their type alone; on a CPU some of its optimizers change their inputs, and write no output
-(tests/parity/parity_op_types.py).
+Runs that agree may differ in these, so comparing them proves nothing. Slots are those of records, which count tensors: an output
+that is a number has none. The entries for CPU kernels were found by experiment: the kernel ran twice with different bytes in its
+memory (tests/torch/test_unspecified_outputs.py). The entries for devices follow PyTorch's schemas: seeds and offsets of a
+generator, which are set only if dropout is active; masks, which are made only for debugging; reserves, which cuDNN and MIOpen
+keep for the gradient. MindSpore operators are identified only by their type; on a CPU some of its optimizers change their inputs,
+and write no output (tests/parity/parity_op_types.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESERVE: Final = frozenset({3})
 UNSPECIFIED: Final = MappingProxyType(
     {
         "mkldnn_rnn_layer": _RESERVE,  # its workspace
-        "_ctc_loss": frozenset({1}),  # log alphas past the length of an input or a target
+        "_ctc_loss": frozenset({1}),  # log alphas beyond the length of an input or a target
         "_cudnn_rnn": _RESERVE,
         "miopen_rnn": _RESERVE,
         "cudnn_batch_norm": _RESERVE,
@@ -52,9 +52,11 @@ UNSPECIFIED: Final = MappingProxyType(
 """By the name of PyTorch's kernel, without namespace and overload."""
 
 UNSPECIFIED_ELSEWHERE: Final = MappingProxyType(
-    {"fsdp::all_gather_copy_in": frozenset({1})}  # the buffer of a gather, of which it writes the part of its own rank
+    {
+        "fsdp::all_gather_copy_in": frozenset({1})
+    }  # the buffer of a gather, of which it writes only the part of its own rank
 )
-"""By the name of a kernel that is not of PyTorch's own namespace."""
+"""By the name of a kernel outside of PyTorch's own namespace."""
 
 OVERWRITTEN: Final = MappingProxyType(
     {
@@ -70,7 +72,7 @@ OVERWRITTEN: Final = MappingProxyType(
         "fsdp::all_gather_copy_in": "all_gather_output",
     }
 )
-"""The argument that a kernel writes and never reads, beside `out`, which is one in every namespace."""
+"""The argument that a kernel only writes, in addition to `out`, which is one in every namespace."""
 
 UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
     {
@@ -82,10 +84,10 @@ UNSPECIFIED_OF_MINDSPORE: Final = MappingProxyType(
 
 
 def unspecified_outputs(kernel: str) -> frozenset[int]:
-    """The slots of outputs of which some or all elements mean nothing; none of a kernel that is not known.
+    """The slots of outputs with at least partly unspecified content; none for an unknown kernel.
 
-    `kernel` is that of a record: `aten::_cudnn_rnn`, with its overload where it has one; or the type of an operator whose framework has no
-    names of kernels.
+    `kernel` is the kernel of a record, `aten::_cudnn_rnn`, with an overload if it has one; or the type of an operator if its
+    framework does not name kernels.
     """
     if "::" not in kernel:
         return UNSPECIFIED_OF_MINDSPORE.get(kernel, _NONE)
@@ -96,6 +98,6 @@ def unspecified_outputs(kernel: str) -> frozenset[int]:
 
 
 def only_overwrites(kernel: str, argument: str) -> bool:
-    """Whether a kernel writes what it is given as this argument (`out[1]`) and does not read it: before it runs that may hold anything."""
+    """Whether a kernel only writes this argument (`out[1]`), so that its content before the call is arbitrary."""
     name = argument.partition("[")[0]
     return "::" in kernel and (name == "out" or OVERWRITTEN.get(kernel.partition(".")[0]) == name != "")

@@ -1,4 +1,6 @@
-"""The named statistics of the config dialects: `table` has them, a summary of a tensor or its elements give their values."""
+"""The named statistics of the config dialects: `table` defines them, and a summary of a tensor or its elements provide their
+values.
+"""
 
 from __future__ import annotations
 

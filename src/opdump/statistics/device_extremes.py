@@ -1,7 +1,7 @@
-"""Max and min as a device computes them, where its statistics stand in the place of a tensor.
+"""Max and min as a device computes them, for its statistics files.
 
-A device begins with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
-stays, a later one is passed over, and of zeros of either sign the first one counts; whole numbers keep all their digits. See
+A device starts with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
+stays, a later NaN is skipped, and the first zero counts among zeros of either sign; integers keep all their digits. See
 docs/files.md#the-csv-of-an-operator.
 """
 
@@ -20,30 +20,30 @@ _EXACT_IN_FLOAT64 = 2**53
 _LOOKED_AT = 1 << 14
 
 Extremes = tuple[float | int, float | int]
-"""Max and min. An int where a float64 cannot hold the number."""
+"""Max and min. An int if a float64 cannot represent the number."""
 
 
 def has_device_extremes(summary: Summary, *, is_float: bool) -> bool:
-    """Whether max and min of a summary are those of a device, so that nobody need look at the elements."""
+    """Whether max and min of a summary equal those of a device, so that the elements need not be read."""
     if is_float:
         return not summary.nan and summary.max != 0 and summary.min != 0
     return max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64
 
 
 def have_device_extremes(columns: Summary, *, are_floats: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """The same of many tensors: the fields are columns of their summaries, (n,); of each, whether its elements are floats."""
+    """The same for many tensors: the fields are columns of their summaries, (n,), with a flag per tensor for float elements."""
     of_all: Any = columns
     own = (of_all.nan == 0) & (of_all.max != 0) & (of_all.min != 0)
-    # NaN is no whole number: where there are some, the tensor is one of floats.
+    # An integer is never NaN, so a tensor with NaN has floats.
     exact = np.maximum(np.abs(of_all.max), np.abs(of_all.min)) < _EXACT_IN_FLOAT64
     found: npt.NDArray[np.bool_] = np.where(are_floats, own, exact)
     return found
 
 
 def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | None:
-    """Max and min of an array of any shape, whose summary is given; None where they are those of the summary.
+    """Max and min of an array of any shape with this summary; None if they equal those of the summary.
 
-    None for no elements. bfloat16 comes widened to float32.
+    None for no elements. bfloat16 must be widened to float32.
     """
     if not array.size or has_device_extremes(summary, is_float=array.dtype.kind == "f"):
         return None
@@ -61,7 +61,7 @@ def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | Non
 
 
 def _first_zero(flat: npt.NDArray[Any]) -> float:
-    """The first zero, with its sign; after a rectifier it is not far."""
+    """The first zero, with its sign; after a rectifier it is usually near the start."""
     for start in range(0, flat.size, _LOOKED_AT):
         part = flat[start : start + _LOOKED_AT]
         places = part == 0

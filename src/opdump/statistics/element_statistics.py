@@ -1,4 +1,4 @@
-"""ElementStatistics: the statistics of a choice that opdump's own look at a summary does not give."""
+"""ElementStatistics: the selected statistics that opdump's own summary does not provide."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Values = dict[str, StatisticValue]
 
 
 class ElementStatistics:
-    """Digests, and what installed packages add. False where there is nothing to take of elements.
+    """Digests, and statistics of installed packages. False if no elements need to be read.
 
-    A function of a package that raises for a tensor leaves that tensor without the statistic, with one warning.
+    If a function of a package raises for a tensor, that tensor lacks the statistic, and one warning is printed.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -27,7 +27,7 @@ class ElementStatistics:
         self._of_bytes = {name: each for name, each in chosen.items() if each.of_bytes is not None}
         self._of_elements = {name: each for name, each in chosen.items() if each.of_elements is not None}
         self.of_summary = {name: each for name, each in chosen.items() if each.of_summary and name not in OWN}
-        """Those of packages that a summary gives."""
+        """The package statistics that a summary provides."""
         self._failed: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -35,18 +35,20 @@ class ElementStatistics:
 
     @property
     def digests_alone(self) -> tuple[str, ...]:
-        """The names of the digests where nothing else is taken of elements: what a `DigestBatch` takes."""
+        """The names of the digests if nothing else is computed from elements: the argument for a `DigestBatch`."""
         own_alone = self._of_bytes.keys() <= OWN.keys() and not self._of_elements
         return tuple(self._of_bytes) if own_alone else ()
 
     def of(self, raw: Array, widened: Callable[[], Array] | None = None) -> Values:
-        """Those of one tensor, as its elements lie in memory. `widened` gives them in a type of numpy where `raw` has none."""
+        """The values for one tensor, from its elements as stored in memory. `widened` returns them in a numpy type if `raw` has
+        none.
+        """
         found: Values = {}
         for name, each in self._of_bytes.items():
             self._add(found, name, each, each.of_bytes, raw)
         if self._of_elements:
             elements = (raw if widened is None else widened()).view()
-            elements.flags.writeable = False  # it may be the memory of the program
+            elements.flags.writeable = False  # it may be memory of the program
             for name, each in self._of_elements.items():
                 self._add(found, name, each, each.of_elements, elements)
         return found

@@ -1,4 +1,4 @@
-"""Statistics of a whole from those of its parts: the shards of a tensor on several ranks, the batches of a step."""
+"""Statistics of a whole from the statistics of its parts: the shards of a tensor on several ranks, or the batches of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_COUNTS: Final = ("max", "min", "sum", "sum_squares")
 
 
 def merge_statistics(parts: Iterable[Mapping[str, StatisticValue]]) -> SummaryStatistics:
-    """The statistics of all elements of `parts` together, which are `statistics` of tensor records.
+    """The statistics of all elements of `parts` together; each part is the `statistics` of a tensor record.
 
     Counts, `max` and `min` are exactly those of the concatenated tensor. `avg` and `l2norm` come from the sums of the parts, which are added with
     compensation (Neumaier): they differ from those of the concatenated tensor in the rounding of the parts' own sums alone. NaN and infinities

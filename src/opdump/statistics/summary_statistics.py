@@ -1,4 +1,4 @@
-"""SummaryStatistics: the named statistics, read off one summary."""
+"""SummaryStatistics: the named statistics of one summary."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 
 class SummaryStatistics(Statistics):
-    """Every statistic that a summary can give and those that were taken beside it, by the config's spelling.
+    """Every statistic of a summary, and those that were computed in addition, by the config's spelling.
 
-    Nothing is computed before it is asked for. `avg` and `l2norm` are in double precision and let NaN and Inf through;
-    of no elements `avg` is NaN and `l2norm` 0. Two mappings with NaN in the same places are equal.
-    `others` has the digests (`md5`, `hash` and `xxh3`, whichever were taken) and what installed packages add.
+    Values are computed on access. `avg` and `l2norm` are in double precision and propagate NaN and Inf; for no elements `avg` is
+    NaN and `l2norm` 0. Two mappings with NaN in the same places are equal. `others` has the digests (`md5`, `hash` and `xxh3`, if
+    computed) and the statistics of installed packages.
     """
 
     __slots__ = ("extremes", "others", "summary")
@@ -34,13 +34,13 @@ class SummaryStatistics(Statistics):
     def __init__(
         self, summary: Summary, others: Mapping[str, StatisticValue] | None = None, extremes: Extremes | None = None
     ) -> None:
-        """`extremes` are max and min by the rules of a device where they differ; they are no part of the mapping."""
+        """`extremes` are max and min by the rules of a device if they differ; they are not part of the mapping."""
         self.summary: Final = summary
         self.extremes: Final = extremes
         self.others: Final = others or _NO_OTHERS
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes compare tensors, too; a view of a mapping cannot be sent to them."""
+        """Comparisons run in other processes, too, and a mapping view cannot be sent to them."""
         return SummaryStatistics, (self.summary, dict(self.others), self.extremes)
 
     def __getitem__(self, name: str, /) -> Any:

@@ -1,4 +1,4 @@
-"""The statistics: one row for each, and those that installed packages add (entry points of the group `opdump.statistics`).
+"""The statistics, one row each, and those of installed packages (entry points of the group `opdump.statistics`).
 
 Names are those of `statistic_category` of data_dump.json; headings those of statistic.csv and of the tables of a device
 (docs/files.md#the-csv-of-an-operator).
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistic:
-    """One statistic. It is computed by one of the `of_...` functions, from what that needs to see.
+    """One statistic. One of the `of_...` functions computes it; which one depends on the input that it needs.
 
-    A summary is taken of every tensor in any case; elements are looked at one time more. Functions may be called in any thread.
+    A summary is always computed for every tensor; elements are then read once more. Functions may be called in any thread.
     """
 
     heading: str
     """Its column in statistic.csv."""
     kind: type[float | int | str] = float
-    """Of its values. Numbers are printed with 6 significant digits (`%g`), counts as whole numbers."""
+    """Kind of its values. Numbers are printed with 6 significant digits (`%g`), counts as integers."""
     of_summary: Callable[[Summary], float] | None = None
     of_summaries: Callable[[Summary], npt.NDArray[Any]] | None = None
-    """The same of many tensors at once: the fields of what it is given are columns. Needed where `of_summary` does not do for them."""
+    """The same for many tensors at once, with the fields as columns. Needed if `of_summary` does not work on columns."""
     of_elements: Callable[[npt.NDArray[Any]], StatisticValue] | None = None
-    """From an array that must not be written into; bfloat16 and smaller floats come as float32."""
+    """From a read-only array; bfloat16 and smaller floats are passed as float32."""
     of_bytes: Callable[[npt.NDArray[Any]], StatisticValue] | None = None
-    """From the elements as they lie in memory, before any widening: bfloat16 as uint16."""
+    """From the elements as stored in memory, before any widening: bfloat16 as uint16."""
     on_device: bool = False
     """Whether `stat_calc_mode: device` offers it."""
     device_heading: str = ""
-    """Its column in the operator tables of a device, where that is not `heading`."""
+    """Its column in the operator tables of a device, if it differs from `heading`."""
     dump_stats: str = ""
-    """What `dump_stats` of acl.json calls it; empty where that does not know it."""
+    """Its name in `dump_stats` of acl.json; empty if there is none."""
     same_as: str = ""
     """The statistic that this name is another spelling of."""
 
@@ -66,7 +66,7 @@ def _norms(columns: Summary) -> npt.NDArray[Any]:
     return norms
 
 
-# Two of the names mislead: "negative zero count" counts the elements below zero and "positive zero count" those
+# Two of the names are misleading: "negative zero count" counts the elements below zero and "positive zero count" those
 # above; zeros of either sign are in "zero count".
 OWN: Final[Mapping[str, Statistic]] = MappingProxyType(
     {
@@ -114,9 +114,9 @@ STATISTICS: Final[Registry[Statistic]] = Registry(
 )
 
 DEFAULT: Final = ("max", "min", "l2norm")
-"""Where `statistic_category` names none."""
+"""The default of `statistic_category`."""
 DEVICE_DEFAULT: Final = ("max", "min", "avg", "nan count", "negative inf count", "positive inf count")
-"""Where `dump_stats` names none."""
+"""The default of `dump_stats`."""
 
 _OWN_HEADINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -132,18 +132,18 @@ _OWN_DUMP_STATS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def statistic(name: str) -> Statistic:
-    """The statistic of that name. Raises KeyError where there is none, ExtensionError where a package's cannot be loaded."""
+    """The statistic of that name. Raises KeyError if there is none, and ExtensionError if that of a package cannot be loaded."""
     own = OWN.get(name)
     return STATISTICS.load(name) if own is None else own
 
 
 def one_spelling(names: Iterable[str]) -> tuple[str, ...]:
-    """Each statistic once, by the one spelling of those that have two: `hash:md5` is `md5`, `hash:sha1` is `hash`."""
+    """Each statistic once, by its main spelling: `hash:md5` becomes `md5`, `hash:sha1` becomes `hash`."""
     return tuple(dict.fromkeys(statistic(name).same_as or name for name in names))
 
 
 def name_of_heading(heading: str) -> str | None:
-    """The statistic of a column, in any case (older files write `Nan Count`); None where it is none."""
+    """The statistic of a column, case-insensitive (older files write `Nan Count`); None for other columns."""
     wanted = heading.strip().lower()
     if not wanted:
         return None
@@ -158,14 +158,14 @@ def name_of_heading(heading: str) -> str | None:
 
 
 def unknown_names(names: Iterable[object]) -> list[object]:
-    """Those that no statistic has. Installed packages are asked where one is not opdump's own."""
+    """The names that are not statistics. Installed packages are searched if one is not opdump's own."""
     return [name for name in names if not isinstance(name, str) or name not in STATISTICS]
 
 
 def dump_stats(names: Iterable[str]) -> Mapping[str, str]:
-    """What `dump_stats` of acl.json may hold, with the statistic that each name is, in the order of the columns.
+    """The valid values of `dump_stats`, with the statistic of each name, in the order of the columns.
 
-    Installed packages are asked where one of `names` is not opdump's own.
+    Installed packages are searched if one of `names` is not opdump's own.
     """
     if all(name in _OWN_DUMP_STATS for name in names):
         return _OWN_DUMP_STATS
