@@ -86,7 +86,7 @@ def test_the_operator_that_gives_what_the_other_program_has_nowhere_is_named(tmp
     tried = Tried(tmp_path, first, second, "tanh")
     (cause, *_) = tried.found.causes
     assert (cause.kind, _of_b(cause).bare_type, cause.a) == ("extra", "mul", None)
-    assert "what A has nowhere" in cause.evidence
+    assert "an output that is nowhere in A" in cause.evidence
 
 
 def test_a_suspect_says_it_of_the_operator_that_it_is_about(tmp_path: Path) -> None:

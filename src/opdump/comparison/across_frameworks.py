@@ -117,7 +117,7 @@ def compare_across(
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     if not found.suspects and _open_results(a, b, pairs, matched):
         found.notes.append(
-            "either program has results that were not found in the other: whether these agree is not proven"
+            "both programs have results that were not found in the other; whether these agree is not proven"
         )
     return found
 
@@ -142,7 +142,7 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
             off = distance(one.outputs[slot], other.outputs[slot])
             epsilon = epsilon_of(one.outputs[slot].dtype)
             if off is not None and off > max(_RESULTS_APART * epsilon, _QUANTISED_APART if is_quantised else 0.0):
-                what = f"it is a result of both programs, and {off:.2g} of its size apart"
+                what = f"a result of both programs, which differs by {off:.2g} of its size"
                 yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
 
 
@@ -157,7 +157,7 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
         number = matched.a.made.get(place)
         same = [each for each in results_b if number is not None and matched.b.made.get(each) == number]
         if same and all(_is_reordered(record_at(a, place), record_at(b, each)) for each in same):
-            what = f"a result holds the same elements in another order: that of {a.nodes[place[0]].op.op_name}"
+            what = f"a result has the same elements in a different order, that of {a.nodes[place[0]].op.op_name}"
             return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
     held_a = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
     held_b = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
@@ -173,7 +173,7 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
         size = math.prod(record_at(a, place).shape)
         other = next((each for each in lost_b if math.prod(record_at(b, each).shape) == size), None)
         if other is not None:
-            what = f"a result of {size:,} elements, and the other program gives none of these values as a result"
+            what = f"a result of {size:,} elements that are not a result of the other program"
             return [Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)]
     return []
 
@@ -333,8 +333,8 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
         else ""
     )
     found.notes.append(
-        f"operators were matched by values, as those of two frameworks are: {len(direct[0]):,} of {one} have the values "
-        f"of {len(direct[1]):,} of {other}, {len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
+        f"operators were matched by their values: {len(direct[0]):,} of {one} have the values of {len(direct[1]):,} of {other}; "
+        f"{len(found.between[0]):,} of {one} and {len(found.between[1]):,} of {other} lie between them{unused}"
     )
 
 

@@ -68,12 +68,12 @@ def judge_by_bounds(a: Trace, b: Trace, alignment: Alignment, before: Bounded | 
     worst = max([judging.lasts, *judging.apart.values()])
     if worst and not judging.suspects:
         notes.append(
-            "operators of these dumps cannot be run again: each was held against what rounding can do in an operator of its class, "
-            "for what it was given; that all differences are rounding is likely and not proven"
+            "operators of these dumps cannot be run again, so each was judged by the rounding that its class of operators may cause; that all "
+            "differences are rounding is likely and not proven"
         )
     if judging.left:
         notes.append(
-            "what operators without a counterpart give is judged by what others make of it alone, since they cannot be run again"
+            "operators without a counterpart were judged only by the operators that read their outputs, because they cannot be run again"
         )
     return Bounded(judging.suspects, notes, worst)
 
@@ -138,7 +138,7 @@ class _Judging:
             return None
         mine, its = one.makers.get(slot), other.makers.get(slot)
         score = off.relative / epsilon if epsilon else math.inf
-        size = f"it is {off.relative:.2g} of its size apart"
+        size = f"it differs by {off.relative:.2g} of its size"
         before = None if mine is None else self.apart.get(mine)
         if before is not None and off.relative > _HANDS_ON["moves"] * max(before, epsilon):
             evidence = f"the operator that made it in A agrees to {before:.2g} in both runs, and {size}"

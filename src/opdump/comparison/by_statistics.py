@@ -112,7 +112,7 @@ class StatisticsComparison:
         index, slot = results[0]
         one, other = self.a.nodes[self.alignment.a_of[index]], self.b.nodes[index]
         off = apart(one.outputs[slot], other.outputs[slot])
-        what = f"it is a result of the step, and {off:.2g} of its size apart"
+        what = f"a result of the step, which differs by {off:.2g} of its size"
         return [Suspect("result", one, other, "output", slot, math.inf, what)]
 
     def loses_nothing(self) -> bool:
@@ -248,16 +248,16 @@ class StatisticsComparison:
 
     def _suspect(self, one: Node | None, other: Node | None) -> Suspect:
         if other is None:
-            return Suspect("missing", one, None, "output", 0, math.inf, "B has nowhere what it gives")
+            return Suspect("missing", one, None, "output", 0, math.inf, "its output is nowhere in B")
         overwritten = self._overwritten_slot(one, other)
         if overwritten is not None:
             made_by = self.b.nodes[other.makers[overwritten][0]].op.op_name
-            what = f"is not what {made_by} wrote there, by its statistics, and no operator wrote there since"
+            what = f"the statistics differ from what {made_by} wrote there, and no operator wrote there since"
             return Suspect("memory", one, other, "input", overwritten, math.inf, what)
         if one is None:
-            return Suspect("extra", None, other, "output", 0, math.inf, "A has nowhere what it gives")
+            return Suspect("extra", None, other, "output", 0, math.inf, "its output is nowhere in A")
         if one.bare_type != other.bare_type:
-            what = f"gives what A has nowhere, where A has {one.op.op_type}"
+            what = f"its output is nowhere in A, which has {one.op.op_type} here"
             return Suspect("operator", one, other, "output", 0, math.inf, what)
         arguments = differing(one, other)
         if arguments:
@@ -266,7 +266,7 @@ class StatisticsComparison:
         if data is not None:
             return data
         for slot in odd_inputs(one, other):
-            return Suspect("input", one, other, "input", slot, math.inf, "reads something else, by its statistics")
+            return Suspect("input", one, other, "input", slot, math.inf, "the statistics of the input differ")
         return Suspect("kernel", one, other, "output", 0, math.inf, "inputs have the same statistics")
 
     def _overwritten_slot(self, one: Node | None, other: Node) -> int | None:

@@ -88,7 +88,7 @@ class Causes:
             )
         if not only_a:
             guilty = self._first_with_the_same(only_b)
-            what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads what it wrote"
+            what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads its output"
             return Suspect("extra", None, guilty, "output", 0, score, what)
         known_a = self._values(self._reference, only_a, one, slot)
         odd = self._unexplained(self._run, only_b, writers_b, known_a, self._constants_b)
@@ -99,7 +99,7 @@ class Causes:
                 return cut
         if not only_b:
             missing = only_a[-1]
-            what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads what was before it"
+            what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads its input instead"
             return Suspect("missing", missing, other, "input", slot, score, what)
         if odd is None:
             known_b = self._values(self._run, only_b, other, slot)
@@ -111,14 +111,14 @@ class Causes:
                 return Suspect(
                     "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
                 )
-            what = f"{other.op.op_name} reads nothing that {lost.op.op_name} of A gives"
+            what = f"{other.op.op_name} does not read the output of {lost.op.op_name} of A"
             return Suspect("missing", lost, other, "input", slot, score, what)
         return self._operator(odd, only_a, score)
 
     def _operator(self, odd: Node, only_a: list[Node], score: float) -> Suspect:
         """Another operator in B than in A."""
         partner = self._partner(odd, only_a)
-        what = f"{odd.op.op_type} gives what no operator of A gives there"
+        what = f"{odd.op.op_type} computes a value that no operator of A produces here"
         if partner is not None:
             what += f" ({partner.op.op_type} in A)"
         return Suspect("operator", partner, odd, "output", 0, score, what)

@@ -165,8 +165,8 @@ class _Graphs:
             op = self.other.nodes[index].op
             found.kernels.add(op.kernel)
             found.notes.append(
-                f"{op.op_name} of {self.name} (step {op.step}) is compiled by XLA: what it gave was compared with what the operators of "
-                f"{self.plain_name} gave; what it wrote to variables is seen where they are read next"
+                f"{op.op_name} of {self.name} (step {op.step}) is compiled by XLA: its outputs were compared with those of the operators of "
+                f"{self.plain_name}; its writes to variables are compared when the variables are read next"
             )
 
     def _unlike(self, graph: Place, place: Place) -> Suspect | None:

@@ -137,18 +137,18 @@ def _source(
         return suspect
     one = None if partner is None else a.nodes[partner]
     given = _given(a, one, node)
-    what = f"{node.op.op_type} {given}gives what A has nowhere"
+    what = f"{node.op.op_type} {given}an output that is nowhere in A"
     return Suspect("extra" if one is None else "operator", one, node, "output", 0, math.inf, what)
 
 
 def _given(a: Trace, one: Node | None, node: Node) -> str:
-    """What is said of what an operator of B is given, by what was recorded."""
+    """How the recorded inputs of an operator of B compare with those in A, as the begin of a sentence."""
     if one is None:
-        return "is given what A has, and " if all(_is_in(a, each) for each in node.inputs.values()) else ""
+        return "has the inputs of A and " if all(_is_in(a, each) for each in node.inputs.values()) else "has "
     apart = max((_roundings(record, one.inputs.get(slot)) for slot, record in node.inputs.items()), default=0.0)
     if apart <= _AGREES:
-        return "is given what A has, and "
-    return f"is given what is {apart:,.0f} roundings apart from what A has, and " if math.isfinite(apart) else ""
+        return "has the inputs of A and "
+    return f"has inputs that are off by {apart:,.0f} roundings and " if math.isfinite(apart) else "has "
 
 
 def _is_in(trace: Trace, record: TensorRecord) -> bool:

@@ -38,7 +38,7 @@ def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]
 
 def drawn_otherwise(one: Node, other: Node, slot: int) -> Suspect:
     """What speaks against a draw that gave other numbers."""
-    what = "the same draw gave other random numbers: another seed, or another number of draws before it"
+    what = "the same draw gave different random numbers: a different seed, or a different number of draws before it"
     return Suspect("random", one, other, "output", slot, math.inf, what)
 
 

@@ -1,6 +1,6 @@
 """A difference that an operator introduced, as it is reported: for people, for programs.
 
-#239 gelu network-GPT/blocks-ModuleList/2-Block output.0: inputs agree, other arguments, output is 1,709 times its rounding; gpt.py:17
+#239 gelu network-GPT/blocks-ModuleList/2-Block output.0: inputs agree, arguments differ, output is off by 1,709 roundings; gpt.py:17
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
     {
         "data": ("data differ", "it"),
         "parameter": ("a parameter differs", "it"),
-        "random": ("other random numbers", "output"),
-        "argument": ("inputs agree, other arguments", "output"),
-        "operator": ("computes something else", "output"),
-        "missing": ("missing in B", "what is read instead"),
-        "extra": ("only in B", "what it changes"),
-        "input": ("reads something else", "it"),
-        "memory": ("memory was changed behind it", "what it reads"),
-        "kernel": ("inputs agree", "output"),
+        "random": ("different random numbers", "output"),
+        "argument": ("inputs agree, arguments differ", "output"),
+        "operator": ("produces a different result", "output"),
+        "missing": ("missing in B", "the tensor read instead"),
+        "extra": ("only in B", "output"),
+        "input": ("reads a different tensor", "it"),
+        "memory": ("its memory was overwritten", "input"),
+        "kernel": ("inputs agree, output differs", "output"),
         "precision": ("a narrower type", "its rounding"),
         "result": ("cause not found", "it"),
     }
 )
-"""What is said of a kind, and of what the score is."""
+"""The words for each kind, and the tensor that the score belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Introduced:
 
     @property
     def op(self) -> OpRecord:
-        """The operator that is named: B's, or A's where B has none."""
+        """The operator of B, or that of A if B has none."""
         op = self.a if self.b is None else self.b
         assert op is not None, "a difference is introduced by an operator"
         return op
@@ -78,16 +78,14 @@ class Introduced:
 
     @property
     def where(self) -> str:
-        """The same of the place, without what is said of its kind."""
+        """The place of the difference in one line, without its kind."""
         return self._told("", _WORDS[self.kind][1])
 
     def _told(self, words: str, what: str) -> str:
         op = self.op
-        score = (
-            f", {what} is {self.score:,.0f} times its rounding" if self.score is not None and self.score >= 1 else ""
-        )
+        score = f", {what} is off by {self.score:,.0f} roundings" if self.score is not None and self.score >= 1 else ""
         if self.kind == "precision" and score:
-            score = f", its rounding is {self.score:,.0f} times as coarse"
+            score = f", which rounds {self.score:,.0f} times as coarsely"
         side = "" if self.b is not None else " of A"
         rank = f" on rank {op.rank_id}" if op.rank_id or self.of_ranks else ""
         line = f"; {op.line}" if op.line else ""

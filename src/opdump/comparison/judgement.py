@@ -97,7 +97,7 @@ def judge(
     whole = may_join and given is None and are_cut_otherwise(a, b, rank)
     if whole:
         steps = steps[:1]
-        found.notes.append("the runs are cut into steps at other places, so all steps of each were compared as one")
+        found.notes.append("the runs have different step boundaries, so all steps of each were compared as one")
     traces = _Traces(a, b, steps, rank, whole=whole)
     repeats = Repeats(a, b, rank)
     frameworks = _frameworks_of(a), _frameworks_of(b)
@@ -136,7 +136,7 @@ def judge(
                 break
         elif not whole and counts[0] != counts[1] and not have_same_phases(trace_a, trace_b):
             found.notes.append(
-                f"step {here}: the runs are cut into steps at other places, and neither it nor those after it were judged; "
+                f"step {here}: the runs have different step boundaries; this step and later ones were not compared; "
                 "--step N:M compares step N of A with step M of B"
             )
             found.is_judged = number > 0
@@ -263,7 +263,7 @@ def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -
         names = (_permuted_name(each) for each in comparison.found.permuted)
         found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in names]
     found.notes += [
-        f"step {comparison.a.step}: {name} differs, and nothing that is different in the end depends on it"
+        f"step {comparison.a.step}: {name} differs, and no difference at the end depends on it"
         for name in dict.fromkeys(comparison.found.idle)
     ]
     found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
@@ -354,23 +354,24 @@ def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool])
     problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
     notes += [f"not read: {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
     if len(problems) > _SHOWN_PROBLEMS:
-        notes.append(f"{len(problems) - _SHOWN_PROBLEMS:,} more were not read: opdump show lists them")
+        notes.append(f"{len(problems) - _SHOWN_PROBLEMS:,} more were not read; opdump show lists them")
     steps = len({step for found in judgements for step in found.steps})
     not_run = sorted(set().union(*(found.not_run for found in judgements)))
     alone = set().union(*(found.alone for found in judgements))
     if not_run:
         named = ", ".join(not_run[:5]) + (", ..." if len(not_run) > 5 else "")
         notes.append(
-            f"{amounts.count(len(not_run), 'kernel')} could not be run again, so what they recorded was compared, more loosely: {named}"
-            + ("" if can_replay() else "; PyTorch is not installed here, and runs operators again: pip install torch")
+            f"{amounts.count(len(not_run), 'kernel')} could not be run again; the recorded outputs were compared, with looser tolerances: {named}"
+            + ("" if can_replay() else "; running operators again needs PyTorch: pip install torch")
         )
     without_effect = list(dict.fromkeys(each for found in judgements for each in found.without_effect))
     if without_effect:
         more = f"; and {len(without_effect) - _SHOWN_PROBLEMS:,} more" if len(without_effect) > _SHOWN_PROBLEMS else ""
-        notes.append(f"other arguments, and the same result: {'; '.join(without_effect[:_SHOWN_PROBLEMS])}{more}")
+        notes.append(
+            f"arguments differ without changing the result: {'; '.join(without_effect[:_SHOWN_PROBLEMS])}{more}"
+        )
     if alone:
         notes.append(
-            f"{len(alone):,} of {steps:,} steps have statistics alone: these were looked for in the other run, and nothing was "
-            "run again; dump both with --full to have elements"
+            f"{len(alone):,} of {steps:,} steps have only statistics, so no operator was run again; record both runs with --full to compare values"
         )
     return notes

@@ -75,7 +75,7 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
             and found.relative > min(_HALF, _MOST_OF_ROUNDING * epsilon)
             and found.absolute > _OF_THE_LARGEST * epsilon * largest
         ):
-            what = f"it was given the same bits in both runs, and gives something else; {other.op.kernel or other.op.op_type} cannot be run again"
+            what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
             return Suspect("kernel", one, other, "output", slot, in_roundings(found, record), what), False
     return None, are_same
 

@@ -307,7 +307,7 @@ class Comparison:
         suspect = data_suspect(one, other, slot, (expected, own), found)
         if is_permutation(expected, own):
             self.found.permuted.append(
-                replace(suspect, evidence=f"{suspect.evidence}; it holds the same elements in another order")
+                replace(suspect, evidence=f"{suspect.evidence}; it has the same elements in a different order")
             )
             return
         if suspect.kind == "data" and not shows(self.a, self.b, self.alignment, other):
@@ -466,7 +466,7 @@ class Comparison:
             return
         usual = self._a_of_storage.get(after.memory.storage, record.memory.storage)
         if usual != record.memory.storage:
-            what = f"reads {leaf_name(after) or 'another tensor'}; in A it reads {leaf_name(record) or 'one'} that holds the same values"
+            what = f"reads {leaf_name(after) or 'a different tensor'}; in A it reads {leaf_name(record) or 'one'} with the same values"
             self.found.latent.append(Suspect("input", one, other, "input", slot, math.inf, what))
 
     def _argument(

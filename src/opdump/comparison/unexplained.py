@@ -189,7 +189,7 @@ class _Unexplained:
         """The first operator on the way to two results at which the runs part."""
         off = distance(*self._records(one, other))
         is_by_digest = _differ_only_in_digests(*self._records(one, other))
-        how_far = "has the same statistics and a different digest" if is_by_digest else f"is {_told(off)} apart"
+        how_far = "has the same statistics and a different digest" if is_by_digest else f"differs{_by(off)}"
         result = self.b.nodes[other[0]].op.op_name
         for index in sorted(self.b.with_ancestors([other[0]])):
             partner = self.alignment.a_of.get(index)
@@ -203,17 +203,17 @@ class _Unexplained:
                     reached = f"the result {result} {how_far}"
                     changes = told_of(differing(before, node))
                     kind: Kind = "argument" if changes else "result"
-                    what = f"{changes or 'nothing that differs before it explains it'}; {reached}"
+                    what = f"{changes or 'no earlier difference explains it'}; {reached}"
                     return Suspect(kind, before, node, "output", slot, _units(here, epsilon), what)
-        what = f"it is a result of the step, and {how_far}"
+        what = f"a result of the step, which {how_far}"
         io: IO = "output" if other[1] >= 0 else "input"
         slot = other[1] if other[1] >= 0 else ~other[1]
         score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
         return Suspect("result", self.a.nodes[one[0]], self.b.nodes[other[0]], io, slot, score, what)
 
 
-def _told(off: float | None) -> str:
-    return "of another shape" if off is None or not math.isfinite(off) else f"{off:.2g} of its size"
+def _by(off: float | None) -> str:
+    return " in shape" if off is None or not math.isfinite(off) else f" by {off:.2g} of its size"
 
 
 def _units(off: float, epsilon: float) -> float:

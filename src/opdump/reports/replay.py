@@ -21,9 +21,7 @@ def replay_lines(result: Replay) -> list[str]:
         lines.append("AGREES: what was recorded is what the inputs give, within rounding")
     else:
         worst = max(compared, key=lambda output: (output.agrees is False, output.distances[-1].roundings))
-        lines.append(
-            f"DIFFERS: output.{worst.slot} is {_amount(worst.distances[-1].roundings)} times its rounding from what the inputs give"
-        )
+        lines.append(f"DIFFERS: output.{worst.slot} is off by {_amount(worst.distances[-1].roundings)} roundings")
     return [*lines, *(f"wrote {file}" for file in result.files)]
 
 
