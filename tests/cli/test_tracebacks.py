@@ -10,7 +10,7 @@ import pytest
 import opdump
 from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
-from opdump.interpreter.tracebacks import without_own_frames
+from opdump.interpreter.tracebacks import clean_message, printed_as_the_programs, without_own_frames
 from tests.cli.programs import opdump as run_opdump
 from tests.cli.programs import python
 
@@ -110,6 +110,32 @@ def test_a_traceback_in_a_message_loses_opdumps_frames() -> None:
     of_program = '  File "/home/me/train.py", line 4, in mine\n    raise ValueError("mine")\n\n'
     error = RuntimeError(f"a callback failed\n\n{of_opdump}{of_program}ValueError: mine\n")
     assert str(without_opdump_frames(error)) == f"a callback failed\n\n{of_program}ValueError: mine\n"
+
+
+def test_a_traceback_in_a_message_begins_at_the_program_and_one_of_opdumps_own_error_is_left() -> None:
+    below = (
+        f'  File "/usr/lib/runpy.py", line 9, in run\n  File "{PACKAGE}/commands/run.py", line 1, in run\n    go()\n'
+    )
+    of_program = '  File "/home/me/train.py", line 4, in mine\n'
+    of_opdump = f'  File "{PACKAGE}/adapters/eager.py", line 1, in call\n'
+    error = RuntimeError(
+        f"first:\n{below}{of_program}ValueError: mine\nthen:\n{below}{of_program}{of_opdump}KeyError: 1\n"
+    )
+    clean_message(error)
+    assert str(error) == f"first:\n{of_program}ValueError: mine\nthen:\n{below}{of_program}{of_opdump}KeyError: 1\n"
+
+
+def test_what_the_module_traceback_formats_has_a_clean_message() -> None:
+    of_opdump = f'  File "{PACKAGE}/adapters/eager.py", line 1, in call\n'
+    of_program = '  File "/home/me/train.py", line 4, in mine\n'
+    error = RuntimeError(f"a callback failed\n{of_opdump}{of_program}")
+    with printed_as_the_programs():
+        text = "".join(traceback.format_exception(ValueError, ValueError("outer"), None))
+        chained = ValueError("outer")
+        chained.__cause__ = error
+        text += "".join(traceback.format_exception(chained))
+    assert of_program in text
+    assert str(PACKAGE) not in text
 
 
 PROGRAMS_THAT_FAIL = {

@@ -10,15 +10,8 @@ It then reads as without opdump. An error raised by opdump itself is left comple
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from opdump.errors import OpdumpError
-from opdump.interpreter.tracebacks import PACKAGE, chained, hands_on, innermost, is_own, stripped
-
-# TensorFlow writes the traceback of a Python callback into the message of the error that it raises: a frame, its line,
-# and an empty line.
-_OWN_ENTRY: Final = re.compile(rf'^( *)File "{re.escape(PACKAGE)}[^"]*", line .*\n(?:\1 +.*\n)*\n?', re.MULTILINE)
+from opdump.interpreter.tracebacks import chained, clean_message, hands_on, innermost, is_own, stripped
 
 
 def comes_from_opdump(error: BaseException) -> bool:
@@ -33,13 +26,5 @@ def without_opdump_frames(error: BaseException) -> BaseException:
     """Remove opdump's frames, in place, from an error and from every error it is chained to."""
     for each in chained(error):
         each.__traceback__ = stripped(each.__traceback__)
-        _clean_message(each)
+        clean_message(each)
     return error
-
-
-def _clean_message(error: BaseException) -> None:
-    """Remove opdump's frames from tracebacks inside an error message, in every attribute that has the message."""
-    error.args = tuple(_OWN_ENTRY.sub("", each) if isinstance(each, str) else each for each in error.args)
-    for name, value in list(vars(error).items()):
-        if isinstance(value, str) and PACKAGE in value:
-            setattr(error, name, _OWN_ENTRY.sub("", value))

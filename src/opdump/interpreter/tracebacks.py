@@ -4,12 +4,13 @@
         traceback.print_exc(), traceback.print_stack(), logging.exception("..."), an error that ends a thread
 
 A frame that a function of PyTorch stands in between opdump and the operator is left out too. An error that opdump raised itself keeps all of its frames:
-there they are what matters.
+there they are what matters. Messages of errors in which a framework writes the traceback of a callback are cleaned in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
@@ -37,6 +38,10 @@ _GLUE: Final = (
 )
 # A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
 _HANDS_ON: Final = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
+_FRAME: Final = r'^(?P<margin> *)File "(?P<file>[^"\n]*)", line (?P<line>\d+).*\n(?:(?P=margin) +.*\n)*\n?'
+_WRITTEN: Final = re.compile(_FRAME, re.MULTILINE)
+"""A frame as it is written in a message, with its line of source and an empty line where there are such."""
+_WRITTEN_ONES: Final = re.compile(f"(?:{_FRAME})+", re.MULTILINE)
 _Entry = tuple[FrameType, Any]
 """A frame, and where in it: what the walks of the module `traceback` give."""
 
@@ -82,8 +87,33 @@ def hands_on(file: str, line: int) -> bool:
 def strip(error: BaseException) -> None:
     """Removes opdump's frames, in place, from an error and from every error chained to it, so that existing references to the traceback see it too."""
     for each in chained(error):
+        clean_message(each)
         if not _is_whole([*_walked(each.__traceback__)]):
             each.__traceback__ = stripped(each.__traceback__)
+
+
+def clean_message(error: BaseException) -> None:
+    """Takes opdump's frames out of the tracebacks that stand in the message of an error, wherever the error keeps it, in place."""
+    error.args = tuple(_cleaned(each) if isinstance(each, str) else each for each in error.args)
+    for name, value in list(getattr(error, "__dict__", {}).items()):
+        if isinstance(value, str) and PACKAGE in value:
+            setattr(error, name, _cleaned(value))
+
+
+def _cleaned(text: str) -> str:
+    """The text without the frames of opdump that are written in it, and without those that lead to the program."""
+    return _WRITTEN_ONES.sub(lambda found: _programs_of(found[0]), text) if PACKAGE in text else text
+
+
+def _programs_of(written: str) -> str:
+    """Of frames written one after the other those that the program's own run has; all, if opdump raised the error."""
+    frames = [*_WRITTEN.finditer(written)]
+    file, line = frames[-1]["file"], int(frames[-1]["line"])
+    if file.startswith(PACKAGE) and not hands_on(file, line):
+        return written
+    commands = [place for place, each in enumerate(frames) if each["file"].startswith(_COMMANDS)]
+    kept = frames[commands[-1] + 1 :] if commands else frames
+    return "".join(each[0] for each in kept if not each["file"].startswith(PACKAGE))
 
 
 def chained(error: BaseException) -> Iterator[BaseException]:
@@ -132,6 +162,8 @@ def printed_as_the_programs() -> Iterator[None]:
         ):
             if getattr(owner, name) is default:  # else the program has one of its own
                 undo.append(_replaced(owner, name, _stripping(default)))
+        printed = traceback_module.TracebackException
+        undo.append(_replaced(printed, "__init__", _cleaning(printed.__init__)))
         yield
     finally:
         while undo:
@@ -156,6 +188,17 @@ def _stripping(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return hook(args)
 
     return excepthook
+
+
+def _cleaning(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def initialise(self: Any, exc_type: Any, exc_value: Any, *arguments: Any, **keywords: Any) -> None:
+        if isinstance(exc_value, BaseException):
+            for each in chained(exc_value):
+                clean_message(each)
+        original(self, exc_type, exc_value, *arguments, **keywords)
+
+    return initialise
 
 
 def _walks_outermost_first(

@@ -13,6 +13,7 @@ from opdump.capturing.capture import start as start_capture
 from opdump.capturing.capture import stop as stop_capture
 from opdump.capturing.report import CaptureReport, log_report, told_elsewhere
 from opdump.interpreter.first_import import after_import, forget_import
+from opdump.interpreter.tracebacks import printed_as_the_programs
 from opdump.plan import OnError
 from opdump.plan.field_types import check_values
 from opdump.tensorflow.recordings import Recordings, SessionOptions, adapter_module
@@ -70,6 +71,7 @@ def _install(options: SessionOptions) -> None:
         )
         interception.put_in()
         _STATE.around.enter_context(adapter_module("tracebacks").program_tracebacks())
+        _STATE.around.enter_context(printed_as_the_programs())
         _STATE.recordings, _STATE.interception = recordings, interception
     _STATE.recordings.options = options
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 
+import opdump
 from tests.jax.capture.recording import recorded
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -130,3 +132,17 @@ def test_an_error_of_a_callback_is_the_programs() -> None:
         jax.jit(jnp.sin)(X)
     assert recording.recorder.warnings == []
     assert recording.counts(2)["sin"] + recording.counts(0)["sin"] == 1
+
+
+@pytest.mark.parametrize("is_pure", [True, False])
+def test_the_traceback_in_the_message_of_a_callbacks_error_has_no_frames_of_opdump(is_pure: bool) -> None:
+    def host(value: Any) -> Any:
+        raise ValueError("wrong")
+
+    def function(value: Any) -> Any:
+        return jax.pure_callback(host, LIKE_X, value) if is_pure else io_callback(host, LIKE_X, value)
+
+    with recorded(), pytest.raises(Exception, match="wrong") as caught:
+        jax.block_until_ready(jax.jit(function)(X))
+    assert "in host" in str(caught.value)
+    assert str(Path(opdump.__file__).parent) not in str(caught.value)

@@ -128,3 +128,16 @@ def test_an_error_reads_as_without_opdump(name: str, tmp_path: Path) -> None:
     asked = ["--path", "dump"] if "NpuOptimizer" not in PROGRAMS[name] else []
     assert _error(["-m", "opdump", "run", *asked, script], tmp_path) == plain
     assert "train.py" in plain
+
+
+@pytest.mark.parametrize("name", ["a session that asks for its dump", "a callback in a function"])
+def test_an_error_that_the_program_prints_reads_as_without_opdump(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    printed = (
+        "\nimport sys, traceback\ntry:\n    train()\nexcept Exception:\n    traceback.print_exc()\n    sys.exit(1)\n"
+    )
+    script.write_text(PROGRAMS[name].replace("\ntrain()\n", printed), encoding="utf-8")
+    plain = _error([script], tmp_path)
+    asked = ["--path", "dump"] if "NpuOptimizer" not in PROGRAMS[name] else []
+    assert _error(["-m", "opdump", "run", *asked, script], tmp_path) == plain
+    assert "in train" in plain

@@ -23,6 +23,7 @@ import jax
 from jax._src.tree_util import dispatch_registry
 
 from opdump.adapters.replacements import Replacements
+from opdump.interpreter.tracebacks import clean_message
 
 CALL: Final = "_pjit_call_impl_python"
 FAST_PATH: Final = "_get_fastpath_data"
@@ -119,6 +120,9 @@ class Interception:
         self._here.is_inside = False
         try:
             return real(*arguments, **keywords)
+        except BaseException as error:
+            clean_message(error)  # JAX writes the traceback of a callback into it
+            raise
         finally:
             self._here.is_inside = True
 

@@ -18,7 +18,7 @@ from tensorflow.python.util import tf_stack
 from opdump.adapters.program_code import runs_programs
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.model_names import imported_module
-from opdump.interpreter.tracebacks import without_own_frames
+from opdump.interpreter.tracebacks import clean_message, without_own_frames
 
 _FILTERS: Final = (
     "tensorflow.python.util.traceback_utils",
@@ -74,6 +74,9 @@ def _below_program(frame: FrameType | None) -> Iterator[str]:
 def _around(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def process(traceback: TracebackType | None) -> Any:
+        error = sys.exc_info()[1]
+        if error is not None:
+            clean_message(error)  # TensorFlow writes the traceback of a callback into it
         return original(without_own_frames(traceback))
 
     return process
