@@ -124,6 +124,49 @@ def test_an_activation_that_is_missing_is_named(tmp_path: Path) -> None:
     assert (found.kind, found.a and found.a.op_type) == ("missing", "relu")
 
 
+def _without_relu(model: nn.Module, _: pytest.MonkeyPatch) -> None:
+    class Bare(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = functional.relu(self.other_norm(self.second(self.norm(self.first(x)))) + self.short(x))
+            return result
+
+    model.get_submodule("layers.1").__class__ = Bare
+
+
+def _other_gelu(_: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    gelu = functional.gelu
+    monkeypatch.setattr(functional, "gelu", lambda x: gelu(x, approximate="tanh"))
+
+
+def _other_row(model: nn.Module, _: pytest.MonkeyPatch) -> None:
+    model.get_parameter("layers.0.up.weight").data[0] += 0.01
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("name", "change"), [("resnet", _without_relu), ("transformer", _other_gelu), ("transformer", _other_row)]
+)
+def test_rows_of_one_run_alone_are_operators_counted_without_a_counterpart(
+    name: str,
+    change: Callable[[nn.Module, pytest.MonkeyPatch], None],
+    turned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, given = network(name)
+    dumps = [dump_torch(model, given, tmp_path / "torch")]
+    change(model, monkeypatch)
+    dumps.append(dump_onnx(model, given, tmp_path / "onnx", "plain"))
+    result = opdump.compare(*(dumps[::-1] if turned else dumps))
+    assert result.verdict == "divergent"
+    rows = [each.cells() for each in result.window]
+    alone = [row for row in rows if row[-1].startswith("only in")]
+    assert len(alone) <= result.unmatched
+    assert all(("+" in row[0] or "-" in row[0]) == (row in alone) for row in rows)
+    lost = [each for each in result.introduced if each.kind in ("missing", "extra")]
+    assert len(lost) <= result.unmatched
+
+
 def test_networks_that_have_nothing_in_common_are_incomparable(tmp_path: Path) -> None:
     one, other = network("lstm"), network("resnet")
     result = opdump.compare(dump_torch(*one, tmp_path / "torch"), dump_onnx(*other, tmp_path / "onnx", "plain"))

@@ -63,6 +63,27 @@ class Outcome:
     not_run: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def alone(self) -> tuple[set[int], set[int]]:
+        """The nodes of A and of B without a counterpart, with those of suspects that one program has and the other has not."""
+        missing = {each.a.index for each in self.suspects if each.kind == "missing" and each.a is not None}
+        extra = {each.b.index for each in self.suspects if each.kind == "extra" and each.b is not None}
+        return missing.union(self.unmatched[0]), extra.union(self.unmatched[1])
+
+    @property
+    def told(self) -> tuple[dict[int, str], dict[int, str]]:
+        """What is told of the nodes of A and of B that have a counterpart, but no single one."""
+        paired = {pair.a[0] for pair in self.pairs}, {pair.b[0] for pair in self.pairs}
+        both = zip(paired, self.between, self.unused, self.alone, "BA", strict=True)
+        a, b = (
+            {
+                **dict.fromkeys({*pairs, *between} - alone, f"other operators in {other}"),
+                **dict.fromkeys({*unused} - alone, "leads to no result"),
+            }
+            for pairs, between, unused, alone, other in both
+        )
+        return a, b
+
 
 def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str], Collection[str]] = ((), ())) -> bool:
     """Whether the two runs are of two frameworks, as the dumps say, or share no vocabulary: hardly an operator of either is called as one of

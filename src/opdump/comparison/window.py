@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ class Neighbour:
     b: OpRecord | None
     outputs: Sequence[Measured]
     is_source: bool
+    told: str = ""
+    """Of an operator that stands alone, and whose work is not missing in the other run: what that does instead."""
 
     @property
     def worst(self) -> Measured | None:
@@ -41,7 +43,7 @@ class Neighbour:
         """The line as cells of a table: a mark as in a diff, the place in either run, operator and line, the difference."""
         op = self.b or self.a
         assert op is not None, "a line has an operator"
-        side = "-" if self.b is None else "+" if self.a is None else ""
+        side = "" if self.told else "-" if self.b is None else "+" if self.a is None else ""
         mark = ("!" if self.is_source else "") + side
         orders = ("" if self.a is None else f"#{self.a.order}", "" if self.b is None else f"#{self.b.order}")
         return (mark, *orders, op.op_type, shown_scope(op), op.line, self._difference())
@@ -49,7 +51,7 @@ class Neighbour:
     def _difference(self) -> str:
         worst = self.worst
         if self.a is None or self.b is None:
-            return "only in B" if self.a is None else "only in A"
+            return self.told or ("only in B" if self.a is None else "only in A")
         if worst is None:
             return ""
         if worst.reason:
@@ -76,15 +78,24 @@ class Neighbour:
 
 
 def window(
-    a: Trace, b: Trace, alignment: Alignment, suspect: Suspect, outputs: OutputsOf = outputs_of
+    a: Trace,
+    b: Trace,
+    alignment: Alignment,
+    suspect: Suspect,
+    outputs: OutputsOf = outputs_of,
+    told: tuple[Mapping[int, str], Mapping[int, str]] = ({}, {}),
 ) -> list[Neighbour]:
     """The operators before and after a suspect, in the order of B; those of A alone stand where A ran them. `outputs` says which of two
-    matched operators' outputs belong together.
+    matched operators' outputs belong together. `told` says of nodes of A and of B that have a counterpart, but no single one, what the other run does instead.
     """
     rows = list(_merged(a, b, alignment))
     places = [place for place, row in enumerate(rows) if _is_of(suspect, row)]
     shown = {each for place in places for each in range(place - _BEFORE, place + _AFTER + 1)}
-    return [_neighbour(*row, outputs, is_source=place in places) for place, row in enumerate(rows) if place in shown]
+    return [
+        _neighbour(*row, outputs, is_source=place in places, told=told)
+        for place, row in enumerate(rows)
+        if place in shown
+    ]
 
 
 def _merged(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Row]:
@@ -118,11 +129,20 @@ def _is_of(suspect: Suspect, row: Row) -> bool:
     return (one is not None and one is suspect.a) or (other is not None and other is suspect.b)
 
 
-def _neighbour(one: Node | None, other: Node | None, outputs: OutputsOf, *, is_source: bool) -> Neighbour:
+def _neighbour(
+    one: Node | None,
+    other: Node | None,
+    outputs: OutputsOf,
+    *,
+    is_source: bool,
+    told: tuple[Mapping[int, str], Mapping[int, str]],
+) -> Neighbour:
     found: list[Measured] = []
     if one is not None and other is not None:
         found, _ = measured(list(outputs(one, other)))
-    return Neighbour(None if one is None else one.op, None if other is None else other.op, found, is_source)
+    texts = [each.get(node.index, "") for node, each in zip((one, other), told, strict=True) if node is not None]
+    text = "" if len(texts) > 1 else texts[0]
+    return Neighbour(None if one is None else one.op, None if other is None else other.op, found, is_source, text)
 
 
 def _distance(found: Measured) -> tuple[bool, float, float]:
