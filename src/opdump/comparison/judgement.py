@@ -151,7 +151,7 @@ def judge(
                 graphs = judge_graphs(trace_a, trace_b, alignment)
                 _add_graphs(found, graphs)
                 found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-                _weigh_by_results(found, trace_a, trace_b, alignment, graphs)
+                _weigh_by_results(found, trace_a, trace_b, alignment, graphs, whole=whole)
                 found.suspects = (
                     found.suspects
                     or not_finite(trace_a, trace_b, alignment)
@@ -182,7 +182,7 @@ def judge(
             else:
                 _add_matches(found, trace_a, trace_b, alignment)
                 before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
-                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment))
+                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment), whole=whole)
                 before.release()
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
@@ -245,13 +245,13 @@ def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
     found.outputs.append(repeated)
 
 
-def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs) -> None:
+def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs, *, whole: bool) -> None:
     """What the sweep of a step found, but of compiled graphs, and what was found of these."""
     apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
     found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
-    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs)
+    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs, whole=whole)
     if not found.suspects:
         found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
     if not found.suspects:
@@ -282,13 +282,19 @@ def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
     found.without_effect += new
 
 
-def _weigh_by_results(found: Judgement, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs) -> None:
-    """Of runs of which no operator can be run again, what they come to tells whether the programs differ: another way to the same is no difference."""
+def _weigh_by_results(
+    found: Judgement, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs, *, whole: bool
+) -> None:
+    """Of runs of which no operator can be run again, what they come to tells whether the programs differ: another way to the same is no difference.
+
+    Runs that are compared as a `whole` go other ways: operators of one type that compute something else may be matched there.
+    """
     if any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes):
         return
     if agree(a, b, alignment, graphs):
         of_graphs = {id(each) for each in graphs.suspects}
-        found.suspects = [each for each in found.suspects if each.kind in _OF_WHAT_IS_GIVEN or id(each) in of_graphs]
+        counted = _OF_WHAT_IS_GIVEN - {"argument"} if whole else _OF_WHAT_IS_GIVEN
+        found.suspects = [each for each in found.suspects if each.kind in counted or id(each) in of_graphs]
     elif not found.suspects:
         found.suspects = unexplained(a, b, alignment, judged=graphs)
 
@@ -329,14 +335,14 @@ def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
     table = ValueTable(a, b, outcome)
     found.outputs.append(list(table.outputs))
     found.matches.append([table.matches])
-    found.unmatched += sum(map(len, outcome.unmatched))
-    found.matched += len({pair.a[0] for pair in outcome.pairs}) + len(outcome.between[0]) + len(outcome.unused[0])
+    found.unmatched += sum(map(len, outcome.alone))
+    found.matched += len(a.nodes) - len(outcome.alone[0])
     found.not_run |= outcome.not_run
     found.notes += outcome.notes
     found.of_frameworks = True
     found.suspects = outcome.suspects
     if found.suspects:
-        found.window = window(a, b, table.alignment, found.suspects[0], table.outputs_of)
+        found.window = window(a, b, table.alignment, found.suspects[0], table.outputs_of, outcome.told)
 
 
 def _frameworks_of(dump: Catalog) -> set[str]:

@@ -8,6 +8,8 @@ it at which the runs part.
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
 from opdump.comparison.compiled_graphs import JudgedGraphs
@@ -40,6 +43,8 @@ _NARROW_ROUNDINGS: Final = 16.0
 """How many units of rounding, of the coarsest type on the way, may accumulate in a network; fewer for narrow types."""
 _PARTS: Final = 8.0
 """The runs part at the first operator whose outputs differ by this many units of rounding."""
+_SHAPES: Final = re.compile("(tensor|dynamic|variable)?_?(shape|size|rank|numel)n?", re.IGNORECASE)
+"""How frameworks call operators that give the shape of a tensor."""
 _TIMES_SPREAD: Final = 16.0
 """A kernel may round this many times worse than the rounding of its output elements."""
 
@@ -77,6 +82,7 @@ class _Unexplained:
         """Whether any results belong together, once `found` was called."""
         self._found_again = False
         self._trains = not all(may_leave_results(node) for node in (*a.nodes, *b.nodes))
+        self._updates = _updates_variables(a) and _updates_variables(b)
 
     def found(self) -> list[Suspect]:
         pairs, alone_a, alone_b = self._pairs()
@@ -117,33 +123,65 @@ class _Unexplained:
             # Losses of parts of a batch; what is trained tells.
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
         pairs: list[tuple[Place, Place]] = []
+        doubtful: list[tuple[Place, Place]] = []
         left_b = dict.fromkeys(results_b.all())
         alone_a: list[Place] = []
         for place in results_a.all():
-            there = self.alignment.b_of.get(place[0])
-            if there is not None and (there, place[1]) in left_b:
-                pairs.append((place, (there, place[1])))
-                del left_b[there, place[1]]
-            else:
+            partner = (self.alignment.b_of.get(place[0], -1), place[1])
+            if partner not in left_b:
                 alone_a.append(place)
+            elif _is_given_to_writer(self.a, place) and not self._trains and self._far(place, partner):
+                # Operators of a function do not name the variables that they write: the values tell which are the same.
+                doubtful.append((place, partner))
+                alone_a.append(place)
+            else:
+                pairs.append((place, partner))
+                del left_b[partner]
         if self._trains:
             return pairs, [], []  # what is trained tells; programs keep states and gradients of their own
-        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
-        alone_a = [place for place in alone_a if not _is_given_to_writer(self.a, place)]
-        alone_b = [place for place in left_b if not _is_given_to_writer(self.b, place)]
+        alone_b = list(left_b)
         for place in list(alone_a):
-            near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
+            near = self._nearest(place, alone_b)
             if near is not None and not self._far(place, near):
                 self._found_again = True
                 alone_a.remove(place)
                 alone_b.remove(near)
+        doubtful = [(one, other) for one, other in doubtful if one in alone_a and other in alone_b]
+        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
+        for one, other in doubtful:
+            alone_a.remove(one)
+            alone_b.remove(other)
+        writes = [place for place in alone_a if _is_given_to_writer(self.a, place)]
+        writes_b = [place for place in alone_b if _is_given_to_writer(self.b, place)]
+        are_told = self._updates and not _floats(self.a, writes) and not _floats(self.b, writes_b)
+        alone_a = [place for place in alone_a if place not in writes]
+        alone_b = [place for place in alone_b if place not in writes_b]
         for place in list(alone_a):
-            near = min(alone_b, key=lambda other: self._distance(place, other), default=None)
+            near = self._nearest(place, alone_b, same_type=are_told)
             if near is not None and math.isfinite(self._distance(place, near)):
-                pairs.append((place, near))
+                doubtful.append((place, near))
                 alone_a.remove(place)
                 alone_b.remove(near)
-        return pairs, alone_a, alone_b
+        if are_told:
+            # A program without functions computes gradients of constants too, which nothing reads.
+            alone_a = alone_b = []
+        return [*pairs, *doubtful], alone_a, alone_b
+
+    def _nearest(self, place: Place, others: Sequence[Place], *, same_type: bool = False) -> Place | None:
+        """The nearest of the results of B to one of A: what is written is compared with what is written, what is given with what is given."""
+        computed = _computing(self.a, place[0]).bare_type
+        alike = (
+            other
+            for other in others
+            if (other[1] < 0) == (place[1] < 0)
+            and (not same_type or _computing(self.b, other[0]).bare_type == computed)
+        )
+        return min(alike, key=lambda other: self._apart(place, other), default=None)
+
+    def _apart(self, one: Place, other: Place) -> float:
+        """About how far two results are apart: by their statistics, since elements take time to read."""
+        found = apart(*self._records(one, other))
+        return self._distance(one, other) if found is None else found
 
     def _records(self, one: Place, other: Place) -> tuple[TensorRecord, TensorRecord]:
         return record_at(self.a, one), record_at(self.b, other)
@@ -248,7 +286,7 @@ class Results:
     given: Sequence[Place]
     """What no operator reads any more, and what the program reads as a number."""
     written: Sequence[Place]
-    """The last writes to what was there before the step."""
+    """The last writes to what was there before the step, and what assigns to a variable is given."""
 
     def without(self, nodes: AbstractSet[int]) -> Results:
         """The same without what these nodes give."""
@@ -262,10 +300,11 @@ class Results:
 
 def results(trace: Trace) -> Results:
     """The results of a step."""
-    read = {maker for node in trace.nodes for maker in node.makers.values()}
+    readers = Counter(maker for node in trace.nodes for maker in node.makers.values())
     trains = not all(map(may_leave_results, trace.nodes))
     fixed = _fixed(trace)
     told: set[Place] = set()
+    assigned: set[Place] = set()
     found: set[Place] = set()
     for node in trace.nodes:
         if read_as_number(node):
@@ -275,10 +314,14 @@ def results(trace: Trace) -> Results:
                 if not record.skip and math.prod(record.shape) == 1
             }
         elif not node.outputs and _is_of_graph(node):
-            told |= {(node.index, ~slot) for slot, record in node.inputs.items() if not record.skip}
+            given = {(node.index, ~slot) for slot, record in node.inputs.items() if not record.skip}
+            if 0 in node.inputs:
+                told |= given
+            else:
+                assigned |= given
         unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
         for slot, record in node.outputs.items():
-            is_left = (node.index, slot) not in read and (may_leave_results(node) or not trains)
+            is_left = (node.index, slot) not in readers and (may_leave_results(node) or not trains)
             if (
                 is_left
                 and slot not in unspecified
@@ -286,10 +329,46 @@ def results(trace: Trace) -> Results:
                 and 0 not in record.shape
                 and not read_as_number(node)
                 and not node.is_added
+                and not _is_handed_on(node, slot, readers)
             ):
                 found.add((node.index, slot))
     written = [place for place in _last_writes(trace) if place[0] not in fixed]
-    return Results(sorted(told | {place for place in found if place[0] not in fixed}.difference(written)), written)
+    given = told | {place for place in found if place[0] not in fixed}.difference(written)
+    return Results(sorted(given), [*written, *sorted(assigned)])
+
+
+def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
+    """Whether an operator hands on several inputs as they are, of which the program reads others, or reads this one before."""
+    record, maker = node.outputs[slot], node.makers.get(slot)
+    return (
+        maker is not None
+        and readers[maker] > 1
+        and any((node.index, other) in readers for other in node.outputs)
+        and distance(node.inputs[slot], record) == 0
+    )
+
+
+def _computing(trace: Trace, index: int) -> Node:
+    """The operator that computes what a node gives: the node, or the one whose output it hands on."""
+    node = trace.nodes[index]
+    while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
+        node = trace.nodes[node.makers[0][0]]
+    return node
+
+
+def _floats(trace: Trace, places: Sequence[Place]) -> list[Place]:
+    return [place for place in places if "float" in record_at(trace, place).dtype]
+
+
+def _updates_variables(trace: Trace) -> bool:
+    """Whether the step writes floats to variables that follow from what it read of variables, as training does."""
+    makers = {
+        trace.nodes[index].makers[~slot][0]
+        for index, slot in _floats(trace, results(trace).written)
+        if slot < 0 and ~slot in trace.nodes[index].makers
+    }
+    nodes = (trace.nodes[index] for index in trace.with_ancestors(makers))
+    return any(node.outputs and not node.inputs and _is_of_graph(node) for node in nodes)
 
 
 def _last_writes(trace: Trace) -> Iterator[Place]:
@@ -310,18 +389,35 @@ def _last_writes(trace: Trace) -> Iterator[Place]:
 
 
 def _fixed(trace: Trace) -> set[int]:
-    """The operators whose outputs depend on nothing but their arguments, and on what such operators made."""
+    """The operators whose outputs depend on nothing but their arguments, shapes, and what such operators made."""
     found: set[int] = set()
     for node in trace.nodes:
         slots = [slot for slot, record in node.inputs.items() if not record.skip]
         is_told = bool(slots) or not _is_of_graph(node)
-        if (
+        if _tells_shape(node) or (
             is_told
             and not draws(node)
             and all(_is_as_made(trace, node, slot) and node.makers[slot][0] in found for slot in slots)
         ):
             found.add(node.index)
     return found
+
+
+def _tells_shape(node: Node) -> bool:
+    """Whether a node gives shapes or counts of elements, by its name and by what it gives: it reads no element of its inputs."""
+    if not _SHAPES.fullmatch(node.bare_type):
+        return False
+    shapes = [record.shape for record in node.inputs.values()]
+    told = [numbers for shape in shapes for numbers in (shape, (math.prod(shape),), (len(shape),))]
+    return all(
+        any(_holds(record, numbers) for numbers in told) for record in node.outputs.values() if "int" in record.dtype
+    )
+
+
+def _holds(record: TensorRecord, numbers: Sequence[int]) -> bool:
+    """Whether a tensor may hold these numbers, by its statistics."""
+    ends = [record.statistics.get(name) for name in ("min", "max")]
+    return math.prod(record.shape) == len(numbers) and (not numbers or ends == [min(numbers), max(numbers)])
 
 
 def _is_given_to_writer(trace: Trace, place: Place) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.contents import Contents
@@ -28,9 +29,24 @@ def read_whole(catalog: Catalog, rank: int) -> Trace:
 
 
 def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
-    """Whether two runs of TensorFlow have other numbers of steps, so that a step of the one is no step of the other."""
+    """Whether a step of one run of TensorFlow is no step of the other: the runs have other numbers of steps, or functions where the other has none."""
     frameworks = {run.framework for dump in (a, b) for run in dump.runs}
-    return frameworks == {"tensorflow"} and len(a.steps_of(rank)) != len(b.steps_of(rank))
+    if frameworks != {"tensorflow"}:
+        return False
+    steps = a.steps_of(rank)
+    return len(steps) != len(b.steps_of(rank)) or any(
+        _graphs(a, step, rank) != _graphs(b, other, rank)
+        for step, other in zip(steps[:_LOOKED_AT], b.steps_of(rank), strict=False)
+    )
+
+
+_LOOKED_AT: Final = 3
+"""Of so many steps at most the functions that ran are counted."""
+
+
+def _graphs(catalog: Catalog, step: int, rank: int) -> int:
+    """How many functions ran in a step; the program outside of them counts as one."""
+    return len({each.op.graph_id for each in catalog.ops(step=step, rank=rank)})
 
 
 def _joined(parts: Sequence[Trace]) -> Trace:

@@ -255,3 +255,65 @@ def test_a_session_whose_optimizer_is_an_operator_is_compared_with_a_function_th
     same = compared(tmp_path / "same", session, lambda: function(0.1))
     assert same.verdict == "benign", same.headline
     assert compared(tmp_path / "other", session, lambda: function(0.2)).verdict == "divergent"
+
+
+def fitted(layers, *, eager, loss="mse", rate=0.01, epsilon=1e-7):
+    """One epoch of two batches of a Keras model."""
+
+    def program():
+        keras.utils.set_random_seed(0)
+        random = np.random.default_rng(0)
+        model = keras.Sequential(layers())
+        shape = model.input_shape[1:]
+        floats = random.normal(size=(8, *shape)).astype(np.float32)
+        data = floats if model.inputs[0].dtype == "float32" else random.integers(0, 9, (8, *shape))
+        optimizer = keras.optimizers.Adam(rate, epsilon=epsilon)
+        model.compile(optimizer, loss, metrics=["accuracy"], run_eagerly=eager, jit_compile=False)
+        model.fit(data, random.integers(0, 3, 8), batch_size=4, shuffle=False, verbose=0)
+
+    return program
+
+
+def dense():
+    return [keras.Input((8,)), keras.layers.Dense(6, "relu"), keras.layers.Dense(3, "softmax")]
+
+
+def embedded():
+    layers = keras.layers
+    return [keras.Input((4,), dtype="int32"), layers.Embedding(9, 4), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+
+
+LOSS = "sparse_categorical_crossentropy"
+
+
+def test_keras_that_runs_eagerly_is_not_accused_and_a_fault_in_it_is(tmp_path: Path) -> None:
+    plain, eager = (fitted(dense, loss=LOSS, eager=eager) for eager in (False, True))
+    same = compared(tmp_path / "same", plain, eager, "statistic")
+    assert same.verdict == "benign", same.headline
+    for name, fault in {"rate": {"rate": 0.02}, "epsilon": {"epsilon": 1e-2}}.items():
+        other = fitted(dense, loss=LOSS, eager=True, **fault)
+        assert compared(tmp_path / name, plain, other, "statistic").verdict == "divergent", name
+
+
+@pytest.mark.parametrize("first_is_eager", [False, True])
+def test_an_embedding_that_is_trained_eagerly_is_not_accused(tmp_path: Path, first_is_eager: bool) -> None:
+    pair = [fitted(embedded, eager=eager) for eager in (first_is_eager, not first_is_eager)]
+    result = compared(tmp_path, *pair, "statistic")
+    assert result.verdict == "benign", result.headline
+
+
+def test_gradients_and_shapes_that_the_program_leaves_are_no_results_of_one_mode(tmp_path: Path) -> None:
+    def program(mode, epsilon=1e-5):
+        def gradients(x, weight):
+            with tf.GradientTape() as tape:
+                tape.watch([x, weight])
+                chances = tf.nn.softmax(x @ weight * tf.cast(tf.size(x), tf.float32) / 48.0)
+                loss = tf.reduce_mean(tf.math.log(chances + epsilon)[:, : tf.shape(x)[0] - 4])
+            return loss, tape.gradient(loss, [x, weight])
+
+        return lambda: MODES[mode](gradients)(tf.constant(X), tf.constant(W))
+
+    same = compared(tmp_path / "same", program("eager"), program("function"), "statistic")
+    assert same.verdict == "benign", same.headline
+    other = compared(tmp_path / "other", program("eager"), program("function", 1e-2), "statistic")
+    assert other.verdict == "divergent"
