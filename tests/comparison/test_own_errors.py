@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import lone_kernel_suspect
+from opdump.comparison.own_errors import allowed_error, kernel_suspect, lone_kernel_suspect
 from opdump.records import HostPayload
 from tests.comparison.programs import Program, traced
 
@@ -77,3 +77,22 @@ def test_an_element_that_is_off_is_found_beside_what_leaves_its_type(tmp_path: P
     suspect = lone_kernel_suspect(last(tmp_path / "off", program, {place: 0.5}), is_b=True)
     assert suspect is not None
     assert suspect.evidence.startswith("1 of 15 elements")
+
+
+def test_a_kernel_that_reads_a_narrower_type_may_round_in_it(tmp_path: Path) -> None:
+    def program(x: Any) -> None:
+        x.bfloat16().sum(1, dtype=x.dtype)
+
+    one, other = last(tmp_path / "a", program, {}), last(tmp_path / "b", program, {2: 1.0 + 2.0**-8})
+    assert (other.inputs[0].dtype, other.outputs[0].dtype) == ("bfloat16", "float32")
+    assert allowed_error(other, other.outputs[0]) == 8 * 2.0**-7
+    assert kernel_suspect(one, other) is None
+
+
+@pytest.mark.parametrize("narrow", ["bfloat16", "half"])
+def test_a_cast_that_widens_computes_nothing_in_the_narrower_type(tmp_path: Path, narrow: str) -> None:
+    node = last(tmp_path, lambda x: getattr(x, narrow)().float(), {7: 1.0 + 2.0**-8})
+    assert allowed_error(node, node.outputs[0]) == 256 * 2.0**-23
+    suspect = lone_kernel_suspect(node, is_b=True)
+    assert suspect is not None
+    assert suspect.evidence.startswith("1 of 15 elements are off")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
+from typing import Literal
 
 import pytest
 
@@ -77,3 +79,65 @@ def test_a_factor_in_a_network_of_a_narrower_type_is_found(tmp_path: Path) -> No
     assert (result.verdict, found.kind) == ("divergent", "extra")
     assert found.b is not None
     assert found.b.op_type == "mul"
+
+
+NETWORKS = {
+    "layer_norm_whose_gradient_sums_in_bfloat16": """
+        network = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 5))
+        data = torch.randn(16, 20)
+    """,
+    "attention_that_casts_before_it_copies": """
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        network = nn.Sequential(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Flatten(), nn.Linear(64, 5))
+        data = torch.randn(16, 4, 16)
+    """,
+}
+TRAINING = """
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.001)
+    labels = torch.randint(0, 5, (16,))
+    for step in range(2):
+        with torch.autocast("cpu", torch.bfloat16, enabled={}):
+            loss = F.cross_entropy(network(data), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_under_autocast_is_benign_and_its_precision_is_noted(
+    tmp_path: Path, name: str, saved: Literal["full", "statistic"]
+) -> None:
+    head = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\ntorch.manual_seed(0)\n"
+    program = head + dedent(NETWORKS[name]) + dedent(TRAINING)
+    wide, narrow = (dumped(tmp_path, each, program.format(each == "b"), saved) for each in "ab")
+    for before, after, types in (
+        (wide, narrow, "float32 in A, bfloat16 in B"),
+        (narrow, wide, "bfloat16 in A, float32 in B"),
+    ):
+        result = opdump.compare(before, after)
+        assert (result.verdict, result.introduced) == ("benign", [])
+        assert (
+            f"most products of matrices are {types}: differences that this precision explains are accepted"
+            in result.notes
+        )
+
+
+def test_a_cast_of_one_product_behind_a_copy_is_named(tmp_path: Path) -> None:
+    program = """
+        import torch
+        torch.manual_seed(0)
+        data, first, second, third = torch.randn(4, 8), torch.randn(8, 8), torch.randn(8, 8), torch.randn(8, 8)
+        made = data * 2.0
+        print((made.t().contiguous().t() @ first @ second @ third).sum().item())
+    """
+    narrow = program.replace(
+        "made.t().contiguous().t() @ first", "(made.bfloat16().t().contiguous().t() @ first.bfloat16()).float()"
+    )
+    result = opdump.compare(dumped(tmp_path, "a", program), dumped(tmp_path, "b", narrow))
+    found = result.introduced[0]
+    assert found.kind == "precision"
+    assert found.b is not None
+    assert found.b.op_type == "_to_copy"
+    assert "where most operators like mm are not" in found.evidence

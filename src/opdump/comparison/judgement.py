@@ -24,6 +24,7 @@ from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.not_finite import leave_as_finite, not_finite
 from opdump.comparison.opaque_kernels import opaque_suspects
 from opdump.comparison.pairs import Outputs, outputs_of
+from opdump.comparison.precision import told_choices
 from opdump.comparison.ranking import proven_first
 from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repeats
 from opdump.comparison.strangers import are_strangers, nearest_names
@@ -144,6 +145,8 @@ def judge(
         else:
             alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
             precedents.add(trace_a, trace_b, alignment)
+            told = told_choices(trace_a, trace_b)
+            found.notes += [told] if told and told not in found.notes else []
             if not (_has_elements(trace_a) and _has_elements(trace_b)):
                 found.alone.add(here)
                 before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
@@ -356,7 +359,7 @@ def _has_elements(trace: Trace) -> bool:
 
 def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool]) -> list[str]:
     """What a reader has to know of how it was judged."""
-    notes = [note for found in judgements for note in found.notes]
+    notes = list(dict.fromkeys(note for found in judgements for note in found.notes))
     problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
     notes += [f"not read: {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
     if len(problems) > _SHOWN_PROBLEMS:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import (
     Difference,
@@ -24,10 +25,23 @@ from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import TensorRecord
+from opdump.records import OpRecord, TensorRecord
 
 Array = NDArray[Any]
 
+
+class Kernel(Protocol):
+    """One execution of an operator: a node of a comparison, or what a catalog has of it."""
+
+    @property
+    def op(self) -> OpRecord: ...
+
+    @property
+    def inputs(self) -> Mapping[int, TensorRecord]: ...
+
+
+_EXACT_CLASSES: Final = frozenset({"moves", "casts"})
+"""Classes of operators that compute nothing."""
 _ROUNDINGS: Final = 256.0
 _NARROW_ROUNDINGS: Final = 8.0
 _TIMES_THE_OTHER: Final = 64.0
@@ -65,7 +79,7 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
         first, second = given.get(slot), given_b[slot]
         if first is None or second is None or slot in unspecified_outputs(other.op.kernel or other.op.op_type):
             continue
-        allowed = allowed_error(record, one.outputs[slot])
+        allowed = max(allowed_error(other, record), allowed_error(one, one.outputs[slot]))
         if not allowed or difference(first, second).peak <= allowed:
             continue
         own_a, own_b = _own_error(one, slot, first), _own_error(other, slot, second)
@@ -87,7 +101,7 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
     """
     for slot, record in node.outputs.items():
         given = recorded(record)
-        allowed = allowed_error(record)
+        allowed = allowed_error(node, record)
         if (
             given is None
             or given.size < _FEWEST
@@ -127,9 +141,17 @@ def _left_its_type(reference: Array, given: Array, largest: float) -> NDArray[np
         return ~np.isfinite(given) & (equal_elements(given, reference) | (np.abs(reference) > largest / 2))
 
 
-def allowed_error(record: TensorRecord, other: TensorRecord | None = None) -> float:
-    """How far from float64 a kernel may be, relative to the largest element: long sums and fast algorithms round more than once."""
-    return allowed_for(rounding_of(record, other))
+def allowed_error(node: Kernel, record: TensorRecord) -> float:
+    """How far from float64 an output of a kernel may be, relative to the largest element: long sums and fast algorithms round more than once.
+
+    A kernel may compute in the narrowest type that it reads, whatever it gives the result as: sums of bfloat16 that are kept in bfloat16.
+    No kernel computes in fewer bits than that. 0 for outputs of types that are exact.
+    """
+    epsilon = epsilon_of(record.dtype)
+    if epsilon and class_of(node.op.op_type) not in _EXACT_CLASSES:
+        narrowest = max((epsilon_of(each.dtype) for each in node.inputs.values()), default=0.0)
+        epsilon = max(epsilon, min(narrowest, epsilon_of("bfloat16")))
+    return allowed_for(epsilon)
 
 
 def allowed_for(epsilon: float) -> float:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.nodes import Node
@@ -38,14 +39,12 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
     casts = list(narrowing_casts(trace, matched))
     if not casts:
         return
-    users = trace.users()
     by_kind: dict[str, list[bool]] = {}
     for node in trace.nodes:
         by_kind.setdefault(_kind(node), []).append(_is_narrow(node))
     floats = [_is_narrow(node) for node in trace.nodes if any(epsilon_of(each.dtype) for each in node.outputs.values())]
     for node in casts:
-        readers = [trace.nodes[index] for slot in node.outputs for index, _ in users.get((node.index, slot), ())]
-        beside = [reader for reader in readers if reader.op.phase == node.op.phase]
+        beside = [reader for reader in _readers(trace, node) if reader.op.phase == node.op.phase]
         if not beside:
             continue
         if all(_widens(reader) for reader in beside):
@@ -62,6 +61,23 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
         score = epsilon_of(record.dtype) / (epsilon_of(source.dtype) or math.inf)
         what = f"{source.dtype} is cast to {record.dtype} and {why}; the other run has no such cast"
         yield Suspect("precision", None if is_b else node, node if is_b else None, "output", record.slot, score, what)
+
+
+def _readers(trace: Trace, node: Node) -> list[Node]:
+    """What reads a value; where that only moves elements, what reads these."""
+    users = trace.users()
+    found: dict[int, Node] = {}
+    waiting, seen = [node], {node.index}
+    while waiting:
+        each = waiting.pop()
+        for index in {index for slot in each.outputs for index, _ in users.get((each.index, slot), ())} - seen:
+            seen.add(index)
+            reader = trace.nodes[index]
+            if class_of(reader.op.op_type) == "moves":
+                waiting.append(reader)
+            else:
+                found[index] = reader
+    return [found[index] for index in sorted(found)]
 
 
 def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:
@@ -96,14 +112,32 @@ def accepted_rounding(a: Trace, b: Trace, alignment: Alignment) -> float:
 
 def chosen_rounding(trace: Trace) -> float:
     """The rounding of the narrowest type that most products of matrices of a run have, or, where it has none, most of what it gives."""
+    return epsilon_of(_chosen(trace)[0])
+
+
+def told_choices(a: Trace, b: Trace) -> str:
+    """What a reader has to know of runs that chose types of other rounding; empty where they did not."""
+    (type_a, of_a), (type_b, of_b) = _chosen(a), _chosen(b)
+    if not type_a or not type_b or epsilon_of(type_a) == epsilon_of(type_b):
+        return ""
+    again = "" if of_a == of_b else f"{of_b} are "
+    return f"{of_a} are {type_a} in A, {again}{type_b} in B: differences that this precision explains are accepted"
+
+
+def _chosen(trace: Trace) -> tuple[str, str]:
+    """The type that `chosen_rounding` is of, empty where there is none, and what has it."""
     products = [node for node in trace.nodes if _kind(node) == "product"]
-    counts: dict[float, int] = {}
+    counts: dict[float, int] = {0.0: 0}
+    names = {0.0: ""}
     for node in products or trace.nodes:
-        epsilon = max((epsilon_of(record.dtype) for record in node.outputs.values()), default=0.0)
+        name = max((record.dtype for record in node.outputs.values()), key=epsilon_of, default="")
+        epsilon = epsilon_of(name)
         if epsilon:
             counts[epsilon] = counts.get(epsilon, 0) + 1
+            names.setdefault(epsilon, name)
     most = _MOST * sum(counts.values())
-    return max((each for each, count in counts.items() if count >= most), default=0.0)
+    chosen = max((each for each, count in counts.items() if count >= most), default=0.0)
+    return names[chosen], "most products of matrices" if products else "most outputs"
 
 
 def coarsest(records: Iterable[TensorRecord]) -> float:

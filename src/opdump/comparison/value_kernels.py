@@ -70,5 +70,5 @@ def _own_errors(node: Node) -> Iterator[tuple[int, float]]:
         if reference.size != given.size:
             continue
         error = error_of(reference, given, None if summands is None else summands.outputs.get(slot))
-        if error > allowed_error(record) > 0:
+        if error > allowed_error(node, record) > 0:
             yield slot, error

@@ -63,7 +63,7 @@ def replay(
     reference = replayer.run(execution.op, execution.inputs, values)
     summands = _summands(replayer, execution, values)
     outputs = [
-        _judged(record, asked, reference, summands)
+        _judged(execution, record, asked, reference, summands)
         if not (reason := _why_not(record, reference))
         else ReplayedOutput(slot, record.argument, record.dtype, record.shape, reason=reason)
         for slot, record in execution.outputs.items()
@@ -102,7 +102,7 @@ def _why_not(record: TensorRecord, reference: Replayed) -> str:
 
 
 def _judged(
-    record: TensorRecord, asked: Replayed, reference: Replayed, summands: Mapping[int, Array]
+    execution: Execution, record: TensorRecord, asked: Replayed, reference: Replayed, summands: Mapping[int, Array]
 ) -> ReplayedOutput:
     given, slot = record.numpy(), record.slot
     runs = [asked] if asked.dtype == reference.dtype else [asked, reference]
@@ -117,7 +117,7 @@ def _judged(
         roundings = error / epsilon if epsilon else float(metrics.different)
         ulps = _ulps(given, again, record.dtype)
         distances.append(Distance(run.dtype, metrics.max_absolute, metrics.max_relative, ulps, roundings))
-    allowed = allowed_error(record) / epsilon if epsilon else 0.0
+    allowed = allowed_error(execution, record) / epsilon if epsilon else 0.0
     # Numbers of exact types may hang on rounding, as an argmax does: there what the same types give is right, too.
     closest = distances[-1].roundings if epsilon else min(distance.roundings for distance in distances)
     return ReplayedOutput(

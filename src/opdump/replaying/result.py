@@ -39,7 +39,7 @@ class ReplayedOutput:
     distances: Sequence[Distance] = ()
     """From what was asked for, and last from float64, or the widest type that the kernel has. Empty where nothing was compared."""
     allowed: float = 0.0
-    """So many units of rounding are within what the output's type allows."""
+    """So many units of rounding are within what the output's type allows, or a narrower one that the operator reads."""
     beyond: int = 0
     """Elements that are infinite since float64 gives what the type cannot hold."""
     agrees: bool | None = None
