@@ -269,3 +269,12 @@ def test_a_branch_that_the_program_chooses_while_it_is_traced_is_recorded(*, cho
     np.testing.assert_array_equal(recording.array(recording.ops(op_type="cos")[-1]), answer)
     assert recording.counts()["sin"] == 0
     assert recording.recorder.warnings == []
+
+
+def test_iterations_beyond_the_limit_are_counted_and_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opdump.adapters.jax.twin.MOST_TRIPS", 64)
+    with recorded() as recording:
+        answer = jax.jit(loop)(100)
+    assert bits(answer) == bits(jax.jit(loop)(100))
+    assert recording.counts()["cos"] == 64
+    assert recording.recorder.tally.skipped["not observed"] > 0

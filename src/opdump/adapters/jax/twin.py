@@ -180,7 +180,7 @@ class Twin:
                 trips = _most_trips(compiled.level, taps) if compiled.has_while else 0
                 if trips <= self._capacity or self._capacity >= MOST_TRIPS:
                     break
-                while self._capacity < trips:
+                while self._capacity < min(trips, MOST_TRIPS):
                     self._capacity *= 2
         values.update({number: outputs[output] for number, output in compiled.leaves.items()})
         for number in piece.ends:
