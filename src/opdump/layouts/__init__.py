@@ -1,1 +1,1 @@
-"""How files are named and arranged in a dump directory, one package per layout, writer and reader side by side."""
+"""Names and directory structures of dumps: one package per layout, with writer and reader side by side."""

@@ -1,6 +1,6 @@
-"""What a layout is: it opens the writer of a rank, and it finds the dumps that such writers left.
+"""What a layout is: it opens the writer of a rank, and finds the dumps of such writers.
 
-A rank that was found gives its records to a catalog, of whichever layout it is.
+A rank that was found provides its records to a catalog, in the same form for every layout.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepContent:
-    """What a rank recorded in a step, in execution order; operators that left no data are among `ops`.
+    """The records of a rank in a step, in execution order; operators that left no data are in `ops`.
 
-    `counted`: how many operators without data ran that an earlier step lists, by reason.
+    `counted`: the number of operators without data that ran and that an earlier step lists, by reason.
     """
 
     ops: tuple[OpRecord, ...] = ()
@@ -35,9 +35,9 @@ class StepContent:
 
 
 class Rank(Protocol):
-    """The records of one rank. Steps are read when they are asked for; `problems` collects what could not be read so far.
+    """The records of one rank. Steps are read on demand; `problems` collects the read errors so far.
 
-    What a layout has no place for, its ranks inherit: no constants, no graphs.
+    Ranks inherit empty results for what their layout does not store: constants, graphs.
     """
 
     @property
@@ -57,31 +57,33 @@ class Rank(Protocol):
         return ()
 
     def graph(self, graph_id: int) -> Graph | None:
-        """The graph of that number; None where there is none."""
+        """The graph of that number; None if there is none."""
         return None
 
     def history(self, graph_id: int) -> tuple[int, ...]:
-        """The steps that a graph ran in."""
+        """The steps in which a graph ran."""
         return ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
-        """The full names of the operators of a graph, in the order in which they run."""
+        """The full names of the operators of a graph, in execution order."""
         return ()
 
 
 def require_run(path: Path, run: RunChoice, ranks: Iterable[Rank]) -> None:
-    """Raises NotInDumpError where none of the ranks at `path` has the run of that number."""
+    """Raises NotInDumpError if none of the ranks at `path` has the run of that number."""
     held = sorted({known.id for rank in ranks for known in rank.runs})
     if isinstance(run, int) and run not in held:
         raise NotInDumpError(f"{path}: holds no run {run}; it holds {', '.join(map(str, held)) or 'none'}")
 
 
 class RankWriter(Protocol):
-    """What every layout's writer has. It files tensors, or operators, as `LayoutFacts.files` says (`recorder/writers.py` has the calls)."""
+    """The methods of every layout's writer. It writes tensors or operators, as `LayoutFacts.files` determines
+    (`recorder/writers.py` has these methods).
+    """
 
     @property
     def sink(self) -> DirectorySink:
-        """What writes its files, and counts them for the report."""
+        """Writes the files of the writer, and counts them for the report."""
         ...
 
     def write_step(
@@ -92,78 +94,80 @@ class RankWriter(Protocol):
         files: Sequence[str | None],
         counted: Mapping[SkipReason, int],
     ) -> None:
-        """A step, or a part of one, has ended: its records, statistics included. `files` has what the writer said of each tensor."""
+        """Write a step that has ended, or a part of one: its records, including statistics. `files` contains the result of the
+        writer for each tensor.
+        """
 
     def write_graph(self, graph: Graph) -> None:
-        """A graph is known, or has grown. A layout without a place for graphs does nothing."""
+        """Write a graph that is new or has grown. A layout without graphs does nothing."""
 
     def close(self, totals: Mapping[str, int] | None) -> None:
-        """The capture has ended; without `totals` it was given up, and the run is not whole. A second call does nothing."""
+        """End the capture. Without `totals` it was abandoned, and the run is incomplete. A second call does nothing."""
 
 
 @runtime_checkable
 class SupportsAbandon(Protocol):
-    """A writer that can take back what it opened, where nothing was filed."""
+    """A writer that can remove what it created if nothing was recorded."""
 
     def abandon(self) -> None: ...
 
 
 ReadRanks: TypeAlias = Callable[[RunChoice], tuple[Rank, ...]]
-"""Reads the ranks of a dump that was found. Raises NotInDumpError where it has no run of that number."""
+"""Reads the ranks of a dump that was found. Raises NotInDumpError if it has no run of that number."""
 
 
 class Layout(Protocol):
-    """How the files of a dump are named and arranged. `opdump.layouts` is the group of such objects."""
+    """The names and the structure of the files of a dump. The group `opdump.layouts` contains such objects."""
 
     @property
     def name(self) -> str:
-        """The name by which a plan chooses it, and under which it is registered."""
+        """The name under which it is registered, and by which a plan selects it."""
         ...
 
     @property
     def facts(self) -> LayoutFacts:
-        """What plans and adapters need to know of it."""
+        """The properties that plans and adapters need."""
         ...
 
     def open_writer(self, plan: DumpPlan, run: RunFacts) -> RankWriter:
-        """The writer of one rank of one run below `plan.path`. Raises DumpPathError where nothing can be written there."""
+        """The writer of one rank of one run below `plan.path`. Raises DumpPathError if nothing can be written there."""
         ...
 
     def detect(self, path: Path) -> ReadRanks | None:
-        """What reads the dump at `path`, a directory or a file; None where there is no dump of this layout."""
+        """A function that reads the dump at `path`, a directory or a file; None if there is no dump of this layout."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectories:
-    """Where a rank keeps what it has of each model, in the chosen run."""
+    """The directories of each model of a rank, in the selected run."""
 
     base: Path
-    """The directory above all of it."""
+    """The directory above all of them."""
     root: Path
-    """The directory that was opened, `base` or one below."""
+    """The directory that was opened, `base` or one below it."""
     homes: tuple[Path, ...]
-    """The directories of the rank's runs, which have notes of graph files."""
+    """The directories of the rank's runs, which have notes about graph files."""
     models: Mapping[str, tuple[str, ...]]
     """The directories of each model by the name of the model, relative to `base`."""
 
 
 @runtime_checkable
 class SupportsColumns(Protocol):
-    """A rank that can give steps in columns."""
+    """A rank that can return steps as columns."""
 
     def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
-        """A step whose tensors have summaries; None of any other, which is read as records.
+        """A step whose tensors have summaries; None for any other, which is read as records.
 
-        `inspected`: None, too, where something is wrong with elements, as far as that is told without reading them.
+        `inspected`: also None if elements are damaged, as far as that is visible without reading them.
         """
         ...
 
 
 @runtime_checkable
 class SupportsModels(Protocol):
-    """A rank whose directories tell models apart."""
+    """A rank with separate directories for models."""
 
     def model_directories(self) -> ModelDirectories:
-        """The directories of the chosen run; of the last one where "latest" was asked for."""
+        """The directories of the selected run; of the last one for "latest"."""
         ...

@@ -1,4 +1,4 @@
-"""Which layout a path holds, and its ranks: opdump's own are asked first, then those of installed packages."""
+"""Detects the layout of a path and its ranks; opdump's own layouts are tried first, then those of installed packages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.registry import LAYOUTS
 
 _ASKED: Final = ("acl", "packed", "mindspore-2.3")
-"""In this order. They find the dumps of the others, too: `mindspore-async` is a device's, and `mindspore-2.10` differs in names alone."""
+"""In this order. They also detect dumps of the other layouts: `mindspore-async` is a device's, and `mindspore-2.10` differs only
+in names.
+"""
 _READS_ONE: Final = ". One dump file is read by opdump.read_dump_file"
 
 
 def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
-    """The ranks that `path` means.
+    """The ranks that `path` refers to.
 
-    Raises UnknownLayoutError where there is no dump of a known layout, NotInDumpError where it has no run of that number,
-    CorruptDumpError where a rank is a link that leads out of it.
+    Raises UnknownLayoutError if there is no dump of a known layout, NotInDumpError if it has no run of that number, and
+    CorruptDumpError if a rank is a link that leads out of it.
     """
     try:
         read = _detected(path)
@@ -38,13 +40,13 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
 
 
 def detect_added(path: Path) -> ReadRanks | None:
-    """What reads the dump at `path`, by a layout that an installed package adds."""
+    """A function that reads the dump at `path`, from a layout of an installed package."""
     readers = (_asked(layout, path) for layout in LAYOUTS.added().values())
     return next((read for read in readers if read is not None), None)
 
 
 def _asked(layout: Layout, path: Path) -> ReadRanks | None:
-    """What one of them says; a defect of it is told, and the others are asked."""
+    """The answer of one layout. A defect in it causes a warning, and the others are still tried."""
     try:
         return layout.detect(path)
     except OpdumpError:
@@ -75,7 +77,7 @@ def _detected(path: Path) -> ReadRanks | None:
 
 
 def _unknown(path: Path) -> UnknownLayoutError:
-    """What a path without a dump is told: what it holds, and what was expected."""
+    """The message for a path without a dump: what it contains, and what was expected."""
     try:
         locate(path)
         said = f"{path}: holds no dump"

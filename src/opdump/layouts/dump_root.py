@@ -1,4 +1,4 @@
-"""What a directory must be before a run writes into it: no links inside, and nothing that a dead process left half written."""
+"""Prepares a directory before a run writes into it: no links inside, and no partial files of dead processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from opdump.sink.open_directories import link_error
 
 
 def prepare(*tops: Path) -> None:
-    """Clear what dead processes left below these directories of a dump. Raises DumpPathError for a link in or in place of one."""
+    """Remove partial files of dead processes below these directories of a dump. Raises DumpPathError for a link in or instead of
+    one.
+    """
     for top in tops:
         if os.path.islink(top):
             raise link_error(top)

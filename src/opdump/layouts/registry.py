@@ -1,4 +1,4 @@
-"""The layouts of dumps, by the names that plans give them: opdump's own, and those that installed packages add."""
+"""The layouts of dumps, by their names in plans: opdump's own, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from opdump.plan import DumpPlan
 
 LAYOUTS: Final = cast(Registry[Layout], layouts.LAYOUTS)
-"""The registry whose names plans are checked by, with all that a layout has."""
+"""The registry that plans use to check names, with the complete layouts."""
 
 
 def open_writer(plan: DumpPlan, run: RunFacts) -> RankWriter:
-    """A writer in the layout of the plan."""
+    """Open a writer in the layout of the plan."""
     return LAYOUTS.load(plan.layout).open_writer(plan, run)

@@ -10,6 +10,5 @@
 
 docs/files.md#dumps-of-ascend-devices says what each of them becomes in a record.
 
-`places` and `payload` are imported wherever a dump is opened; the rest where there is such a dump, which
-keeps the commands quick to start.
+`places` and `payload` are imported whenever a dump is opened, the rest only for such a dump, so that commands start quickly.
 """

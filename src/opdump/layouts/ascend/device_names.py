@@ -1,4 +1,4 @@
-"""Names that a device makes: of calls of its single-operator interface, and in place of names that are too long.
+"""Names that a device generates: for calls of its single-operator interface, and as replacements of names that are too long.
 
 See docs/files.md#names.
 """
@@ -15,7 +15,7 @@ _SEED: Final = 0xC70F6907
 
 
 def api_name(kernel: str) -> str:
-    """`aclnn` and the operator's name in capitals and small letters; `Inplace` where it ends with an underscore.
+    """`aclnn` and the operator's name in camel case; `Inplace` if it ends with an underscore.
 
     >>> api_name("aten::add.Tensor"), api_name("aten::mul_.Tensor"), api_name("aten::native_layer_norm_backward")
     ('aclnnAdd', 'aclnnInplaceMul', 'aclnnNativeLayerNormBackward')
@@ -27,7 +27,7 @@ def api_name(kernel: str) -> str:
 
 
 def hashed_name(path: str) -> str:
-    """The name under which a device files what has too long a path: the path's 64-bit MurmurHash in digits.
+    """The name under which a device writes a file with too long a path: the 64-bit MurmurHash of the path as digits.
 
     >>> hashed_name("abc")
     '3663726644998027833'

@@ -1,4 +1,4 @@
-"""The files of one directory of a device's dump, by execution."""
+"""The files of one directory of a device's dump, grouped by execution."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class ExecutionFiles:
     """The files of one execution of an operator: paths relative to the root of the device."""
 
     name: DumpName | ExceptionName | None
-    """None for a file of digits that no mapping.csv explains: its header has to."""
+    """None for a file with a name of digits that is not in mapping.csv: its header has the name."""
     dump: str | None = None
     statistics: str | None = None
     tensors: dict[tuple[IO, int], tuple[ConvertedName, str]] = field(default_factory=dict)
     copies: list[tuple[str, str]] = field(default_factory=list)
-    """Further files of a tensor (converted once more), each with the one that is read."""
+    """Further files of a tensor (converted again), each with the one that is read."""
     overflows: list[str] = field(default_factory=list)
     """The JSON of an overflow, one file for each output of its dump file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceFiles:
-    """What a place holds."""
+    """The content of a place."""
 
     executions: tuple[ExecutionFiles, ...]
     statistics: str | None
@@ -53,7 +53,7 @@ class PlaceFiles:
 
 
 def list_place(root: Path, place: Place) -> PlaceFiles:
-    """The files of a place by execution, in the order of their names. Files of other names are left out."""
+    """The files of a place by execution, in the order of their names. Files with other names are left out."""
     problems: list[CorruptDumpError] = []
     names = [name for name, is_directory in list_directory(root, place.relative, problems) if not is_directory]
     prefix = f"{place.relative}/" if place.relative else ""
@@ -84,7 +84,7 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
     problems.extend(
         CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is left out")
         for execution in executions.values()
-        if execution.dump is None  # else all of them are copies
+        if execution.dump is None  # otherwise all of them are copies
         for path, read in execution.copies
     )
     statistics = prefix + STATISTIC_NAME if STATISTIC_NAME in names else None
@@ -92,7 +92,7 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
 
 
 def _resolved(parsed: FileName | None, mapping: NameMapping) -> FileName | None:
-    """A converted file of a long name (`123456.output.0.npy`) under its true name."""
+    """A converted file with a replaced name (`123456.output.0.npy`), under its true name."""
     if isinstance(parsed, ConvertedName) and isinstance(parsed.dump, str):
         dump = parse_name(mapping.true_name(parsed.dump))
         return replace(parsed, dump=dump) if isinstance(dump, DumpName | ExceptionName) else None

@@ -1,6 +1,6 @@
-"""The index that opdump hides beside a device's files: records as they were written, skipped operators among them.
+"""The hidden index that opdump writes beside a device's files: records as they were written, including skipped operators.
 
-A dump of a device has none, and is read from its files.
+A dump of a device has no index, and is read from its files.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ class Indexes:
                 break
 
     def home(self, place: Place) -> str | None:
-        """The directory of the index that lists what is in a place; None where there is none."""
+        """The directory of the index that covers a place; None if there is none."""
         return self._home_of.get(place)
 
     def steps(self, home: str) -> set[int]:
-        """The steps that an index lists."""
+        """The steps in an index."""
         return {batch.step for batch in self._readers[home].batches}
 
     def runs(self, home: str) -> tuple[Run, ...]:
-        """The runs that an index tells of."""
+        """The runs in an index."""
         return self._readers[home].runs
 
     def is_complete(self, home: str) -> bool:
-        """Whether every run that an index tells of ended in good order."""
+        """Whether every run in an index ended normally."""
         return all(run.complete for run in self.runs(home))
 
     def newest(self, home: str, problems: list[CorruptDumpError]) -> int:
-        """The latest time stamp of an operator that an index lists; -1 where it lists none.
+        """The latest time stamp of an operator in an index; -1 if it has none.
 
-        Of a damaged index, which is added to `problems`, later than any file: what it lists must not be read twice.
+        A damaged index is added to `problems`, and counts as later than any file, because its operators must not be read twice.
         """
         if home not in self._newest:
             try:
@@ -82,7 +82,7 @@ class Indexes:
         return self._newest[home]
 
     def read(self, home: str, step: int, problems: list[CorruptDumpError]) -> list[BatchRecords] | None:
-        """What an index lists of a step; None where it is damaged, which is added to `problems`."""
+        """The records of a step in an index; None if it is damaged, which is added to `problems`."""
         reader = self._readers[home]
         try:
             files = LostFiles(self._root / home)
@@ -94,7 +94,7 @@ class Indexes:
     def _present(
         self, home: str, batch: BatchRecords, files: LostFiles, problems: list[CorruptDumpError]
     ) -> BatchRecords:
-        """The records, without a payload where the file is not there."""
+        """The records, without a payload if the file does not exist."""
         with_files = [
             (record, record.payload.relative if isinstance(record.payload, FilePayload | DumpPayload) else None)
             for record in batch.tensors

@@ -1,4 +1,4 @@
-"""The layout of acl: what devices write of models that are loaded, and of single operators."""
+"""The acl layout, in which devices dump loaded models and single operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AclLayout:
-    """Written as acl writes it, and found wherever a device has written, in MindSpore's form too."""
+    """Written like acl, and detected in every dump of a device, including MindSpore's form."""
 
     name = "acl"
     facts = LayoutFacts(
@@ -47,7 +47,7 @@ class AclLayout:
 
 
 def _read(path: Path, found: Found, run: RunChoice) -> tuple[Rank, ...]:
-    from opdump.layouts.ascend.reader import read_devices  # not where no device was found: it takes a while to import
+    from opdump.layouts.ascend.reader import read_devices  # slow to import, and not needed unless a device was found
 
     return read_devices(path, found, run=run)
 

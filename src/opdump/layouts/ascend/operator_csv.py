@@ -1,10 +1,10 @@
-"""Statistics of one operator that a device wrote in place of its tensors.
+"""Statistics of one operator that a device wrote instead of its tensors.
 
     Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count,Nan Count,...
     Input,0,24,DT_FLOAT,ND,2x3,1.5,-2,0.25,6,0,0,0
 
-The columns after Shape follow what was asked for. What a device could not compute is empty or `NA`, and such a row may be one
-cell short (docs/files.md#the-csv-of-an-operator).
+The columns after Shape depend on the requested statistics. A statistic that a device could not compute is empty or `NA`, and such
+a row may be one cell short (docs/files.md#the-csv-of-an-operator).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")
 _WIDEST_ROW: Final = 1 << 16
 
 _OF_DEVICE: Final = tuple(name for name, each in OWN.items() if each.dump_stats or name == "count")
-"""In the order of their columns. The classic table has all but `l2norm`, `Count` among them."""
+"""In the order of their columns. The classic table has all except `l2norm`, and also has `Count`."""
 _CLASSIC: Final = tuple(name for name in _OF_DEVICE if name in (*DEVICE_DEFAULT, "count"))
 _OF_SUMMARY: Final = tuple(function for name in _CLASSIC[2:] if (function := OWN[name].of_summary))
 _OF_SUMMARIES: Final = tuple(
     function for name in _CLASSIC[2:] if (function := cast(Any, OWN[name].of_summaries or OWN[name].of_summary))
 )
-"""The same of many tensors: of columns each gives a column."""
+"""The same for many tensors: each function returns a column from columns."""
 _CLASSIC_REST: Final = "".join(",%d" if OWN[name].kind is int else ",%g" for name in _CLASSIC[2:])
-"""Behind max and min."""
+"""The columns after max and min."""
 _CLASSIC_TYPES: Final = frozenset(
     ("float32", "float16", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
@@ -52,7 +52,7 @@ _MOST_CHOSEN_DIMENSIONS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One tensor. `dtype` is `unknown` and `shape` empty where the device did not say."""
+    """One tensor. `dtype` is `unknown` and `shape` empty if the device did not write them."""
 
     io: IO
     slot: int
@@ -64,11 +64,11 @@ class OperatorRow:
 
 
 def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str]) -> bytes:
-    """The table of an operator: inputs, then outputs. Tensors that were not looked at have a row without numbers.
+    """The table of an operator: inputs, then outputs. Tensors without statistics have a row without numbers.
 
-    With DEVICE_DEFAULT it is the classic table, which knows the element types up to number 25 and leaves the numbers of
-    others empty; with a choice of its own the accelerated one, where `Count` stands first and what was not computed is `NA`, and
-    the row of a tensor without any number lacks its `Count`.
+    With DEVICE_DEFAULT it is the classic table, which has element types up to number 25 and leaves the numbers of others empty.
+    With other categories it is the accelerated one: `Count` comes first, a missing value is `NA`, and the row of a tensor without
+    any number has no `Count`.
     """
     classic, names, header = _columns(tuple(categories))
     row = _classic_row if classic else _chosen_row
@@ -86,14 +86,14 @@ def encode_operator_csv(tensors: Sequence[FiledTensor], categories: Sequence[str
 
 
 def is_classic(categories: Sequence[str]) -> bool:
-    """Whether these statistics make the classic table."""
+    """Whether these statistics select the classic table."""
     return _columns(tuple(categories))[0]
 
 
 def classic_template(tensors: Sequence[FiledTensor], summarised: Collection[int]) -> tuple[str, list[int]]:
-    """The classic table of an operator as a template for `%`, and the places of the tensors whose numbers fill it, row by row.
+    """The classic table of an operator as a template for `%`, and the indices of the tensors whose numbers fill it, row by row.
 
-    `summarised` are the places of those that have a summary; the others have no statistics at all.
+    `summarised` are the indices of tensors with a summary; the others have no statistics at all.
     """
     lines, filled = [_literal(_columns(DEVICE_DEFAULT)[2])], []
     sides: tuple[tuple[IO, str], ...] = (("input", "Input"), ("output", "Output"))
@@ -114,9 +114,10 @@ def classic_template(tensors: Sequence[FiledTensor], summarised: Collection[int]
 def classic_columns(
     summaries: NDArray[np.float64], extremes: Mapping[int, Extremes], whole: Sequence[int]
 ) -> list[NDArray[np.float64] | list[Any]]:
-    """What fills rows of classic tables, column by column. `summaries` are rows of summaries, (n, 11), `whole` those of whole numbers.
+    """The values for rows of classic tables, column by column. `summaries` are rows of summaries, (n, 11), `whole` the rows of
+    integers.
 
-    `extremes` are, by row, max and min by the rules of a device where they are not those of the summary.
+    `extremes` are, by row, max and min by the rules of a device if they differ from the summary.
     """
     of_all: Any = Summary._make(summaries.T)
     bounds: list[Any] = [of_all.max, of_all.min]
@@ -128,12 +129,12 @@ def classic_columns(
     for row in whole:
         for column in bounds:
             column[row] = _number(column[row], whole=True)
-    with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
+    with np.errstate(all="ignore"):  # NaN and Inf are what the columns exist to show
         return [*bounds, *(function(of_all) for function in _OF_SUMMARIES)]
 
 
 def is_whole(tensor: FiledTensor) -> bool:
-    """Whether max and min are printed as whole numbers."""
+    """Whether max and min are printed as integers."""
     return not tensor.dtype.startswith("float")
 
 
@@ -141,7 +142,7 @@ def _literal(text: str) -> str:
     return text.replace("%", "%%")
 
 
-@lru_cache(maxsize=16)  # of one plan, asked for every operator
+@lru_cache(maxsize=16)  # of one plan, but called for every operator
 def _columns(categories: tuple[str, ...]) -> tuple[bool, tuple[str, ...], str]:
     """Whether the table is the classic one; the statistics in its columns; its first line."""
     classic = frozenset(categories) == frozenset(DEVICE_DEFAULT)
@@ -158,7 +159,7 @@ def _classic_row(tensor: FiledTensor, names: Sequence[str]) -> str:
     statistics = tensor.statistics
     if tensor.dtype not in _CLASSIC_TYPES:
         return facts + "," * len(names)
-    # isinstance would ask the abstract base class: slow, and a run of a model has thousands of rows.
+    # isinstance would use the abstract base class: slow, and a model run has thousands of rows.
     if type(statistics) is SummaryStatistics:
         return facts + _classic_cells(statistics, whole=is_whole(tensor))
     if not statistics:
@@ -176,7 +177,7 @@ def _classic_facts(data_size: int, dtype: str, format_name: str, shape: tuple[in
 
 
 def _classic_cells(statistics: SummaryStatistics, *, whole: bool) -> str:
-    """What `_cells` gives, each after a comma, without a look at names."""
+    """The result of `_cells`, each cell after a comma, without a lookup of names."""
     summary = statistics.summary
     greatest, least = statistics.extremes or (summary.max, summary.min)
     shown = f",{_number(greatest, whole=True)},{_number(least, whole=True)}" if whole else f",{greatest:g},{least:g}"
@@ -199,7 +200,7 @@ def _chosen_row(tensor: FiledTensor, names: Sequence[str]) -> str:
 
 
 def _cells(tensor: FiledTensor, names: Sequence[str], *, whole: bool) -> list[str]:
-    """The numbers of a tensor; max and min by the rules of a device where a reader took them, as whole numbers with `whole`."""
+    """The numbers of a tensor; max and min by the rules of a device if a reader computed them, as integers with `whole`."""
     statistics: dict[str, StatisticValue] = {name: tensor.statistics.get(name, "NA") for name in names}
     extremes = getattr(tensor.statistics, "extremes", None)
     if extremes is not None:
@@ -216,12 +217,12 @@ def _format_of(name: str, last: int, unknown: str) -> str:
 def _number(value: StatisticValue, *, whole: bool) -> str:
     if whole and isinstance(value, float) and math.isfinite(value):
         return str(int(value))
-    # C++ prints a double with six digits, as %g does.
+    # C++ prints a double with six digits, like %g.
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:
-    """The rows of a file. Raises CorruptDumpError naming the line for text that is no such table."""
+    """The rows of a file. Raises CorruptDumpError with the line for text that is not such a table."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

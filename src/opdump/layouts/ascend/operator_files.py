@@ -1,6 +1,6 @@
-"""An operator's tensors as one dump file, and where in the file each of them is.
+"""An operator's tensors as one dump file, and the position of each tensor in it.
 
-A tensor without elements that can be filed (text, an unreadable one) is left out, and those after it move up, as on a device.
+A tensor whose elements cannot be written (text, or unreadable) is left out, and later tensors move up, as on a device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFAULT_FORMAT = "ND"
 
 
 def operator_file(op: OpRecord, tensors: Sequence[TensorRecord], *, message: str = "") -> DumpFile:
-    """The dump file of an operator: its tensors that have a payload, and empty ones."""
+    """The dump file of an operator: its tensors with a payload, and empty ones."""
     entries: dict[IO, list[DumpTensor]] = {"input": [], "output": []}
     samples = []
     for record in tensors:
@@ -47,7 +47,7 @@ def operator_file(op: OpRecord, tensors: Sequence[TensorRecord], *, message: str
 
 
 def places(tensors: Sequence[TensorRecord]) -> list[tuple[IO, int] | None]:
-    """For each tensor its number among those of its side in the file; None for one that is left out."""
+    """For each tensor its number among the inputs or outputs in the file; None if it is left out."""
     counts: dict[IO, int] = {"input": 0, "output": 0}
     found: list[tuple[IO, int] | None] = []
     for record in tensors:
@@ -60,7 +60,7 @@ def places(tensors: Sequence[TensorRecord]) -> list[tuple[IO, int] | None]:
 
 
 def is_filed(record: TensorRecord) -> bool:
-    """Whether a tensor has an entry in the file: one with elements, or one that is known to have none."""
+    """Whether a tensor has an entry in the file: it has elements, or is known to have none."""
     return record.payload is not None or record.skip == "empty"
 
 
@@ -71,7 +71,7 @@ def _entry(record: TensorRecord, slot: int) -> DumpTensor:
         number, shape, data = kind.number if kind is not None else 0, record.shape, HeldBytes(b"")
     else:
         array = record.payload.to_host()
-        # A sample, or the values of a quantised tensor: what is there, in its own type.
+        # A sample, or the values of a quantised tensor: the available elements, in their own type.
         if kind is None or (array.dtype.name != record.dtype and not _widens(record.dtype, array)):
             kind = BY_NAME[array.dtype.name]
         if array.dtype.name != kind.dtype:
@@ -80,7 +80,7 @@ def _entry(record: TensorRecord, slot: int) -> DumpTensor:
                 return encode(data_type=kind.name)
             except (
                 UndecodableTensorError
-            ):  # values between those of the type, which some program computed: kept as they are
+            ):  # values that the type cannot represent, computed by some program: kept unchanged
                 return encode()
         contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         elements = contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b""
@@ -97,7 +97,7 @@ def _entry(record: TensorRecord, slot: int) -> DumpTensor:
 
 
 def _widens(dtype: str, array: npt.NDArray[Any]) -> bool:
-    """Whether the array holds, widened, elements of that type."""
+    """Whether the array contains, widened, elements of that type."""
     kind = BY_NAME.get(dtype)
     if kind is None or not data_type(kind.number).bits:
         return False

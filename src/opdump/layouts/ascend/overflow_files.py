@@ -1,4 +1,4 @@
-"""The overflow file of an operator, as it is made, and its record in a dump that is read.
+"""The overflow file of an operator to be written, and its record in a dump that is read.
 
 Atomic additions have an accelerator and a status of their own (docs/overflow.md#atomic-additions).
 """
@@ -19,13 +19,13 @@ _ATOMIC = "DHA Atomic Add"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OverflowRecord(OpRecord):
-    """Stands among the operators of a step, without tensors. `files` are below the directory of the device."""
+    """A record among the operators of a step, without tensors. `files` are below the directory of the device."""
 
     files: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, op: OpRecord, files: Sequence[str]) -> OverflowRecord:
-        """The same operator as such a record; its arguments name the files to who reads them."""
+        """Convert an operator to such a record; its arguments contain the paths of the files."""
         named: Mapping[str, Any] = {"file": files[0]} | ({"files": list(files)} if files[1:] else {})
         kept = {item.name: getattr(op, item.name) for item in fields(OpRecord)}
         return cls(**{**kept, "arguments": named}, files=tuple(files))

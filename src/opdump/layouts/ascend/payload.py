@@ -1,4 +1,4 @@
-"""Elements that wait in a dump file."""
+"""Elements in a dump file, read on demand."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 class DumpPayload(InFile):
     """One tensor of a dump file, in the device's format.
 
-    The file is opened when the elements are asked for and not before: a dump may have more files than a process can hold open.
+    The file is opened only when the elements are requested: a dump may have more files than a process can keep open.
     """
 
     io: IO
     slot: int
 
     def inspect(self) -> None:
-        """Raises as `tensor` does; no element is read."""
+        """Raises like `tensor`; no element is read."""
         self.tensor()
 
     def tensor(self) -> DumpTensor:
-        """The tensor with everything that the file says of it: format, original shape, groups.
+        """The tensor with all its metadata in the file: format, original shape, groups.
 
-        Raises CorruptDumpError where the file cannot be read, or no longer has the tensor.
+        Raises CorruptDumpError if the file cannot be read, or no longer has the tensor.
         """
         from opdump.dump_file import read_dump_file
 
@@ -47,8 +47,8 @@ class DumpPayload(InFile):
         return tensors[self.slot]
 
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as `DumpTensor.to_host` gives them: mapped where the file is large, widened where numpy lacks the type.
+        """The result of `DumpTensor.to_host`: mapped if the file is large, widened if numpy lacks the type.
 
-        Raises CorruptDumpError where the file cannot be read, UndecodableTensorError where the tensor cannot be decoded.
+        Raises CorruptDumpError if the file cannot be read, and UndecodableTensorError if the tensor cannot be decoded.
         """
         return self.tensor().to_host()

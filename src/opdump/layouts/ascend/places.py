@@ -1,8 +1,8 @@
-"""What the directories of a device's dump mean, and what a path given by a person means.
+"""Interprets the directories of a device's dump, and paths given by the user.
 
-The anchor is `{time}`, fourteen digits: above it may stand `{step_id}`, below it stands `{device_id}`, then any of `{model_name}`,
+The anchor is `{time}`, fourteen digits. `{step_id}` may be above it; below it is `{device_id}`, then any of `{model_name}`,
 `{model_id}`, `{data_index}`. One number below a device is a model's, two are a model's and an index, and a word before them is
-the name of the model. A directory named by a number that holds `{time}` directories is a `{step_id}`.
+the name of the model. A numeric directory that contains `{time}` directories is a `{step_id}`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ EXPECTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory that may hold dump files, below the root of its device."""
+    """A directory that may contain dump files, below the root of its device."""
 
     relative: str
-    """Below the root; empty where the root is itself the place."""
+    """Below the root; empty if the root itself is the place."""
     time: str = ""
-    """The {time} directory that it is in; empty where it is in none."""
+    """The {time} directory that contains it; empty if there is none."""
     step_id: int | None = None
     net_name: str = ""
     graph_id: int = 0
@@ -48,18 +48,18 @@ class Place:
 
     @property
     def step(self) -> int:
-        """`step_id` where there is that level, else `data_index`, else 0."""
+        """`step_id` if that level exists, otherwise `data_index`, otherwise 0."""
         return self.step_id if self.step_id is not None else self.data_index or 0
 
     @property
     def has_step(self) -> bool:
-        """Whether its directories say which step it is of."""
+        """Whether its directories contain the step."""
         return self.step_id is not None or self.data_index is not None
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlaces:
-    """The places of one device. `base` is the directory above all times: graph files may stand in it."""
+    """The places of one device. `base` is the directory above all times, which may contain graph files."""
 
     root: Path
     base: Path
@@ -69,23 +69,23 @@ class DevicePlaces:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The devices that a path means, and what could not be looked at."""
+    """The devices that a path refers to, and what could not be read."""
 
     devices: tuple[DevicePlaces, ...]
     problems: tuple[CorruptDumpError, ...]
 
 
 def find_devices(path: Path) -> Found:
-    """The devices at `path` where it is in a {time} directory, is one, or holds some; none elsewhere."""
+    """The devices at `path` if it is in a {time} directory, is one, or contains some; otherwise none."""
     walk = _Walk(path)
     walk.add_anchored()
     return walk.found()
 
 
 def find_loose(path: Path) -> Found:
-    """The same for a directory that was copied out of its {time}: a device, a model, one data directory.
+    """The same for a directory copied out of its {time}: a device, a model, one data directory.
 
-    A directory of exceptions (`extra-info/data-dump/{device_id}`) is among them.
+    A directory of exceptions (`extra-info/data-dump/{device_id}`) is included.
     """
     walk = _Walk(path)
     walk.add_loose()
@@ -93,7 +93,7 @@ def find_loose(path: Path) -> Found:
 
 
 def started(time: str) -> int:
-    """Microseconds since the epoch of a {time} directory, which counts local time; 0 where it is no time of the calendar."""
+    """Microseconds since the epoch of a {time} directory, which is in local time; 0 if it is not a valid time."""
     try:
         return int(datetime.strptime(time, "%Y%m%d%H%M%S").astimezone().timestamp()) * 1_000_000
     except (ValueError, OverflowError, OSError):
@@ -101,7 +101,7 @@ def started(time: str) -> int:
 
 
 class _Walk:
-    """Goes through the directories below a path: at most seven levels, and no link out of it."""
+    """Walks the directories below a path: at most seven levels, and no link out of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,7 +175,9 @@ class _Walk:
     def _add_device(
         self, rank: int, relative: str, above: Sequence[str], like: Place, *, copied_model: str = ""
     ) -> None:
-        """Adds every directory from `relative` down that holds a file; `above` are the words between it and the device."""
+        """Add every directory from `relative` down that contains a file; `above` are the path components between it and the
+        device.
+        """
         pending: list[tuple[str, tuple[str, ...]]] = [(relative, tuple(above))]
         while pending:
             directory, words = pending.pop()
@@ -204,12 +206,12 @@ class _Walk:
         return (self.path / relative / METADATA / INDEX_NAME).is_file()
 
     def _may_hold_times(self, relative: str) -> bool:
-        """Whether it is a {step_id}: by names alone, since a directory of data may have very many files."""
+        """Whether it is a {step_id}, judged only by names, because a data directory may have very many files."""
         try:
             with os.scandir(self.path / relative) as entries:
                 return any(_TIME.fullmatch(entry.name) for entry in entries)
         except OSError:
-            return True  # listing it tells what is wrong
+            return True  # listing it reports the problem
 
     def _directories(self, relative: str) -> list[str]:
         return self._listed(relative)[0]
@@ -225,9 +227,9 @@ class _Walk:
 
 
 def list_directory(root: Path, relative: str, problems: list[CorruptDumpError]) -> Iterator[tuple[str, bool]]:
-    """Names in a directory, sorted, and whether each is a directory; hidden ones are left out.
+    """The names in a directory, sorted, each with a flag for directories; hidden ones are left out.
 
-    What cannot be listed, links out of `root`, and names that are no text are left out and told among `problems`.
+    Unreadable entries, links out of `root`, and names that are not valid text are left out and added to `problems`.
     """
     directory = root / relative if relative else root
     try:
@@ -263,12 +265,12 @@ def _is_within(place: Place, relative: str) -> bool:
 
 
 def is_time(name: str) -> bool:
-    """Whether a directory of that name is a {time}: fourteen digits that are a moment of the calendar."""
+    """Whether a directory name is a {time}: fourteen digits that are a valid time."""
     return bool(_TIME.fullmatch(name)) and started(name) > 0
 
 
 def _meaning(words: Sequence[str]) -> tuple[str, int, int | None] | None:
-    """net_name, graph_id and data_index of the words below a device; None where they mean nothing."""
+    """net_name, graph_id and data_index for the path components below a device; None if they have another form."""
     numbers = [_number(word) for word in words]
     if len(words) <= 2 and None not in numbers:
         return "", *_ids(numbers)

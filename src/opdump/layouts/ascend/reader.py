@@ -1,4 +1,4 @@
-"""Reads a device of a dump back. Directories are listed when the dump is opened, headers read when a step is asked for."""
+"""Reads a device of a dump. Directories are listed when the dump is opened, headers are read when a step is requested."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _GRAPH_DIRECTORIES = ("graphs", "execution_order")
 class DeviceTree:
     """One device of a dump. `rank_id` is the device's number, and so is `device_id` of its operators.
 
-    A run is a {time} directory. Where {step_id} directories stand above, each step has a time of its own, so a run is a
-    sequence of growing steps. Operators of a step are ordered by time stamp, over all models and data directories.
+    A run is a {time} directory. If {step_id} directories are above, each step has a time of its own, so a run is a sequence of
+    growing steps. Operators of a step are ordered by time stamp, across all models and data directories.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class DeviceTree:
 
     @property
     def problems(self) -> tuple[CorruptDumpError, ...]:
-        """What could not be read so far, each once."""
+        """The read errors so far, each once."""
         beside = self._graphs.problems if self._graphs is not None else ()
         return (*self._problems.values(), *beside)
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps of the chosen run or runs that have a file, ascending."""
+        """The steps of the selected run or runs that have a file, ascending."""
         places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {self._indexes.home(place) for place in places}
         listed = {step for home in homes if home is not None for step in self._indexes.steps(home)}
@@ -72,14 +72,14 @@ class DeviceTree:
 
     @property
     def graph_ids(self) -> tuple[int, ...]:
-        """The models that have data, and the graphs that have a file beside the dump, ascending."""
+        """The models with data, and the graphs with a file beside the dump, ascending."""
         beside = self._graphs.graph_ids if self._graphs is not None else ()
         return tuple(sorted({*beside, *(place.graph_id for place in self._places)}))
 
     def step(self, step: int) -> StepContent:
-        """The records of a step; none where the chosen run has no such step.
+        """The records of a step; none if the selected run does not have it.
 
-        What opdump's index lists is taken from there; the rest, all that a killed run or a device left, from the files.
+        Records in opdump's index are read from there; the rest, what a killed run or a device left, from the files.
         """
         places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
         homes = {place: self._indexes.home(place) for place in places}
@@ -157,11 +157,11 @@ class DeviceTree:
         return ()
 
     def graph(self, graph_id: int) -> Graph | None:
-        """The graph of that number from a `graphs/` beside the dump; None where there is none."""
+        """The graph of that number from a `graphs/` beside the dump; None if there is none."""
         return self._graphs.graph(graph_id) if self._graphs is not None else None
 
     def history(self, graph_id: int) -> tuple[int, ...]:
-        """The steps that an execution history beside the dump lists."""
+        """The steps in an execution history beside the dump."""
         return self._graphs.history(graph_id) if self._graphs is not None else ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class DeviceTree:
 
     def _first_stamp(self, place: Place) -> int:
         stamps = [execution.name.microseconds for execution in self._files(place).executions if execution.name]
-        # Further than any calendar goes.
+        # Beyond the end of the calendar.
         return min(*stamps, 250_000_000_000_000_000) if stamps else 0
 
     def _graphs_beside(self, base: Path) -> RankTree | None:
@@ -229,7 +229,7 @@ class DeviceTree:
 
 
 def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tuple[DeviceTree, ...]:
-    """The devices that were found at `path`. Raises NotInDumpError where none has the run of that number."""
+    """The devices that were found at `path`. Raises NotInDumpError if none has the run of that number."""
     trees = tuple(
         DeviceTree(device, run=run, problems=found.problems if number == 0 else ())
         for number, device in enumerate(found.devices)
@@ -239,7 +239,7 @@ def read_devices(path: Path, found: Found, *, run: RunChoice = "latest") -> tupl
 
 
 def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
-    """The run of each place: its {time}; of several times in a row that each have a later step, one."""
+    """The run of each place: its {time}; consecutive times that each have a later step form one run."""
     run_of_time: dict[tuple[str, int | None], int] = {}
     run, last = 0, -1
     for time, step_id in sorted({(place.time, -1 if place.step_id is None else place.step_id) for place in places}):
@@ -251,7 +251,7 @@ def _runs_of_places(places: Sequence[Place]) -> dict[Place, int]:
 
 
 def _described(number: int, rank_id: int, moment: int, told: Sequence[Run]) -> Run:
-    """A run as the indexes in its directories tell of it: one, or one for each step."""
+    """A run as described by the indexes in its directories: one index, or one for each step."""
     if not told:
         return Run(id=number, rank_id=rank_id, started=moment, device_target="Ascend")
     last = max(told, key=lambda run: run.started)
@@ -270,7 +270,7 @@ def _is_overflow(execution: ExecutionFiles) -> bool:
 
 
 def _overflows(files: PlaceFiles, stamps: Collection[int]) -> PlaceFiles:
-    """What operators of these time stamps left where they overflowed."""
+    """The overflow files of operators with these time stamps."""
     found = [
         execution
         for execution in files.executions
@@ -282,7 +282,7 @@ def _overflows(files: PlaceFiles, stamps: Collection[int]) -> PlaceFiles:
 def _with_index(content: StepContent, batches: Sequence[BatchRecords]) -> StepContent:
     ops, tensors, counted = list(content.ops), list(content.tensors), Counter(content.counted)
     listed = [op for batch in batches for op in batch.ops]
-    # What the index does not know came after what it knows.
+    # Operators outside of the index came after those in it.
     first = max((op.order for op in listed), default=-1) + 1
     later = {id(op): replace(op, order=first + number) for number, op in enumerate(ops)}
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Records of one directory of a device's dump: headers of dump files, names and headers of npy files, rows of csv files."""
+"""The records of one directory of a device's dump: headers of dump files, names and headers of npy files, rows of csv files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import IO, DamagedPayload, OpRecord, Payload, TensorRecord
 
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
-# Where a converter had to bring a tensor into a format, it wrote the shape and not the format in its name.
+# If a converter had to convert the format of a tensor, the name has the shape instead of the format.
 _SHAPE_IN_NAME = re.compile(r"[0-9]+(?:x[0-9]+)*", re.ASCII)
 _ORDER_OF_IO = {"input": 0, "output": 1}
 _Row = TypeVar("_Row", StatisticRow, OperatorRow)
@@ -42,7 +42,7 @@ class Executed:
 
 
 class PlaceReader:
-    """Reads places of one device. What cannot be read is added to `problems`; the rest is there all the same."""
+    """Reads places of one device. Unreadable parts are added to `problems`; everything else is still read."""
 
     def __init__(self, root: Path, rank_id: int, problems: list[CorruptDumpError]) -> None:
         self._root = root
@@ -152,7 +152,7 @@ class PlaceReader:
             self._problems.append(CorruptDumpError(said))
             payload = DamagedPayload(os.path.join(self._root, relative), UndecodableTensorError(said))
         elif count > available:
-            # No bytes under a shape: the device could not copy the tensor, or the writer left the size out.
+            # No bytes for a non-empty shape: the device could not copy the tensor, or the writer omitted the size.
             payload = None
         return TensorRecord(
             op=op,
@@ -219,7 +219,9 @@ class _Rows:
     def take(
         self, op_type: str, op_name: str, timestamp: int, task_id: int, stream_id: int
     ) -> dict[tuple[IO, int], StatisticRow]:
-        """The rows of an execution, which are no longer left then. A row may have the last component of a name, or all of it."""
+        """The rows of an execution, which are then no longer in `left`. A row may have the last component of a name, or the whole
+        name.
+        """
         named = self._by_execution.get((timestamp, task_id, stream_id, op_type), {})
         for written in named:
             if sanitise(written) == op_name or sanitise(written.rpartition("/")[2]) == op_name:
@@ -242,7 +244,7 @@ def _sample_of(tensor: TensorRecord, whole: tuple[int, ...]) -> TensorRecord:
 def _with_statistics(
     op: OpRecord, tensor: TensorRecord | None, row: StatisticRow | OperatorRow, format_: str
 ) -> TensorRecord:
-    # One NaN for all, so that reading twice gives equal records.
+    # The same NaN object everywhere, so that reading twice returns equal records.
     statistics = {name: math.nan if value != value else value for name, value in row.statistics.items()}  # noqa: PLR0124
     if tensor is None:
         return TensorRecord(
@@ -256,7 +258,7 @@ def _in_order(tensors: Iterable[TensorRecord]) -> tuple[TensorRecord, ...]:
 
 
 def _text(name: str) -> str:
-    """A name without what a terminal would obey, and without the lone surrogates that stand for bytes of no UTF-8."""
+    """A name without terminal control characters, and without the lone surrogates that represent bytes outside of UTF-8."""
     if name.isprintable():
         return name
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").translate(_CONTROLS)

@@ -1,6 +1,6 @@
-"""Fills the tables of operators that repeat, of which each is a file.
+"""Fills the tables of repeated operators, each of which is a file.
 
-What is printed is what `encode_operator_csv` prints, from the columns of all tensors' summaries at once.
+The output equals that of `encode_operator_csv`, computed from the columns of all tensors' summaries at once.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from opdump.statistics import Extremes
 from opdump.step_columns import columns_of, extremes_of
 
 _BETWEEN: Final = b"\0"
-"""Two tables; none has it."""
+"""Separates two tables; no table contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedTables:
-    """The classic tables of every batch of one pattern whose summaries are at the same places."""
+    """The classic tables of every batch with one pattern whose tensors with summaries have the same indices."""
 
     owners: Sequence[int]
-    """Of each table the place of its operator."""
+    """For each table, the index of its operator."""
     neighbours: Sequence[int]
-    """Of each table the place of the first operator whose directory is the same: they share model and graph."""
+    """For each table, the index of the first operator with the same directory: they share model and graph."""
     names: Sequence[str]
-    """Of each table what its name has before the time stamp."""
+    """For each table, the part of its name before the time stamp."""
     template: TableText
-    """All of them."""
+    """All tables."""
     tensors: NDArray[np.intp]
-    """Of each row with numbers the place of its tensor."""
+    """For each row with numbers, the index of its tensor."""
     whole: Sequence[int]
-    """Those of these rows that are of whole numbers."""
+    """The rows among them with integers."""
 
     def texts(self, batch: Batch) -> list[bytes]:
         """The tables of `batch`."""
@@ -47,7 +47,7 @@ class RepeatedTables:
         return self.template.fill(columns).split(_BETWEEN)
 
     def _extremes(self, batch: Batch) -> Iterator[tuple[int, Extremes]]:
-        """Max and min by the rules of a device where they are not those of the summary, by row."""
+        """Max and min by the rules of a device if they differ from the summary, by row."""
         columns = columns_of(batch.ops, batch.tensors)
         known: Mapping[int, Extremes] = extremes_of(batch.tensors) if columns is None else columns.extremes
         if known:
@@ -57,8 +57,8 @@ class RepeatedTables:
 
 
 def repeated_tables(batch: Batch, name_before_time: Callable[[OpRecord], str | None]) -> RepeatedTables | None:
-    """What fills the tables of batches that repeat `batch`, of operators that leave data. None where there are none, or where
-    `name_before_time` does not know how the file of one is called in every step.
+    """The filler for the tables of batches that repeat `batch`, for operators that leave data. None if there are none, or if
+    `name_before_time` does not know a file name that is the same in every step.
 
     Every tensor with statistics must have a summary.
     """

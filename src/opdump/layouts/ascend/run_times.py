@@ -1,4 +1,4 @@
-"""The {time} directory of a run, which no other run has: not one that begins in the same second either."""
+"""Assigns each run a {time} directory of its own, even if another run begins in the same second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_SECONDS: Final = 2.0
 
 
 def unused_time(root: Path, device_id: int, started: float) -> str:
-    """The {time} of a run: a later second where another run of the same one has filed something of the device."""
+    """The {time} of a run: a later second if another run of the same second has written files of the device."""
     while True:
         text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
         if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
@@ -23,7 +23,7 @@ def unused_time(root: Path, device_id: int, started: float) -> str:
 
 
 def claimed_time(root: Path, device_id: int, started: float, claim: Callable[[str], None]) -> str:
-    """`unused_time`, with the directory that `claim` makes for it, while no other run looks for its own. `root` is there."""
+    """`unused_time`, with the directory that `claim` creates for it, while no other run searches for its own. `root` must exist."""
     with _by_itself(root):
         text = unused_time(root, device_id, started)
         claim(text)
@@ -32,7 +32,7 @@ def claimed_time(root: Path, device_id: int, started: float, claim: Callable[[st
 
 @contextmanager
 def _by_itself(root: Path) -> Iterator[None]:
-    """One process at a time. Where the file system has no locks, or somebody holds this one and stands still, it is as if there were none."""
+    """One process at a time. If the file system has no locks, or another process holds the lock and hangs, there is no exclusion."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         until = time.monotonic() + _PATIENCE_SECONDS
@@ -49,6 +49,6 @@ def _is_locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here
+    except OSError:  # the file system has no locks
         return True
     return True

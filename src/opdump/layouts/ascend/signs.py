@@ -1,9 +1,9 @@
-"""By which signs a path holds a dump of devices, and not one of MindSpore's synchronous layout.
+"""Distinguishes dumps of devices from dumps in MindSpore's synchronous layout.
 
-Asked in this order: a {time} with devices below it, or above the path, is a device's dump (unless `rank_N` directories beside it
-hold npy files), and so are `rank_N` directories that hold dump files, as older versions of MindSpore wrote them; then directories that
-were copied out of a device's dump. One of these that both could read is a device's where it holds a dump file, and a synchronous one
-where it holds npy files alone.
+The checks, in order: a {time} with devices below it, or above the path, is a device's dump (unless `rank_N` directories beside it
+contain npy files), and so are `rank_N` directories that contain dump files, as older versions of MindSpore wrote them; then
+directories that were copied out of a device's dump. A directory that both layouts could read is a device's if it contains a dump
+file, and a synchronous one if it contains only npy files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOTHING: Final = Found((), ())
 
 
 def find_dump(path: Path) -> Found | None:
-    """The devices that a path means; None where it is a synchronous dump, or none."""
+    """The devices that a path refers to; None if it is a synchronous dump, or not a dump."""
     if not path.is_dir():
         return None
     real = path.resolve()
@@ -46,13 +46,13 @@ def find_dump(path: Path) -> Found | None:
 
 
 def problems_at(path: Path) -> tuple[CorruptDumpError, ...]:
-    """What could not be looked at while devices were sought in a directory."""
+    """The problems of a search for devices in a directory."""
     loose = _NOTHING if _names_ranks(path) else find_loose(path)
     return (*_anchored(path).problems, *loose.problems)
 
 
 def hint(path: Path) -> str:
-    """A directory in this one that holds devices, as a question; empty where none does."""
+    """A suggestion of a subdirectory that contains devices; empty if there is none."""
     for child in sorted(path.iterdir())[:_MOST_LOOKED_AT]:
         readable = child.is_dir() and not child.is_symlink() and os.access(child, os.R_OK | os.X_OK)
         if readable and any(is_time(name) for name in os.listdir(child)) and find_devices(child).devices:
@@ -61,7 +61,9 @@ def hint(path: Path) -> str:
 
 
 def _in_ranks(path: Path) -> Found:
-    """Older versions of MindSpore: the ranks at `path`, or above it, one of whose iterations holds a dump file; none where npy files or nothing is there."""
+    """Older versions of MindSpore: the ranks at `path`, or above it, with an iteration that contains a dump file; none if there
+    are npy files or nothing.
+    """
     try:
         ranks = locate(path)
     except (UnknownLayoutError, CorruptDumpError):
@@ -94,7 +96,7 @@ def _holds_dump_file(directory: str) -> bool:
         with os.scandir(directory) as entries:
             return any(parse_dump_name(entry.name) is not None for entry in itertools.islice(entries, _LOOKED_AT))
     except OSError:
-        return False  # listing it tells what is wrong
+        return False  # listing it reports the problem
 
 
 def _anchored(path: Path) -> Found:
@@ -111,12 +113,12 @@ def _together(one: Found, other: Found) -> Found:
 
 
 def _names_ranks(path: Path) -> bool:
-    """Whether the path is of the synchronous layout by a name in it or above it."""
+    """Whether the path belongs to the synchronous layout, by a name in it or above it."""
     return any(name.startswith("rank_") for name in path.parts[-4:]) or any(path.glob("rank_*"))
 
 
 def _is_part_of_rank(path: Path) -> bool:
-    """Whether it is a net, a graph or an iteration of a `rank_N`: those may have very many entries, and no times."""
+    """Whether it is a net, a graph or an iteration of a `rank_N`, which may have very many entries, and have no times."""
     parts = path.parts[-4:]
     return any(name.startswith("rank_") for name in parts[:-1]) and not any(is_time(name) for name in parts)
 
@@ -136,7 +138,7 @@ def _holds_files(found: Found) -> bool:
 def _named_executions(found: Found) -> Iterator[ExecutionFiles]:
     if not found.devices:
         return
-    from opdump.layouts.ascend.files import list_place  # not where no device was found: it takes a while to import
+    from opdump.layouts.ascend.files import list_place  # slow to import, and not needed unless a device was found
 
     for device in found.devices:
         for place in device.places:

@@ -1,4 +1,4 @@
-"""Writes a dump as Ascend devices do: one file for each operator.
+"""Writes a dump like Ascend devices: one file for each operator.
 
     {dump_path}/{time}/{device_id}/                                    single operators
     {dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/   a model's
@@ -8,8 +8,8 @@
         mapping.csv                                                    long names
     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
 
-and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, what was skipped and why.
-Nothing is made before there is something to file: no overflow, no directory. docs/files.md#names lists the names.
+and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
+Nothing is created before there is data to write: no overflow, no directory. docs/files.md#names lists the names.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ _EXCEPTIONS = "extra-info/data-dump"
 
 
 class AscendWriter:
-    """Files the records of one rank. A step is a `data_index`; the model is `net_name` and `graph_id`, none for a single operator.
+    """Writes the records of one rank. A step is a `data_index`; the model is `net_name` and `graph_id`, none for a single
+    operator.
 
-    Raises DumpPathError at the first call after a file could not be written. In a process forked from the one that made the
+    Raises DumpPathError at the first call after a file could not be written. In a process forked from the one that created the
     writer, every call does nothing.
     """
 
@@ -74,31 +75,32 @@ class AscendWriter:
         self._appending = threading.Lock()
         self._closed = False
         self._degraded: list[Degradation] = []
-        """What the indexes that are still to be begun have to say, too."""
+        """Facts to be added to the indexes that do not exist yet."""
         self._failed = 0
         """Millisecond of the last operator that failed."""
         self._calls = itertools.count()
         self._is_classic = is_classic(plan.statistic_category)
         self._last: tuple[Pattern, Sequence[int]] | None = None
-        """The form of the last batch, where its tables can be filled."""
+        """The form of the last batch, if its tables can be filled."""
         self._repeated: RepeatedTables | None = None
-        """What fills the tables of a batch that repeats the last; made when one does."""
+        """The filler for a batch that repeats the last one; created when needed."""
 
     @property
     def time(self) -> str:
-        """The directory of this run: which it has, or would have as it stands."""
+        """The directory of this run: the one it has, or would get now."""
         return self._time or unused_time(self.root, self._device_id, self._started)
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
-        """Queue the file of an operator; for each tensor where it is, relative to the index: `{file}#{io}:{number}`."""
+        """Queue the file of an operator; returns for each tensor its position, relative to the index: `{file}#{io}:{number}`."""
         if not any(record.data_size for record in tensors if is_filed(record)):
             return [None] * len(tensors)
         self._begin(op)
         directory, name = self._directory(op), self._name(op)
         if not self._is_api_call(op):
             return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
-        # Of a call of a single operator's API the inputs are one file and the outputs another, of a later moment. The later is
-        # that of the index: a file after all that the index lists would be taken for one that it lacks.
+        # For a call of a single operator's API, the inputs are one file and the outputs another, with a later time. The
+        # index has the later time, because a file later than everything in the index would be taken for one that is
+        # missing there.
         files: dict[int, str | None] = {}
         for earlier, io in ((1, "input"), (0, "output")):
             side = [record for record in tensors if record.io == io]
@@ -110,16 +112,16 @@ class AscendWriter:
 
     def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
         """Queue the overflow file of an operator, beside its dump."""
-        # Its task is another one than the operator's, whose number is in the payload.
+        # Its task differs from the operator's, whose number is in the payload.
         name = DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, op.stream_id, op.timestamp)
         file = overflow_file_of(op, status)
         self._write_file(self._directory(op), str(name), file)
 
     def write_exception(self, op: OpRecord, tensors: Sequence[TensorRecord], message: str) -> Sequence[str | None]:
-        """Queue the file of an operator that failed: its inputs, and what it said."""
+        """Queue the file of an operator that failed: its inputs, and its error message."""
         self._begin(op)
         with self._appending:
-            # The name tells failures apart by their millisecond alone.
+            # In the name, only the millisecond distinguishes failures.
             self._failed = moment = max(self._failed + 1, op.timestamp // 1000)
         stamp = int(f"{time.strftime('%Y%m%d%H%M%S', time.localtime(moment / 1000))}{moment % 1000:03d}")
         if self.plan.exception_detail == "norm":
@@ -141,7 +143,7 @@ class AscendWriter:
         files: Sequence[str | None],
         counted: Mapping[SkipReason, int],
     ) -> None:
-        """Queue the statistics of each operator, and note the step in the index: one transaction."""
+        """Queue the statistics of each operator, and add the step to the index in one transaction."""
         if self._is_elsewhere() or not (ops or self._indexes):
             return
         if ops and not self.plan.step_level:  # all of them have one home
@@ -171,27 +173,27 @@ class AscendWriter:
                 self.sink.refused_steps.add(step)
 
     def write_graph(self, graph: Graph) -> None:
-        """Nothing: a device's dump holds no graph. That of an offline model is written by whoever loads the model."""
+        """Do nothing: a device's dump has no graph. The graph of an offline model is written by the code that loads the model."""
 
     @property
     def metadata(self) -> Path | None:
-        """The directory of the index; None before anything was filed. With a directory for each step, that of the last one."""
+        """The directory of the index; None before anything was written. With a directory for each step, that of the last step."""
         homes = list(self._indexes)
         return self.root / homes[-1] / METADATA if homes else None
 
     def adopt(self, file: Path) -> None:
-        """Count a file that somebody else has written, where it lies in the dump."""
+        """Count a file in the dump that other code has written."""
         root, found = Path(os.path.realpath(self.root)), Path(os.path.realpath(file))
         if found.is_relative_to(root):
             self.sink.adopt(found.relative_to(root).as_posix())
 
     @property
     def index_bytes(self) -> int:
-        """What this run has added to its indexes, which the sink counts at the end alone."""
+        """Bytes that this run has added to its indexes, which the sink counts only at the end."""
         return 0 if self._closed else sum(index.bytes_added for index in self._indexes.values())
 
     def write_degradation(self, degradation: Degradation) -> None:
-        """Note in each index what is left out from a step on."""
+        """Add to each index what is left out from a step on."""
         if self._is_elsewhere():
             return
         self._degraded.append(degradation)
@@ -203,9 +205,9 @@ class AscendWriter:
         self.sink.flush()
 
     def close(self, totals: Mapping[str, int] | None) -> None:
-        """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
+        """Wait until every file is written, then add the totals to the index. May be called twice.
 
-        A run without totals was given up, and is not marked as ended.
+        A run without totals was abandoned, and is not marked as ended.
         """
         if self._closed or self._is_elsewhere():
             return
@@ -225,7 +227,7 @@ class AscendWriter:
         self, directory: str, name: str, file: DumpFile, op: OpRecord, tensors: Sequence[TensorRecord]
     ) -> list[str | None]:
         stored = self._write_file(directory, name, file)
-        # Every directory of an operator is below its home, or is it.
+        # Every directory of an operator is its home, or below it.
         relative = f"{directory}/{stored}"[len(self._home(op)) + 1 :]
         return [
             None if place is None or record.payload is None else f"{relative}#{place[0]}:{place[1]}"
@@ -246,7 +248,7 @@ class AscendWriter:
             os.chmod(self.root / relative, _EXCEPTION_MODE)
 
     def _write_batch_statistics(self, batch: Batch) -> None:
-        """`_write_statistics` for the tensors of a batch. One that repeats the last takes a part of the time."""
+        """`_write_statistics` for the tensors of a batch. A batch that repeats the last one takes a fraction of the time."""
         last, self._last = self._last, form_of(batch) if self._is_classic else None
         if self._last is None or self._last != last:
             self._repeated = None
@@ -274,7 +276,7 @@ class AscendWriter:
             if not any(tensor.data_size for tensor in group):
                 continue
             op = group[0].op
-            if of_model != (op.net_name, op.graph_id, op.step):  # neighbours most often have one
+            if of_model != (op.net_name, op.graph_id, op.step):  # neighbours usually have the same one
                 of_model = (op.net_name, op.graph_id, op.step)
                 directory = self._directory(op)
             path = self._path(directory, f"{self._name_in_full(op)}.csv")
@@ -282,7 +284,7 @@ class AscendWriter:
         self.sink.write_small(tables)
 
     def _path(self, directory: str, name: str) -> str:
-        """Where a file of that name is; a name that is too long stands in mapping.csv."""
+        """The path of a file of that name; a name that is too long is added to mapping.csv."""
         stored = self._stored(directory, name)
         if stored != name:
             self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
@@ -303,7 +305,7 @@ class AscendWriter:
         return str(self._name(op)) if before is None else f"{before}{op.timestamp}"
 
     def _name_before_time(self, op: OpRecord) -> str | None:
-        """What it begins with, the same in every step; None for a call, which has a number of its own."""
+        """The part before the time stamp, the same in every step; None for a call, which has a number of its own."""
         if self._is_api_call(op):
             return None
         stream_id = op.stream_id if self.plan.stream_in_names else None
@@ -314,7 +316,7 @@ class AscendWriter:
         return self.plan.files_api_calls and not op.net_name and "::" in op.kernel
 
     def _home(self, op: OpRecord) -> str:
-        """The directory of the device, which has the index."""
+        """The directory of the device with the index."""
         if self.plan.mode.failures_only:
             return f"{_EXCEPTIONS}/{self._device_id}"
         above = f"{op.step}/" if self.plan.step_level else ""
@@ -323,7 +325,7 @@ class AscendWriter:
         return f"{above}{self.time}/{self._device_id}"
 
     def _claim(self, above: str) -> None:
-        """Takes a {time} for this run alone: with its directory, since another one may be about to begin."""
+        """Claim a {time} for this run by creating its directory, because another run may be about to begin."""
         if self._is_elsewhere():
             return
         self.sink.make_directory("")
@@ -346,7 +348,9 @@ class AscendWriter:
         return hashed_name(f"{self.root}/{directory}/{name}")
 
     def _begin(self, op: OpRecord) -> None:
-        """The index is there before the first file: of a run that is cut off it says that opdump wrote it, and what was finished."""
+        """The index exists before the first file: if a run is cut off, it shows that opdump wrote it, and which steps were
+        finished.
+        """
         if not self._is_elsewhere():
             self._index(self._home(op))
 
@@ -374,7 +378,9 @@ def _name_before_time(op_type: str, op_name: str, task_id: int, stream_id: int |
 
 
 def _earlier_dumps(root: Path) -> list[Path]:
-    """What earlier runs left there, {step_id} or not, and what is put beside their times; other things of a directory are no dump."""
+    """What earlier runs left there, {step_id} or not, and the directories beside their times; other entries do not belong to a
+    dump.
+    """
     with suppress(OSError):
         return [root / name for name in os.listdir(root) if name.isdecimal() or name == _EXCEPTIONS.partition("/")[0]]
     return []

@@ -1,4 +1,4 @@
-"""MindSpore's asynchronous layout. Its dumps are read as those of any device."""
+"""MindSpore's asynchronous layout. Its dumps are read like those of any device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncLayout:
-    """MindSpore's, whose operators have the names of its net."""
+    """MindSpore's form, whose operators have the names of its net."""
 
     name = "mindspore-async"
     facts = LayoutFacts(
@@ -34,7 +34,7 @@ class AsyncLayout:
         return AsyncWriter(plan, run, device_id=run.rank_id)
 
     def detect(self, path: Path) -> ReadRanks | None:
-        """What `ACL` finds."""
+        """The result of `ACL`."""
         return ACL.detect(path)
 
 

@@ -9,8 +9,8 @@
         Default_fc_MatMul-op0.MatMul.65535.65535.1732082705016774        and what runs operator by operator lies here, name first
     {path}/acl_dump_{device_id}.json                                     what MindSpore hands to ACL
 
-Collectives belong to the model in every form. There are no parameters, no constants and no graphs. A task and a stream that
-nobody knows are 65535. See docs/async-dump.md#the-files.
+Collectives belong to the model in every form. There are no parameters, constants and graphs. An unknown task and stream are
+65535. See docs/async-dump.md#the-files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_OPEN = 2
 
 
 class AsyncWriter(AscendWriter):
-    """Files the records of one device, operator by operator. A step is an iteration; the model is the net and its graph."""
+    """Writes the records of one device, operator by operator. A step is an iteration; the model is the net and its graph."""
 
     def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
         super().__init__(plan, run, device_id=device_id, started=started)
@@ -51,7 +51,9 @@ class AsyncWriter(AscendWriter):
             self._write_acl_json(f"{self.root}")
 
     def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
-        """Queue the file of an operator, or one for each of its tensors; for each tensor where it is, relative to the index."""
+        """Queue the file of an operator, or one for each of its tensors; returns the position of each tensor, relative to the
+        index.
+        """
         self._begin(op)
         directory, name = self._directory(op), self._dump_name(op)
         if self.plan.file_format == "npy":
@@ -61,9 +63,9 @@ class AsyncWriter(AscendWriter):
         return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
 
     def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
-        """Queue the overflow file of an operator, beside its dump: a dump file, or JSON where tensors are npy."""
+        """Queue the overflow file of an operator, beside its dump: a dump file, or JSON if tensors are npy."""
         told = _with_ids(op)
-        # Its task is another one than the operator's, whose number is in the payload.
+        # Its task differs from the operator's, whose number is in the payload.
         name = str(DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, told.stream_id, op.timestamp))
         if self.plan.file_format == "npy":
             self._put(self._directory(op), f"{name}.output.0.json", [opdebug_json(overflow_of(told, status)).encode()])
@@ -84,7 +86,7 @@ class AsyncWriter(AscendWriter):
             self.sink.write_parts(f"{directory}/{self._mapped(directory, name)}", parts)
 
     def _mapped(self, directory: str, name: str) -> str:
-        """`name`, or digits with its suffix that mapping.csv explains, where `name` is too long for a file."""
+        """`name` or, if it is too long for a file, digits with its suffix, listed in mapping.csv."""
         stored = self._stored(directory, name)
         if stored == name:
             return name
@@ -123,13 +125,13 @@ class AsyncWriter(AscendWriter):
         if home not in self._indexes:
             if self.plan.step_level:
                 self._write_acl_json(str(self.root / home.partition("/")[0]))
-            # One for each step in the form of ACL: those of past steps are seldom written to again.
+            # One for each step in the form of ACL: those of past steps are rarely written again.
             for past in list(self._indexes)[: -_MOST_OPEN + 1]:
                 self._indexes[past].forget()
         return super()._index(home)
 
     def _write_acl_json(self, dump_path: str) -> None:
-        """What MindSpore leaves for ACL: the settings of the step, in ACL's own keys."""
+        """The file that MindSpore leaves for ACL: the settings of the step, in ACL's own keys."""
         if self.plan.mode.failures_only:
             dump: dict[str, object] = {"dump_scene": "lite_exception"}
         elif self.plan.mode.detects_overflow:
@@ -148,7 +150,7 @@ class AsyncWriter(AscendWriter):
 
 
 def _with_ids(op: OpRecord) -> OpRecord:
-    """The operator with the numbers of its task and stream as files have them: 0 and 0 say that nobody knows them."""
+    """The operator with task and stream numbers as in files: 0 and 0 mean unknown."""
     return op if op.task_id or op.stream_id else replace(op, task_id=UNKNOWN_ID, stream_id=UNKNOWN_ID)
 
 

@@ -28,7 +28,7 @@ class Place:
     graph_id: int
     step: int | None
     relative: str
-    """Below the rank's directory; empty where the rank's directory is itself the place."""
+    """Below the rank's directory; empty if the rank's directory itself is the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PlaceFiles:
 
 
 def find_places(root: Path) -> tuple[Place, ...]:
-    """The directories of a rank that can have tensors, by net, graph and step.
+    """The directories of a rank that can contain tensors, by net, graph and step.
 
     Raises CorruptDumpError for a link that leads out of `root`.
     """
@@ -69,7 +69,7 @@ def find_places(root: Path) -> tuple[Place, ...]:
 
 
 def place_of(relative: str) -> Place | None:
-    """The place `{net}/{graph}/{step}` or `{net}/{graph}/constants`; None where a path is neither."""
+    """The place `{net}/{graph}/{step}` or `{net}/{graph}/constants`; None for another path."""
     net, _, rest = relative.partition("/")
     graph, _, leaf = rest.partition("/")
     graph_id = graph_of_word(graph)
@@ -79,9 +79,9 @@ def place_of(relative: str) -> Place | None:
 
 
 def list_files(root: Path, place: Place) -> PlaceFiles:
-    """The tensor files of a place. Files of other names, and temporary ones of a run that was killed, are left out.
+    """The tensor files of a place. Files with other names, and temporary files of a killed run, are left out.
 
-    Raises CorruptDumpError for a mapping.csv or a link that leads out of the dump, and for one that is no such file.
+    Raises CorruptDumpError for an invalid mapping.csv, and for a mapping.csv or a link that leads out of the dump.
     """
     directory = inside(root, place.relative)
     names = set(_files(root, directory))
@@ -102,7 +102,7 @@ def list_files(root: Path, place: Place) -> PlaceFiles:
 
 
 def read_mapping(path: Path) -> dict[str, str]:
-    """The long names behind the short ones of a directory: rows `{random}.npy,{name}` without a header.
+    """The long names for the short ones of a directory: rows `{random}.npy,{name}` without a header.
 
     Raises CorruptDumpError for a row of another form; a short name is a plain file name, so it cannot lead elsewhere.
     """
@@ -124,7 +124,7 @@ def read_mapping(path: Path) -> dict[str, str]:
 
 
 def read_table(path: Path) -> bytes:
-    """A csv file of a dump whole. Raises CorruptDumpError where it cannot be read or is larger than 1 GiB."""
+    """The content of a csv file of a dump. Raises CorruptDumpError if it cannot be read or is larger than 1 GiB."""
     try:
         size = path.stat().st_size
         if not path.is_file() or size > _LARGEST_TABLE:
@@ -159,7 +159,7 @@ def _entries(directory: Path) -> os._ScandirIterator[str]:
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to where this user may not look
+    except OSError:  # a link to a place that this user may not read
         return False
 
 

@@ -1,4 +1,4 @@
-"""Makes records from file names and statistic.csv alone: for dumps of other tools, and for files that an index does not know."""
+"""Makes records only from file names and statistic.csv: for dumps of other tools, and for files that are not in an index."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.records import Frame, OpRecord, Payload, TensorRecord
 
 TensorKey = tuple[str, int, str, int]
-"""op_type, timestamp, io, slot: what a tensor's file, its row in statistic.csv and its record share."""
+"""op_type, timestamp, io, slot: the key that a tensor's file, its row in statistic.csv and its record share."""
 
 
 class StoredFacts(Protocol):
-    """What elements that are stored are, by what stands before them."""
+    """The metadata of stored elements, from the header before them."""
 
     @property
     def dtype(self) -> str: ...
@@ -33,13 +33,13 @@ class StoredFacts(Protocol):
 
 
 class PayloadWithHeader(Payload, Protocol):
-    """Elements that say what they are before they are read."""
+    """Elements whose metadata is available before they are read."""
 
     def header(self) -> StoredFacts: ...
 
 
 OpenFile: TypeAlias = Callable[[Path, str, str], PayloadWithHeader]
-"""The elements that a root has under a path, of this element type."""
+"""Opens the elements below a root at a path, with this element type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRecords:
-    """The records of a place, operators in the order of their time stamps; and what could not be read."""
+    """The records of a place, operators in the order of their time stamps; and the read errors."""
 
     ops: tuple[OpRecord, ...]
     tensors: tuple[TensorRecord, ...]
@@ -67,7 +67,7 @@ class PlaceRecords:
 
 def keyed(records: Iterable[TensorRecord]) -> Iterator[tuple[TensorKey, TensorRecord]]:
     """Each record with its key."""
-    types: dict[str, str] = {}  # a step has few, and very many records
+    types: dict[str, str] = {}  # a step has few of these, and very many records
     for record in records:
         op = record.op
         op_type = types.get(op.op_type)
@@ -85,13 +85,13 @@ def records_of_place(
     known: Mapping[TensorKey, TensorRecord],
     open_file: OpenFile = FilePayload,
 ) -> PlaceRecords:
-    """The records of the files of a place, but for those that are `known` already.
+    """The records of the files of a place, except those that are already `known`.
 
-    An operator that ran several times in a step has one `occurrence` each: its files are parted by time stamp where the
-    tensors of one execution share it, as opdump writes them, and where the inputs begin anew otherwise.
+    An operator that ran several times in a step has one `occurrence` each: its files are separated by time stamp if the tensors
+    of one execution share it, as in opdump's files, and otherwise where the inputs start again.
 
-    A tensor whose file cannot be read is among the records all the same, with the shape of its row in statistic.csv or else
-    `()`, and with the error among `problems`; its payload raises that error.
+    A tensor whose file cannot be read is included, with the shape of its row in statistic.csv or else `()`; the error is added to
+    `problems`, and its payload raises it.
     """
     problems: list[CorruptDumpError] = []
     rows: list[StatisticRow] = []
@@ -103,7 +103,7 @@ def records_of_place(
                 rows = decode_statistic_csv(table, where=str(path))
         except CorruptDumpError as error:
             problems.append(error)
-    # A file that MindSpore wrote has a time stamp of its own, and not that of its operator: it is known by its path.
+    # A file that MindSpore wrote has a time stamp of its own instead of its operator's: it is identified by its path.
     known_files = {record.payload.relative for record in known.values() if isinstance(record.payload, FilePayload)}
     executions = _executions(
         [found for found in _found(files.tensors, rows) if found.key not in known and found.relative not in known_files]
@@ -149,7 +149,7 @@ def records_of_place(
 
 
 def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
-    """The records of several graphs of one step as one, numbered by their time stamps."""
+    """The records of several graphs of one step combined, numbered by their time stamps."""
     parts = list(parts)
     ops = sorted((op for part in parts for op in part.ops), key=lambda op: op.timestamp)
     numbered = {id(op): replace(op, order=position) for position, op in enumerate(ops)}
@@ -161,7 +161,7 @@ def in_execution_order(parts: Iterable[PlaceRecords]) -> PlaceRecords:
 
 def _true_name(found: _Found, names: TrueNames) -> str:
     row, name = found.row, found.name
-    # Since 2.7 statistic.csv gives the name in full.
+    # Since 2.7 statistic.csv has the full name.
     written = row.op_name if row is not None and row.op_name != name.op_name else ""
     return written or names.true_name(name.op_type, name.op_name)
 
@@ -177,12 +177,14 @@ def _with_source(record: TensorRecord, node: GraphNode, names: TrueNames) -> Ten
 
 
 def _agrees(expected: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether there are as many elements: a view of the other shape is in the graph, and not in the files."""
+    """Whether the numbers of elements are equal: the graph may have another shape because a view, which leaves no file, lies
+    between.
+    """
     return min(expected, default=0) < 0 or math.prod(expected) == math.prod(shape)
 
 
 def _rows_of(place: Place, known: Mapping[TensorKey, TensorRecord]) -> int:
-    """How many rows statistic.csv has if it has what is known and no more: then there is no need to read it."""
+    """The number of rows of statistic.csv if it has exactly the known ones: then it need not be read."""
     return sum(
         1
         for record in known.values()

@@ -1,4 +1,4 @@
-"""MindSpore's synchronous layout, in the names of either generation."""
+"""MindSpore's synchronous layout, with the names of either generation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncLayout:
-    """One of the generations. Either reads both, so that it does not matter which of them is asked."""
+    """One of the generations. Each reads both, so it does not matter which one is used."""
 
     name: SyncLayoutName
     facts: ClassVar[LayoutFacts] = LayoutFacts()
@@ -31,7 +31,9 @@ class SyncLayout:
         return SyncWriter(plan, run)
 
     def detect(self, path: Path) -> ReadRanks | None:
-        """The ranks at `path`, one of them, a net, or an iteration. Raises CorruptDumpError for a rank that is a link out of the dump."""
+        """The ranks at `path`, one of them, a net, or an iteration. Raises CorruptDumpError for a rank that is a link out of the
+        dump.
+        """
         from opdump.layouts.mindspore_sync.locate import locate
         from opdump.layouts.mindspore_sync.reader import read_places
 

@@ -1,4 +1,4 @@
-"""Finds out what a path given by the user is: a whole dump, a rank of it, a net, or one iteration."""
+"""Determines what a path given by the user is: a whole dump, a rank, a net, or one iteration."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RankPlace:
 
 
 def locate(path: Path) -> tuple[RankPlace, ...]:
-    """The ranks that `path` means, by rank.
+    """The ranks that `path` refers to, by rank.
 
-    Raises UnknownLayoutError saying what is there, and CorruptDumpError for a rank that is a link out of the dump.
+    Raises UnknownLayoutError with the content of the path, and CorruptDumpError for a rank that is a link out of the dump.
     """
     if not path.exists():
         raise UnknownLayoutError(f"{path}: does not exist; {_EXPECTED}")
@@ -68,7 +68,7 @@ def _rank_itself(path: Path) -> list[RankPlace]:
 
 
 def _part_of_rank(path: Path) -> list[RankPlace]:
-    """A net, a graph or an iteration inside of a rank's directory: with it the index and the graphs are at hand."""
+    """A net, a graph or an iteration in a rank's directory, so that the index and the graphs are available."""
     for root in list(path.parents)[:3]:
         match = _RANK.fullmatch(root.name)
         if match:

@@ -3,9 +3,9 @@ r"""Parses and builds file names of the synchronous layout, of both generations.
     mindspore-2.3   Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy
     mindspore-2.10  MatMul.Default_fc-Dense_MatMul-op0.0.0.1795247154245448.input.1.DefaultFormat.Float32.npy
 
-Sources: MindSpore's guide to dumps for the first, runs of MindSpore 2.7 and 2.10 for the second. The first names an
-operator by the last component of its full name, the second by all of it, with `/`, `\`, `.` and space written as `_`, and
-appends the element type.
+Sources: MindSpore's guide to dumps for the first, runs of MindSpore 2.7 and 2.10 for the second. The first names an operator by
+the last component of its full name, the second by the whole name, with `/`, `\`, `.` and space replaced by `_`, and appends the
+element type.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from opdump.records import IO, escaped
 Naming = Literal["mindspore-2.3", "mindspore-2.10"]
 
 LONGEST_NAME = 255
-"""Bytes of a file name that Linux file systems take; longer names go to mapping.csv."""
+"""Maximum bytes of a file name on Linux file systems; longer names go to mapping.csv."""
 
 PARAMETER = "Parameter"
 """op_type of graph inputs, weights and constants."""
 
 _REPLACED = str.maketrans(
     {
-        **dict.fromkeys("/\\. ", "_"),  # as MindSpore does
+        **dict.fromkeys("/\\. ", "_"),  # as in MindSpore
         **dict.fromkeys(map(chr, range(32)), "_"),  # would break csv files, terminals or the file system
         **dict.fromkeys('",\x7f', "_"),
     }
@@ -54,7 +54,7 @@ class FileName:
     dtype: str = ""
 
     def __str__(self) -> str:
-        """The file name. Parsing it gives this object back where the parts hold no character that `sanitise` replaces."""
+        """The file name. Parsing it returns an equal object if the parts contain no character that `sanitise` replaces."""
         dtype = f".{self.dtype}" if self.dtype else ""
         return (
             f"{self.op_type}.{self.op_name}.{self.task_id}.{self.stream_id}.{self.timestamp}.{self.io}.{self.slot}."
@@ -63,7 +63,7 @@ class FileName:
 
 
 def parse_file_name(name: str) -> FileName | None:
-    """The parts of a tensor's file name in either generation; None where the name is no such name."""
+    """The parts of a tensor's file name in either generation; None for another name."""
     match = _GRAMMAR.fullmatch(name)
     if match is None:
         return None
@@ -86,9 +86,9 @@ def sanitise(name: str) -> str:
 
 
 def op_name_in_files(op_type: str, op_name: str, naming: Naming) -> str:
-    """How file names call an operator whose true name is `op_name`.
+    """The name in files of an operator whose true name is `op_name`.
 
-    A parameter's name is no scope: it keeps all its components in either generation (`fc1.weight` -> `fc1_weight`).
+    A parameter's name is not a scope: it keeps all its components in either generation (`fc1.weight` -> `fc1_weight`).
     """
     if naming == "mindspore-2.3" and op_type != PARAMETER:
         op_name = op_name.rpartition("/")[2]
@@ -105,7 +105,7 @@ def dtype_token(dtype: str) -> str:
 
 
 def dtype_of_token(token: str) -> str:
-    """`Float32` or `float32` -> `float32`: MindSpore capitalises on CPU and does not on Ascend."""
+    """`Float32` or `float32` -> `float32`: MindSpore capitalises on CPU but not on Ascend."""
     lower = token.lower()
     if lower.startswith("float8") and len(lower) > 6 and not lower.startswith("float8_"):
         return "float8_" + lower[6:]

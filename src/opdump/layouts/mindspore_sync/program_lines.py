@@ -1,10 +1,10 @@
-"""The lines of the program among those that MindSpore notes for an operator.
+"""Selects the program's own lines from those that MindSpore records for an operator.
 
     lenet.py:23                          x = self.pool(self.relu(self.conv2(x)))     in construct
     .../mindspore/nn/layer/conv.py:373   output = self.conv2d(x, self.weight)        MindSpore's own, left out
 
-MindSpore notes two lines for each call, that of the function (`def construct(self, x):`) and that within it, and its own among the
-program's. What is left is as of a stack of Python: one frame for each call, with the name of the function.
+MindSpore records two lines for each call, the function (`def construct(self, x):`) and the line in it, and its own lines among
+the program's. The result is like a Python stack: one frame per call, with the name of the function.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _DEFINITION: Final = re.compile(r"(?:async )?def ([^\W\d]\w*)\s*\(")
 
 
 def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames of the program, innermost first; those of MindSpore where there are no others (an optimizer's operators).
+    """The frames of the program, innermost first; those of MindSpore if there are no others (an optimizer's operators).
 
-    `noted` is innermost first too. A function without a line of its own is a frame by itself.
+    `noted` is innermost first, too. A function without a line of its own is a separate frame.
     """
     frames: list[Frame] = []
     for frame in noted:
@@ -40,5 +40,5 @@ def program_stack(noted: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def is_of_optimizer(stack: Sequence[Frame]) -> bool:
-    """Whether the lines of an operator, as `program_stack` gives them, are those of an optimizer of MindSpore."""
+    """Whether the lines of an operator, from `program_stack`, are those of an optimizer of MindSpore."""
     return any(_OPTIMIZER.search(frame.file) for frame in stack)

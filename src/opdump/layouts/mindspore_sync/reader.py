@@ -1,6 +1,6 @@
-"""Reads a rank of a dump back: opdump's through its index, any other by its file names.
+"""Reads a rank of a dump: opdump's through its index, any other by its file names.
 
-What an index does not know (the files of a step that was cut off, all of them where the index is lost) is found by name.
+Files outside of the index (of a step that was cut off, or all if the index is lost) are found by name.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _Decoded = TypeVar("_Decoded")
 
 
 class RankTree:
-    """The directory of one rank. Steps are read when they are asked for; names and graphs once.
+    """The directory of one rank. Steps are read on demand; names and graphs once.
 
-    `run` chooses between captures that wrote into the same directory: `latest` takes for each step the last run that has
-    it, a number that run alone, `all` everything. `problems` collects what could not be read: a tensor is among the records
-    all the same, and its payload raises the same error. Without `with_index` the records are those of the files, though there is an index.
+    `run` selects between captures that wrote into the same directory: `latest` takes for each step the last run that has it, a
+    number only that run, `all` everything. `problems` collects the read errors: such a tensor is still among the records, and its
+    payload raises the same error. With `with_index` False, records are made from the files even if there is an index.
     """
 
     _open_file: Callable[..., PayloadWithHeader] = staticmethod(FilePayload)
-    """The elements of a file that the index or a directory lists."""
+    """Opens the elements of a file that the index or a directory lists."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RankTree:
         self._complete = {run.id for run in self.runs if run.complete}
 
     def _other_places(self) -> tuple[Place, ...]:
-        """Places that are no directories; this layout has none."""
+        """Places that are not directories; this layout has none."""
         return ()
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ class RankTree:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps of the chosen run or runs that have records, ascending."""
+        """The steps of the selected run or runs that have records, ascending."""
         index = self._index
         batches = index.batches if index is not None else ()
         chosen = {batch.step for batch in batches if not isinstance(self._run, int) or batch.run == self._run}
@@ -109,7 +109,7 @@ class RankTree:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The directories that have tensors, or can have them."""
+        """The directories that contain tensors, or can."""
         return self._places
 
     def files(self, place: Place) -> PlaceFiles:
@@ -120,7 +120,7 @@ class RankTree:
         return files
 
     def is_indexed(self, step: int) -> bool:
-        """Whether the index knows every file of a step."""
+        """Whether the index has every file of a step."""
         known = {key: record for _, records in self._batches(step) for key, record in keyed(records.tensors)}
         return not self._unindexed(step, known).tensors
 
@@ -137,7 +137,7 @@ class RankTree:
         return tuple(sorted(found))
 
     def step(self, step: int) -> StepContent:
-        """The records of a step; none where the chosen run has no such step."""
+        """The records of a step; none if the selected run does not have it."""
         columns = self.columns(step)
         if columns is not None:
             recorded = columns.records()
@@ -167,16 +167,16 @@ class RankTree:
         return StepContent((*ops, *rest.ops), (*tensors, *rest.tensors), counted)
 
     def columns(self, step: int, *, inspected: bool = False) -> BatchColumns | None:
-        """The step in columns, where the index has all of it in one batch, with its elements if there are any.
+        """The step as columns, if the index has all of it in one batch, with its elements if there are any.
 
-        `inspected`: where something is wrong with elements that are there, as far as that is told without reading them, there are no columns.
+        `inspected`: None if existing elements are damaged, as far as that is visible without reading them.
         """
         batches = self._index.of_step(step) if self._index is not None else ()
         if self._index is None or len(batches) != 1 or (isinstance(self._run, int) and batches[0].run != self._run):
             return None
         try:
             columns = self._index.columns(batches[0])
-            # Executions that share their time stamp may be one, filed in two parts.
+            # Executions with the same time stamp may be one execution, stored in two parts.
             if columns is None or len({*columns.timestamps.tolist()}) < len(columns.timestamps):
                 return None
             if columns.files and not self._has_elements(columns, inspected=inspected):
@@ -188,20 +188,20 @@ class RankTree:
                 if self.files(place).tensors or not self._has_rows(place, int(rows)):
                     return None
         except CorruptDumpError:
-            return None  # who reads the records is told
+            return None  # the reader of the records reports it
         return columns
 
     def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
-        """Whether all files of a step are known to be there: of files of tensors that is looked up record by record."""
+        """Whether all files of a step are known to exist; in this layout each file is looked up per record."""
         return False
 
     def _has_rows(self, place: Place, count: int) -> bool:
-        """Whether the table of a place, if there is one, has as many rows as that."""
+        """Whether the table of a place, if it exists, has that number of rows."""
         table = self.files(place).statistics
         return table is None or read_table(inside(self.root, table)).count(b"\n") - 1 == count
 
     def constants(self) -> tuple[TensorRecord, ...]:
-        """The constants of every graph, by data id: of each the last one filed, or all with `run` "all"."""
+        """The constants of every graph, by data id: the last one of each, or all with `run` "all"."""
         found: dict[tuple[int, int, str, int], TensorRecord] = {}
         known: dict[TensorKey, TensorRecord] = {}
         files = LostFiles(self.root)
@@ -221,9 +221,9 @@ class RankTree:
         return tuple(found[key] for key in sorted(found))
 
     def graph(self, graph_id: int) -> Graph | None:
-        """The graph of that number from its .pb, or its .ir where that cannot be read; None where there is neither.
+        """The graph of that number from its .pb, or from its .ir if that cannot be read; None if there is neither.
 
-        Its operators have the names that files have, which those in a graph file of MindSpore may not be.
+        Its operators have the names in the dump files, which may differ from those in a graph file of MindSpore.
         """
         if graph_id not in self._graphs:
             graph = self._graph_as_filed(graph_id)
@@ -250,19 +250,19 @@ class RankTree:
 
     @cached_property
     def _is_numbered_anew(self) -> bool:
-        """Whether MindSpore numbers operators once it has written their graph: since 2.7, when files have an element type in their names."""
+        """Whether MindSpore renumbers operators after writing their graph: since 2.7, when file names have an element type."""
         files = (file for place in self._places for file in self.files(place).tensors)
         return next((bool(file.name.dtype) for file in files), True)
 
     def history(self, graph_id: int) -> tuple[int, ...]:
-        """The steps that the execution history of a graph lists; a second run repeats them."""
+        """The steps in the execution history of a graph; a second run repeats them."""
         from opdump.layouts.graph_files.mindspore import decode_execution_history
 
         name = f"{_ORDERS}/{_HISTORY_STEM}{graph_word(graph_id)}.csv"
         return self._decoded(name, decode_execution_history) or ()
 
     def execution_order(self, graph_id: int) -> tuple[str, ...]:
-        """The operators of a graph, in the order that was known when the graph was filed, by the names that they have in `graph`."""
+        """The operators of a graph, in the order known when the graph was written, with their names in `graph`."""
         from opdump.layouts.graph_files.mindspore import decode_execution_order
 
         name = f"{_ORDERS}/{_ORDER_STEM}{graph_word(graph_id)}.csv"
@@ -325,7 +325,7 @@ class RankTree:
         return records_of_place(self.root, self.rank_id, place, self.files(place), names, known, self._open_file)
 
     def true_names(self, graph_id: int) -> TrueNames:
-        """What finds the names of a graph's operators behind those in file names."""
+        """Finds the true names of a graph's operators from those in file names."""
         names = self._names.get(graph_id)
         if names is None:
             indexed = self._indexed_names(graph_id)
@@ -337,7 +337,7 @@ class RankTree:
         return names
 
     def _present(self, records: Sequence[TensorRecord], run: int, files: LostFiles) -> Sequence[TensorRecord]:
-        """The records, without a payload where the file is not there."""
+        """The records, without a payload if the file does not exist."""
         problems: list[CorruptDumpError] = []
         with_files = [
             (record, record.payload.relative if isinstance(record.payload, FilePayload) else None) for record in records
@@ -347,7 +347,7 @@ class RankTree:
         return present
 
     def _is_complete(self, run: int) -> bool:
-        """Whether a run ended in good order; in a dump without an index every run counts as complete."""
+        """Whether a run ended normally; without an index, every run counts as complete."""
         return self._index is None or run in self._complete
 
     def _run_id(self, time: int) -> int:
@@ -397,14 +397,14 @@ class RankTree:
 
 
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[RankTree, ...]:
-    """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
+    """The ranks that `path` refers to. Raises NotInDumpError if none has the run of that number."""
     trees = tuple(RankTree(place.root, place.rank_id, run=run, places=place.places) for place in places)
     require_run(path, run, trees)
     return trees
 
 
 def _joined(ops: list[OpRecord], tensors: list[TensorRecord]) -> tuple[list[OpRecord], list[TensorRecord]]:
-    """Executions that were filed in two parts, made one: another thread ended the step while they ran."""
+    """Merge executions that were stored in two parts, because another thread ended the step while they ran."""
     first: dict[tuple[int, str], OpRecord] = {}
     again: dict[int, OpRecord] = {}
     for op in ops:
@@ -429,7 +429,7 @@ def _chosen(records: PlaceRecords, wanted: Callable[[OpRecord], bool]) -> PlaceR
 
 
 def _after(earlier: Sequence[OpRecord], records: PlaceRecords) -> PlaceRecords:
-    """`records` counted on from `earlier`: order, and the occurrences of each name from 0 without a gap."""
+    """`records` numbered after `earlier`: their order, and the occurrences of each name from 0 without a gap."""
     counts: dict[tuple[int, str], int] = {}
     for op in earlier:
         key = (op.graph_id, op.op_name)

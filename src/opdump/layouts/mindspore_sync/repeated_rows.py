@@ -1,6 +1,6 @@
 """Fills time stamps and statistics into rows of statistic.csv whose operators and tensors repeat.
 
-What is printed is what `StatisticEncoder.text` prints, from the columns of all tensors' summaries at once.
+The output equals that of `StatisticEncoder.text`, computed from the columns of all tensors' summaries at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRows:
-    """The rows of one file, for every batch of one pattern whose summaries are at the same places."""
+    """The rows of one file, for every batch with one pattern whose tensors with summaries have the same indices."""
 
     encoder: StatisticEncoder
     template: TableText
     op: int
-    """The place of one of the operators: the file is in its directory."""
+    """The index of one of the operators: the file is in its directory."""
     owners: Sequence[int]
-    """Of each row the place of its operator."""
+    """For each row, the index of its operator."""
     tensors: NDArray[np.intp]
-    """Of each row the place of its tensor."""
+    """For each row, the index of its tensor."""
 
     def text(self, batch: Batch) -> bytes:
         """The rows of `batch`."""
@@ -54,7 +54,7 @@ def repeated_rows(
     directory_of: Callable[[OpRecord], str],
     written_as: Callable[[OpRecord], tuple[OpRecord, str]],
 ) -> list[RepeatedRows]:
-    """What fills the files of batches that repeat `batch`, one for each directory with rows.
+    """The fillers for the files of batches that repeat `batch`, one for each directory with rows.
 
     Every tensor with statistics must have a summary.
     """

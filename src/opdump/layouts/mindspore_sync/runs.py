@@ -1,4 +1,4 @@
-"""Separates the runs of several captures into one directory."""
+"""Separates the runs of several captures in one directory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from itertools import pairwise
 def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) -> tuple[int, ...]:
     """The first time stamps of the runs that left files with these (timestamp, step).
 
-    Steps grow within a run, so a step that comes after a later one begins a new run. `history` is how often each step was
-    executed (the highest count in the graphs' execution histories, to which MindSpore appends): where a step was executed more
-    often than was seen so far, its files are parted at their longest pauses. Empty where there are no files.
+    Steps grow within a run, so a smaller step after a larger one begins a new run. `history` is the number of executions of each
+    step (the highest count in the graphs' execution histories, to which MindSpore appends): if a step was executed more often
+    than runs were found so far, its files are split at their longest pauses. Empty if there are no files.
     """
     ordered = sorted(stamps)
     starts: set[int] = set()
@@ -36,7 +36,7 @@ def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) ->
 
 
 def run_of(time: int, starts: Sequence[int]) -> int:
-    """Index of the run that a time stamp belongs to: the last one that began before it, else the first."""
+    """Index of the run of a time stamp: the last run that began before it, otherwise the first."""
     index = 0
     for position, start in enumerate(starts):
         if start <= time:
@@ -45,7 +45,7 @@ def run_of(time: int, starts: Sequence[int]) -> int:
 
 
 def most_executions(histories: Iterable[Sequence[int]]) -> dict[int, int]:
-    """How often each step was executed: the highest count among the histories of the graphs."""
+    """The number of executions of each step: the highest count in the histories of the graphs."""
     most: dict[int, int] = {}
     for history in histories:
         for step, count in Counter(history).items():

@@ -3,9 +3,9 @@
     Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,Min Value,L2Norm Value
     MatMul,MatMul-op0,0,0,1795247154245448,input,0,96,float32,"(2,12)",0.449951,-1,2.39063
 
-The columns after Shape have the order of `statistic_category`, numbers 6 significant digits as C++ prints them, and shapes are
-quoted (docs/files.md#statisticcsv). MindSpore ends every row, but not the header, with one more comma; that is written only on
-demand and always tolerated.
+The columns after Shape are in the order of `statistic_category`, numbers have 6 significant digits as printed by C++, and shapes
+are quoted (docs/files.md#statisticcsv). MindSpore ends every row except the header with an additional comma, which is written
+only on request and always accepted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIXED_HEADINGS: Final = (
     "Shape",
 )
 NOT_COMPUTED: Final = "null"
-"""The cell of a statistic that was not taken."""
+"""The cell of a missing statistic."""
 
 _WIDEST_ROW: Final = 1 << 20
 _MOST_CACHED: Final = 50_000
@@ -70,9 +70,9 @@ class StatisticRow:
 
 
 class StatisticEncoder:
-    """Prints rows for one choice of categories.
+    """Prints rows for one selection of categories.
 
-    Two spellings of one category (`md5`, `hash:md5`) become one column, at the place of the first.
+    Two spellings of one category (`md5`, `hash:md5`) become one column, at the position of the first.
     """
 
     def __init__(self, categories: Sequence[str], *, trailing_comma: bool = False) -> None:
@@ -86,15 +86,15 @@ class StatisticEncoder:
         self._templates: dict[tuple[object, ...], str] = {}
 
     def start(self, op: OpRecord, op_name: str, timestamp: str | None = None) -> str:
-        """What all rows of an operator begin with, as `text` takes it: a template.
+        """The template for the beginning of all rows of an operator, for `text`.
 
-        `timestamp` stands in the place of the operator's own: `%d` for one that is filled in later.
+        `timestamp` replaces the operator's own: `%d` if it is filled in later.
         """
         begin = _literal(f"{cell(op.op_type)},{cell(op_name)},{op.task_id},{op.stream_id},")
         return f"{begin}{op.timestamp if timestamp is None else timestamp},"
 
     def row(self, tensor: FiledTensor) -> str:
-        """The template of the rest of a row: takes a value for each of the categories."""
+        """The template for the rest of a row: takes a value for each of the categories."""
         key = (tensor.io, tensor.slot, tensor.data_size, tensor.dtype, tensor.shape)
         template = self._templates.get(key)
         if template is None:
@@ -104,7 +104,7 @@ class StatisticEncoder:
         return template
 
     def text(self, starts: Sequence[str], tensors: Sequence[FiledTensor]) -> bytes:
-        """The rows of tensors, one after the other; `starts` runs parallel to them. None for those without statistics."""
+        """The rows of tensors, in order; `starts` is parallel to them. None for those without statistics."""
         # One template for all rows, filled once.
         pieces: list[str] = []
         summaries: list[Summary] = []
@@ -112,7 +112,7 @@ class StatisticEncoder:
         row = self.row
         for start, tensor in zip(starts, tensors, strict=True):
             statistics = tensor.statistics
-            # `type() is`: isinstance asks the abstract base class, and a step has thousands of rows.
+            # `type() is`: isinstance uses the abstract base class, and a step has thousands of rows.
             if type(statistics) is SummaryStatistics:
                 pieces.append(start)
                 pieces.append(row(tensor))
@@ -128,10 +128,12 @@ class StatisticEncoder:
     def columns(
         self, summaries: NDArray[np.float64], others: Sequence[Mapping[str, StatisticValue]]
     ) -> list[NDArray[np.float64] | list[Any]]:
-        """What fills the templates of many rows: a column for each category. A row of `summaries` and one of `others` is a tensor's."""
+        """The values for the templates of many rows: a column for each category. `summaries` and `others` have one row per
+        tensor.
+        """
         of_all = Summary._make(summaries.T)
         filled: list[NDArray[np.float64] | list[Any]] = []
-        with np.errstate(all="ignore"):  # NaN and Inf are what the columns are there to show
+        with np.errstate(all="ignore"):  # NaN and Inf are what the columns exist to show
             for name, each in self._statistics.items():
                 function = (each.of_summaries or each.of_summary) if name in OWN else None
                 if function is not None:
@@ -147,10 +149,10 @@ class StatisticEncoder:
 
 
 def merge_statistic_csv(earlier: bytes, header: str, rows: bytes, *, where: str) -> bytes:
-    """`earlier` with `rows` appended, as MindSpore appends.
+    """`earlier` with `rows` appended, as in MindSpore.
 
-    Where the earlier file has other columns, the result has the new columns followed by the old ones that are no longer
-    asked for, and `null` where a statistic was not taken. Raises CorruptDumpError for an earlier file that is none.
+    If the earlier file has other columns, the result has the new columns followed by the old ones that are no longer requested,
+    and `null` for missing statistics. Raises CorruptDumpError for an invalid earlier file.
     """
     if earlier.startswith(header.encode()):
         return earlier + rows
@@ -170,9 +172,9 @@ def merge_statistic_csv(earlier: bytes, header: str, rows: bytes, *, where: str)
 
 
 def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[StatisticRow]:
-    """The rows of a file of any generation; headings in any case, with or without the trailing comma.
+    """The rows of a file of any generation; headings are case-insensitive, with or without the trailing comma.
 
-    Raises CorruptDumpError naming the line for text that is no such table.
+    Raises CorruptDumpError with the line for text that is not such a table.
     """
     header, table = _table(data, where)
     positions = {heading.lower(): index for index, heading in enumerate(header)}
@@ -209,7 +211,7 @@ def decode_statistic_csv(data: bytes, *, where: str = "statistic.csv") -> list[S
 
 
 def cell(text: str) -> str:
-    """`text` as one cell: quoted only where it must be."""
+    """`text` as one cell: quoted only if necessary."""
     if '"' in text or "," in text or "\n" in text or "\r" in text:
         return '"' + text.replace('"', '""') + '"'
     return text
@@ -221,7 +223,7 @@ def _middle(tensor: FiledTensor) -> str:
 
 
 def _literal(text: str) -> str:
-    """`text` as a part of a template that stands for itself."""
+    """`text` as a literal part of a template."""
     return text.replace("%", "%%")
 
 
@@ -265,7 +267,7 @@ def _lines(text: str, where: str) -> Iterable[str]:
 
 
 def whole_number(text: str, where: str, line: int, heading: str) -> int:
-    """The whole number of a cell. Raises CorruptDumpError for anything else."""
+    """The integer in a cell. Raises CorruptDumpError for anything else."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit() and len(stripped) < 20:
         return int(stripped)

@@ -1,4 +1,4 @@
-"""Writes the statistic.csv of each directory of a dump: one row per tensor, appended to what is there."""
+"""Writes the statistic.csv of each directory of a dump: one row per tensor, appended to the existing rows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from opdump.records import FiledTensor, OpRecord
 
 
 class SupportsTables(Protocol):
-    """A sink whose files can be read again, to add rows to them."""
+    """A sink whose files can be read again, to append rows."""
 
     @property
     def root(self) -> Path: ...
 
     def read(self, relative: str) -> bytes:
-        """The bytes of a file; nothing where there is none."""
+        """The bytes of a file; empty if there is none."""
 
     def write_bytes(self, relative: str, data: bytes) -> None: ...
 
 
 class StatisticFiles:
-    """Writes them through `sink`, with the columns of the plan.
+    """Writes the tables through `sink`, with the columns of the plan.
 
-    `written_as` gives the numbers and the name that the rows of an operator show. It and `directory_of` may look at nothing of an operator
-    but what a pattern compares, and at its step.
+    `written_as` returns the numbers and the name in the rows of an operator. It and `directory_of` may only use attributes of an
+    operator that a pattern compares, and its step.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class StatisticFiles:
         self._written: dict[str, bytes] = {}
         self._last: tuple[Pattern, Sequence[int]] | None = None
         self._repeated: list[RepeatedRows] | None = None
-        """What fills the files of a batch that repeats the last; made when one does."""
+        """The fillers for a batch that repeats the last one; created when needed."""
 
     def write_batch(self, batch: Batch) -> None:
-        """`write` for a batch. One that repeats the last takes a third of the time."""
+        """`write` for a batch. A batch that repeats the last one takes a third of the time."""
         last, self._last = self._last, form_of(batch)
         if self._last is None or self._last != last:
             self._repeated = None
@@ -64,7 +64,7 @@ class StatisticFiles:
         self._append({self._directory_of(batch.ops[rows.op]): rows.text(batch) for rows in self._repeated})
 
     def write(self, tensors: Sequence[FiledTensor]) -> None:
-        """Append the rows of tensors, those of an operator side by side; none for those without statistics."""
+        """Append the rows of tensors, grouped by operator; none for those without statistics."""
         tables: dict[str, tuple[list[str], list[FiledTensor]]] = {}
         start = self._encoder.start
         op = None
@@ -88,15 +88,15 @@ class StatisticFiles:
             where = str(self._sink.root / path)
             written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=where)
             self._sink.write_bytes(path, written[path])
-        # The next call is for the same step or for a later one: older texts are not needed again.
+        # The next call is for the same or a later step: older texts are not needed again.
         self._written = written
 
 
 def form_of(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
-    """What two batches share whose rows differ in time stamps and statistics alone; None where rows are made one by one."""
+    """The common form of batches whose rows differ only in time stamps and statistics; None if rows must be printed one by one."""
     if batch.summaries is None or not batch.others.keys().isdisjoint(batch.bare):
         return None
-    # A directory is a step's, and patterns know no steps.
+    # A directory belongs to a step, and patterns have no steps.
     if not batch.is_of_one_step:
         return None
     return batch.pattern, batch.bare

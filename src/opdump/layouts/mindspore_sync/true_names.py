@@ -1,9 +1,9 @@
-"""Finds the true names behind file names, where another tool wrote the dump and left no index.
+"""Finds the true names for file names in dumps of other tools, which have no index.
 
-`Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...`
-or something else: the execution order and the graph know. They are written when a graph is compiled, before MindSpore gives its
-operators the numbers that files have (`-op1` for `-op0`), so they are numbered as MindSpore does it. A name that nothing settles stays
-as it is in the file.
+`Default_network-WithLossCell__backbone-LeNet_fc1-Dense_MatMul-op0` may be `Default/network-WithLossCell/_backbone-LeNet/...` or
+something else; the execution order and the graph decide. They are written when a graph is compiled, before MindSpore assigns the
+numbers that files have (`-op1` for `-op0`), so operators are renumbered in the same way. A name that cannot be resolved stays as
+it is in the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from opdump.layouts.mindspore_sync.names import PARAMETER, sanitise
 _TUPLE: Final = "MakeTuple"
 _ITEM: Final = "TupleGetItem"
 _HANDING_ON: Final = frozenset({"Load", "Depend", _TUPLE, _ITEM})
-"""Operators of MindSpore's graphs that hand on what they are given, and run nothing: a tuple each of its inputs, an item one of them, the
-others the first.
+"""Operators of MindSpore's graphs that pass on their inputs and run nothing: a tuple passes on each of its inputs, an item one of
+them, the others the first.
 """
 _NUMBERED = re.compile(r"(?P<scope>.*)(?P<number>-op[0-9]+)", re.DOTALL)
 
@@ -42,7 +42,7 @@ class TrueNames:
         self._constants = {constant.name: constant.value for constant in constants if constant.value is not None}
 
     def true_name(self, op_type: str, name: str) -> str:
-        """The full name of the operator that files call `name`; `name` where that is not settled."""
+        """The full name of the operator with this `name` in files; `name` itself if it cannot be resolved."""
         if op_type == PARAMETER:
             return self._parameters.get(name) or name
         found = self._by_full.get(name) or self._by_base.get(name)
@@ -57,17 +57,17 @@ class TrueNames:
         return self._nodes.get(true_name)
 
     def constants(self, node: GraphNode) -> dict[str, Any]:
-        """The values that the graph holds among the inputs of an operator, by slot."""
+        """The values that the graph contains among the inputs of an operator, by slot."""
         values = {str(slot): self._constants.get(given.source) for slot, given in enumerate(node.inputs)}
         return {slot: value for slot, value in values.items() if value is not None}
 
     def source(self, node: GraphNode, slot: int) -> GraphInput | None:
-        """What the graph says of an input of an operator, behind the operators that only hand it on; None if it says nothing.
+        """The source of an operator's input in the graph, with operators that only pass it on skipped; None if unknown.
 
         The source of an element of a parameter that is a tuple is `Parameter.{name}:{index}`.
         """
         elements: list[int] = []
-        """Which element of the tuple, and of the tuples in it, outermost last."""
+        """The indices into the tuple and the tuples in it, outermost last."""
         for _ in range(len(self._nodes)):
             if slot >= len(node.inputs):
                 return None
@@ -100,8 +100,9 @@ def _is_argument(pack: GraphNode) -> bool:
 def numbered_as_run(graph: Graph, counts: Counter[str]) -> Graph:
     """The graph with the numbers that its operators have when they run.
 
-    MindSpore numbers operators anew once it has written the file of a graph: by scope and type, in the order of the file, and on from one
-    graph of a process to the next. `counts` are how many there were in the graphs before, by scope and type; those of this one are added.
+    MindSpore renumbers operators after writing the file of a graph: by scope and type, in the order of the file, and continuing
+    from one graph of a process to the next. `counts` are the numbers in earlier graphs, by scope and type; those of this one are
+    added.
     """
     names: dict[str, str] = {}
     for node in graph.nodes:
@@ -113,12 +114,14 @@ def numbered_as_run(graph: Graph, counts: Counter[str]) -> Graph:
 
 
 def names_throughout(graph: Graph) -> dict[str, str]:
-    """Names that differ in their last component, as files of 2.3 need them: one number for each operator, in the order of the graph."""
+    """Names that differ in their last component, as files of 2.3 need them: one number for each operator, in the order of the
+    graph.
+    """
     return {node.op_name: f"{_split(node.op_name)[0]}-op{number}" for number, node in enumerate(graph.nodes)}
 
 
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with other names of its operators, also where they are the makers of inputs."""
+    """The graph with other names of its operators, including references to them as makers of inputs."""
     return replace(
         graph,
         nodes=tuple(
@@ -138,7 +141,7 @@ def _renamed(source: str, names: Mapping[str, str]) -> str:
 
 
 def _element(given: GraphInput, maker: GraphNode | None, elements: Sequence[int]) -> GraphInput | None:
-    """The element of a tuple that an operator gives, or a parameter is."""
+    """The element of a tuple that an operator returns, or that a parameter is."""
     if not elements:
         return given
     if len(elements) > 1:
@@ -146,7 +149,9 @@ def _element(given: GraphInput, maker: GraphNode | None, elements: Sequence[int]
     (index,) = elements
     if maker is None:
         return GraphInput(f"{given.source}:{index}") if given.source.startswith(PARAMETER_PREFIX) else None
-    return GraphInput(f"{maker.op_name}:{index}")  # without a shape: files of MindSpore have none of elements of tuples
+    return GraphInput(
+        f"{maker.op_name}:{index}"
+    )  # without a shape: files of MindSpore have none for elements of tuples
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -155,7 +160,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Keys to their one value; the empty string where a key has several."""
+    """Keys to their single value; the empty string if a key has several."""
     index: dict[str, str] = {}
     for key, value in pairs:
         index[key] = value if index.get(key, value) == value else ""

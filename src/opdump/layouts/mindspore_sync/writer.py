@@ -7,8 +7,8 @@
         graphs/                   ms_output_trace_code_graph_{graph}.ir and .pb
         execution_order/          ms_execution_order_graph_{graph}.csv  ms_global_execution_order_graph_{graph}.csv
 
-A second run into the same directory clears nothing: its files have other time stamps, rows and lines are appended, and the
-index keeps the runs apart.
+A second run into the same directory removes nothing: its files have other time stamps, rows and lines are appended, and the index
+separates the runs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from opdump.sink import DirectorySink, make_directory
 
 
 class SyncWriter:
-    """Files the records of one rank. Not for use by several threads at once, `write_payload` apart.
+    """Writes the records of one rank. Only `write_payload` may be called by several threads at once.
 
-    Raises DumpPathError at once where `plan.path` cannot be written, and later at the first call after a failure. In a
-    process forked from the one that made the writer, every call does nothing.
+    Raises DumpPathError immediately if `plan.path` cannot be written, and later at the first call after a failure. In a process
+    forked from the one that created the writer, every call does nothing.
     """
 
     def __init__(self, plan: DumpPlan, run: RunFacts) -> None:
@@ -84,23 +84,23 @@ class SyncWriter:
         )
         is_newer = self._layout == "mindspore-2.10"
         self._full_names_in_csv = is_newer
-        # A step names thousands of tensors, and the next one the same.
+        # A step has thousands of tensors with these names, and the next step the same.
         self._sanitised = cache(sanitise)
         self._op_name = cache(partial(op_name_in_files, naming=self._layout))
         self._token = cache(dtype_token if is_newer else _no_token)
         self._constants: list[Constant] = []
         self._history: set[tuple[int, int]] = set()
         self._described: set[int] = set()
-        """Graphs that MindSpore described itself: their history is what it says, which is not all that they ran."""
+        """Graphs that MindSpore described itself. Their history is the one it wrote, which does not have all executions."""
         self._closed = False
 
     def write_payload(self, record: TensorRecord) -> str:
-        """Queue the npy file of a tensor; its path relative to the rank's directory."""
+        """Queue the npy file of a tensor; returns its path relative to the rank's directory."""
         op = record.op
         return self._write_npy(self._step_directory(op), self._file_name(record), record)
 
     def write_constant(self, data_id: int, record: TensorRecord) -> str:
-        """Queue the npy file of a constant; its path. The index lists it apart from the tensors of the steps.
+        """Queue the npy file of a constant; returns its path. The index lists it separately from the tensors of the steps.
 
         Constants have no row in statistic.csv: that file describes its own directory.
         """
@@ -122,7 +122,7 @@ class SyncWriter:
         return file
 
     def write_kernel_args(self, op: OpRecord) -> None:
-        """File the non-tensor arguments of an operator: a JSON object of strings, as save_kernel_args asks for."""
+        """Write the non-tensor arguments of an operator: a JSON object of strings, as save_kernel_args requires."""
         if self._is_elsewhere():
             return
         text = json.dumps({str(key): str(value) for key, value in op.arguments.items()}, indent=4, sort_keys=True)
@@ -138,7 +138,7 @@ class SyncWriter:
         files: Sequence[str | None],
         counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
     ) -> None:
-        """File statistic.csv of each graph, the execution history, and one transaction of the index.
+        """Write statistic.csv of each graph, the execution history, and one transaction of the index.
 
         A second call for the same step adds to the first.
         """
@@ -147,9 +147,9 @@ class SyncWriter:
         batch = self._index.batch_of(ops, tensors)
         room = self.sink.room()
         if room is not None and not self._write_index(step, batch, files, counted, room):
-            return  # a bound leaves no room for it, and no table lists it
+            return  # a limit leaves no room for it, and no table lists it
         self._write_statistics(batch)
-        # A step in which nothing of a graph was selected is one that the graph has executed.
+        # A step in which nothing of a graph was selected still counts as executed by the graph.
         self._write_history(step, batch.pattern.graph_ids - self._described)
         if room is None:
             self._write_index(step, batch, files, counted, None)
@@ -162,7 +162,7 @@ class SyncWriter:
         counted: Mapping[SkipReason, int],
         room: int | None,
     ) -> bool:
-        # Taken only when they are filed: another thread may add a constant meanwhile.
+        # Taken only when they are written: another thread may add a constant in the meantime.
         constants = self._constants[:]
         is_filed = self._index.write_batch(step, batch, files, constants, counted, room)
         if is_filed:
@@ -172,7 +172,7 @@ class SyncWriter:
         return is_filed
 
     def write_graph(self, graph: Graph) -> None:
-        """File a graph: .ir, .pb and the execution order; in place of an earlier state of the same graph."""
+        """Write a graph: .ir, .pb and the execution order; replaces an earlier state of the same graph."""
         if self._is_elsewhere():
             return
         stem = f"graphs/ms_output_trace_code_graph_{graph_word(graph.graph_id)}"
@@ -182,7 +182,7 @@ class SyncWriter:
         self.sink.write_bytes(order, encode_execution_order(graph))
 
     def write_graph_files(self, graph: Graph, files: Mapping[str, bytes]) -> None:
-        """File what MindSpore wrote of a graph itself, as it is."""
+        """Write MindSpore's own files of a graph, unchanged."""
         self._described.add(graph.graph_id)
         for relative, content in files.items():
             if not self._is_elsewhere():
@@ -190,11 +190,11 @@ class SyncWriter:
 
     @property
     def index_bytes(self) -> int:
-        """What this run has added to the index, which the sink counts at the end alone."""
+        """Bytes that this run has added to the index, which the sink counts only at the end."""
         return 0 if self._closed else self._index.bytes_added
 
     def write_degradation(self, degradation: Degradation) -> None:
-        """Note in the index what is left out from a step on."""
+        """Add to the index what is left out from a step on."""
         if not self._is_elsewhere():
             self._index.write_degradation(degradation)
 
@@ -203,10 +203,10 @@ class SyncWriter:
         self.sink.flush()
 
     def close(self, totals: Mapping[str, int] | None) -> None:
-        """Wait until every file is written, then note the totals in the index. Closing twice is allowed.
+        """Wait until every file is written, then add the totals to the index. May be called twice.
 
-        A run whose files did not all reach the disk is not marked as ended: DumpPathError has the reason. Nor is one without totals, which was
-        given up.
+        A run whose files did not all reach the disk is not marked as ended: DumpPathError has the reason. Nor is a run without
+        totals, which was abandoned.
         """
         if self._closed or self._is_elsewhere():
             return
@@ -225,7 +225,7 @@ class SyncWriter:
         self.sink.adopt(f"{METADATA}/{INDEX_NAME}")  # two more rows may have taken one more page
 
     def abandon(self) -> None:
-        """Takes back the run, which filed nothing: its row in the index, and the directory where nobody else has used it."""
+        """Remove a run that wrote nothing: its row in the index, and the directory if nothing else has used it."""
         if self._closed or self._is_elsewhere():
             return
         self._closed = True
@@ -238,7 +238,7 @@ class SyncWriter:
 
     @property
     def layout_name(self) -> str:
-        """The layout that the dump tells to be of."""
+        """The layout name that the dump records."""
         return self._layout
 
     def _opened_sink(self) -> DirectorySink:
@@ -249,7 +249,7 @@ class SyncWriter:
             self._statistics.write_batch(batch)
 
     def graphs_ran(self, step: int, graph_ids: Iterable[int]) -> None:
-        """These graphs executed something in a step that is dumped, whether or not something of it is filed."""
+        """Note that these graphs ran in a step that is dumped, even if nothing of it is recorded."""
         if not self._is_elsewhere():
             self._write_history(step, graph_ids)
 
@@ -272,12 +272,12 @@ class SyncWriter:
         return path
 
     def _mapped(self, directory: str, name: str) -> str:
-        """`name`, or a random one that mapping.csv of the directory explains, where `name` is too long for a file."""
+        """`name` or, if it is too long for a file, a random name listed in mapping.csv of the directory."""
         if len(name) <= LONGEST_NAME // 4 or len(os.fsencode(name)) <= LONGEST_NAME:
             return name
         suffix = name.rpartition(".")[2]
         while True:
-            # os.urandom: the generators of the program under capture must stay as they are.
+            # os.urandom: the random generators of the program must not be advanced.
             short = f"{int.from_bytes(os.urandom(4), 'little') >> 1}.{suffix}"
             if not self.sink.exists(f"{directory}/{short}"):
                 break

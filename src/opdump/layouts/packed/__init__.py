@@ -1,1 +1,1 @@
-"""The packed layout: the elements of a run in one file, beside the index that says where each tensor is."""
+"""The packed layout: the elements of a run in one file, and an index with the position of each tensor."""

@@ -1,4 +1,4 @@
-"""The file that holds the elements of a run, as it is written, and the sink of a rank that has one."""
+"""Writes the file with the elements of a run, and the sink of a rank that has one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _THREADS = 2
 
 
 class ElementsFile:
-    """A new file below a directory of a dump. What `AppendFile` cannot write is raised as OSError, here and in the calls after it.
+    """A new file below a directory of a dump. Write errors of `AppendFile` are raised as OSError, here and in later calls.
 
-    Raises OSError where it cannot be made, FileExistsError where something has its name.
+    Raises OSError if it cannot be created, and FileExistsError if the name is taken.
     """
 
     def __init__(self, path: Path, capacity: int) -> None:
@@ -43,7 +43,7 @@ class ElementsFile:
 
     @property
     def bytes_appended(self) -> int:
-        """What is written, and what waits to be."""
+        """Bytes written, and waiting to be written."""
         return self._file.bytes_appended
 
     @property
@@ -52,11 +52,13 @@ class ElementsFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was appended is written."""
+        """Whether everything appended is written."""
         return self._file.bytes_written == self._file.bytes_appended
 
     def append(self, name: str, array: npt.NDArray[Any]) -> int:
-        """Copies the elements; where their record begins. They are written in the background, and waiting ones are bounded."""
+        """Copy the elements; returns the offset of their record. They are written in the background, with a limit on waiting
+        bytes.
+        """
         name_of_type, dtype = _little_endian(array.dtype)
         contiguous = np.ascontiguousarray(array, dtype=dtype)
         header = encode_header(name_of_type, array.shape, name, contiguous.nbytes, self._id)
@@ -66,7 +68,7 @@ class ElementsFile:
         return offset
 
     def push(self) -> None:
-        """Hands all that was appended over to the threads. FileNotFoundError where the file was removed or replaced."""
+        """Pass everything appended to the threads. Raises FileNotFoundError if the file was removed or replaced."""
         self._file.push()
         self._raise_error()
         status = os.stat(self._path, follow_symlinks=False)
@@ -74,12 +76,12 @@ class ElementsFile:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path))
 
     def flush(self) -> None:
-        """Returns when all of it is written."""
+        """Return when everything is written."""
         self._file.flush()
         self._raise_error()
 
     def close(self) -> None:
-        """Writes what was appended, ends the threads. May be called again."""
+        """Write everything appended and end the threads. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -103,34 +105,34 @@ def _little_endian(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
 
 
 class PackedSink(DirectorySink):
-    """The files of a rank, one of which has the elements of all tensors. It is made with the first of them."""
+    """The files of a rank, one of which has the elements of all tensors and is created with the first of them."""
 
     def __init__(self, root: Path, *, capacity: int = 2**30) -> None:
         super().__init__(root, capacity=capacity)
         self.elements = "elements/1.pack"
-        """That file, below the root; its owner sets it before the first elements come."""
+        """That file, below the root; its owner sets it before the first elements."""
         self._open: list[ElementsFile] = []
-        # Runs at the end of the interpreter too, where nobody closed the sink.
+        # Also runs at the end of the interpreter, if the sink was not closed.
         self._end = weakref.finalize(self, _close_all, self._open, os.getpid())
 
     @property
     def seconds_waited(self) -> float:
-        """How long callers have waited because the queue was full."""
+        """Total time that callers have waited because the queue was full."""
         return super().seconds_waited + sum(file.seconds_waited for file in self._open)
 
     @property
     def bytes_handed(self) -> int:
-        """What is written, and what waits for the disk."""
+        """Bytes written, and waiting for the disk."""
         waiting = sum(file.bytes_appended for file in self._open) - self._state.counted(self.elements)
         return super().bytes_handed + max(waiting, 0)
 
     @property
     def files_lost(self) -> int:
-        """Files that are not whole on disk; the one with the elements while some of them wait, too."""
+        """Files that are incomplete on disk, including the one with the elements while some of them wait."""
         return super().files_lost + sum(not file.is_whole for file in self._open)
 
     def append_elements(self, name: str, array: npt.NDArray[Any]) -> str:
-        """Append elements under this name, copied before this returns; where they are: `elements/1.pack@4096`."""
+        """Append elements under this name, copied before this returns; returns their place: `elements/1.pack@4096`."""
         offset = 0
         if self._state.is_ready():
             try:
@@ -140,7 +142,7 @@ class PackedSink(DirectorySink):
         return f"{self.elements}@{offset}"
 
     def push(self) -> None:
-        """Hand all elements over to the threads that write them. Raises DumpPathError where they cannot be written any more."""
+        """Pass all elements to the threads that write them. Raises DumpPathError if they can no longer be written."""
         if self._state.is_ready():
             self._each(ElementsFile.push)
             for file in self._open:
@@ -182,7 +184,7 @@ class PackedSink(DirectorySink):
 
 
 def _close_all(files: list[ElementsFile], process: int) -> None:
-    """Writes what waits, in the process that it belongs to; a failure was told, or there is nobody left to tell."""
+    """Write what waits, in the process that it belongs to. A failure was reported already, or there is no caller left for it."""
     if os.getpid() == process:
         for file in files:
             with suppress(OSError):

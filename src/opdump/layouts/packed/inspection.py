@@ -1,4 +1,4 @@
-"""Looks at the headers of many records at once, those of the tensors of a step."""
+"""Checks the headers of many records at once, those of the tensors of a step."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ _FIELDS: Final = np.dtype(
 """The fields of `HEADER`."""
 _MOST_ELEMENTS: Final = 1 << 56
 _MOST_BYTES: Final = 1 << 20
-"""Of headers that are looked at at a time."""
+"""Number of headers checked at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedHeaders:
-    """What the headers of records are to say of their tensors; an item, or a row, for each."""
+    """The expected headers of records; an item, or a row, for each."""
 
     type_sizes: npt.NDArray[np.uint8]
     axes: npt.NDArray[np.uint8]
     data_sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint8]
-    """The sizes and the element type, as they stand behind the fixed part, zeros behind them."""
+    """The sizes and the element type, as stored after the fixed part, padded with zeros."""
     is_text: _Flags
-    """Which bytes of these are none of the zeros."""
+    """Which of these bytes are not padding."""
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> ExpectedHeaders:
-        """Of the element type that each tensor has in the index, and the shape of what is filed: of one tensor at least."""
+        """For the element type of each tensor in the index, and the shape of the stored elements; at least one tensor."""
         kinds = [_as_stored(dtype, shape) for dtype, shape in tensors]
         texts = [type_and_sizes(stored, shape)[1] for stored, shape in kinds]
         longest = max(map(len, texts))
@@ -71,7 +71,7 @@ class ExpectedHeaders:
         )
 
     def at(self, places: npt.NDArray[np.intp]) -> ExpectedHeaders:
-        """Those of some tensors."""
+        """The expected headers of some tensors."""
         return ExpectedHeaders(
             self.type_sizes[places],
             self.axes[places],
@@ -82,7 +82,7 @@ class ExpectedHeaders:
 
 
 def _as_stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape of the record of a tensor; of one that no record can have what none has."""
+    """Element type and shape of the record of a tensor; a combination that no record has if the tensor cannot have one."""
     stored = next((each for each in STORED if is_stored_as(dtype, each)), None)
     if stored is None or len(shape) > LARGEST_RANK or math.prod(shape) >= _MOST_ELEMENTS:
         return "bool", (_MOST_ELEMENTS,)
@@ -90,9 +90,9 @@ def _as_stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]
 
 
 def are_as_expected(path: Path, offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:
-    """Whether a whole record begins at each offset whose header says what is expected; no element is read.
+    """Whether a complete record with the expected header begins at each offset; no element is read.
 
-    Who wants to know what is wrong reads the headers one by one (`read_header`).
+    To find out what is wrong, read the headers one by one (`read_header`).
     """
     try:
         descriptor = open_elements(path)
@@ -106,7 +106,8 @@ def are_as_expected(path: Path, offsets: npt.NDArray[np.int64], expected: Expect
             or not 0 <= offsets.min() <= offsets.max() <= size - ALIGNMENT
         ):
             return False
-        # Nobody closes the mapping, which goes with the last array of it: an error that passes here has some in its traceback.
+        # The mapping is not closed explicitly; it ends with its last array. The traceback of an error that passes here
+        # references some.
         mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         return _are_as_expected(np.frombuffer(mapped, np.uint8), offsets, expected)
     except (OSError, ValueError):
@@ -144,7 +145,7 @@ def _are_as_expected(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 
 
 def _are_whole(headers: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64], expected: ExpectedHeaders) -> bool:
-    """Whether headers of one length, a row for each, have these hashes, and the texts that are expected."""
+    """Whether headers of one length, a row for each, have these hashes and the expected texts."""
     length = headers.shape[1]
     width = min(expected.texts.shape[1], length - HEADER.size)
     texts = headers[:, HEADER.size : HEADER.size + width]

@@ -1,4 +1,4 @@
-"""The packed layout: one file of elements for each run of a rank, which is the quickest to write."""
+"""The packed layout: one file of elements for each run of a rank, which is the fastest to write."""
 
 from __future__ import annotations
 

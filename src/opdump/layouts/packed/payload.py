@@ -1,4 +1,4 @@
-"""Elements that wait in a file of elements."""
+"""Elements in a file of elements, read on demand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from opdump.layouts.packed.record import RecordHeader, read_elements, read_heade
 
 @dataclass(frozen=True, slots=True)
 class PackedPayload(InFile):
-    """Elements in the record at `offset`, read when they are asked for.
+    """Elements in the record at `offset`.
 
-    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes that of the record.
+    `dtype` is the original element type and `shape` the shape in the dump; None takes that of the record.
     """
 
     offset: int
@@ -25,17 +25,17 @@ class PackedPayload(InFile):
     shape: tuple[int, ...] | None = None
 
     def inspect(self) -> None:
-        """Raises CorruptDumpError where no whole record is there, or another than the index says; no element is read."""
+        """Raises CorruptDumpError if there is no complete record, or one that does not match the index; no element is read."""
         self.header()
 
     def header(self) -> RecordHeader:
-        """The header of the record. Raises CorruptDumpError as `inspect` does."""
+        """The header of the record. Raises CorruptDumpError like `inspect`."""
         return self._checked(read_header(self.path, self.offset))
 
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a read-only array; bfloat16 and the 8-bit floats as float32.
 
-        Raises CorruptDumpError naming the file where it is missing, cut off or damaged, or the record is not as promised.
+        Raises CorruptDumpError with the file name if the file is missing, cut off or damaged, or if the record does not match.
         """
         header, elements = read_elements(self.path, self.offset)
         self._checked(header)
@@ -55,7 +55,7 @@ class PackedPayload(InFile):
 def open_payload(
     root: Path, file: str, dtype: str, shape: tuple[int, ...] | None = None
 ) -> FilePayload | PackedPayload:
-    """The elements at the place that an index names: `elements/1.pack@4096`, or a npy file."""
+    """The elements at a place in an index: `elements/1.pack@4096`, or an npy file."""
     name, at, offset = file.rpartition("@")
     if at and name.endswith(".pack") and offset.isascii() and offset.isdecimal() and len(offset) < 19:
         return PackedPayload(root, name, int(offset), dtype, shape)

@@ -1,4 +1,4 @@
-"""Reads a rank of a packed dump: by its index, and by the file of elements what a run that was cut off did not list."""
+"""Reads a rank of a packed dump: by its index, and what a run that was cut off did not list by the file of elements."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _MOST_DIGITS = 19
 
 
 class PackedRank(RankTree):
-    """The directory of one rank, whose elements lie in files of elements.
+    """The directory of one rank, whose elements are in files of elements.
 
-    Those of a run that was cut off, and all where the index is lost, are looked through from the first whole record to the last.
+    The file of a run that was cut off, and all files if the index is lost, are searched from the first complete record to the
+    last.
     """
 
     _open_file = staticmethod(open_payload)
@@ -42,7 +43,7 @@ class PackedRank(RankTree):
         self, root: Path, rank_id: int, *, run: RunChoice = "latest", places: Sequence[Place] | None = None
     ) -> None:
         self._ends: dict[str, int] = {}
-        """Where the whole records of a file end."""
+        """The end of the complete records of a file."""
         self._expected = FactsByProgram(_expected_of)
         super().__init__(root, rank_id, run=run, places=places)
 
@@ -64,7 +65,7 @@ class PackedRank(RankTree):
                     place, parsed = place_of(directory), parse_file_name(name)
                     if place is not None and parsed is not None:
                         found.setdefault(place, []).append(FoundFile(parsed, f"{file}@{offset}"))
-                # At the end of a run that was cut off no whole record is expected.
+                # At the end of a run that was cut off, incomplete records are normal.
                 if damage is not None and self._index is None:
                     self._note(damage)
             except CorruptDumpError as error:
@@ -89,7 +90,7 @@ class PackedRank(RankTree):
         return [f"{_ELEMENTS}/{name}" for name in names]
 
     def _present(self, records: Sequence[TensorRecord], run: int, files: LostFiles) -> Sequence[TensorRecord]:
-        """The records, without a payload where the elements are not there."""
+        """The records, without a payload if the elements do not exist."""
         present = list(super()._present(records, run, files))
         lost: Counter[str] = Counter()
         for place, record in enumerate(present):
@@ -109,9 +110,9 @@ class PackedRank(RankTree):
         return present
 
     def _has_elements(self, columns: BatchColumns, *, inspected: bool) -> bool:
-        """Whether each record begins within the file of elements; `inspected`: and is as it is to be, as far as its header tells.
+        """Whether each record begins within the file of elements and, with `inspected`, has the expected header.
 
-        All of a step are in the file of its run. What is written otherwise is looked up record by record.
+        All elements of a step are in the file of its run. Records in other files are looked up one by one.
         """
         places = [*columns.files.values()]
         file, _, _ = places[0].rpartition("@")
@@ -135,19 +136,19 @@ class PackedRank(RankTree):
         if file not in self._ends:
             try:
                 self._ends[file] = os.stat(inside(self.root, file)).st_size
-            except (OSError, CorruptDumpError):  # the latter of a file that is not in the dump
+            except (OSError, CorruptDumpError):  # the latter for a file that is not in the dump
                 self._ends[file] = 0
         return self._ends[file]
 
 
 def _expected_of(columns: BatchColumns) -> ExpectedHeaders:
-    """The headers that records of the tensors have; of those without elements nobody asks."""
+    """The expected headers of the records of tensors; those without elements are not checked."""
     tensors = columns.records()[1]
     return ExpectedHeaders.of((each.dtype, (each.sample,) if each.sample else each.shape) for each in tensors)
 
 
 def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "latest") -> tuple[PackedRank, ...]:
-    """The ranks that `path` means. Raises NotInDumpError where none has the run of that number."""
+    """The ranks that `path` refers to. Raises NotInDumpError if none has the run of that number."""
     ranks = tuple(PackedRank(place.root, place.rank_id, run=run, places=place.places) for place in places)
     require_run(path, run, ranks)
     return ranks

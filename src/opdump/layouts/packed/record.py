@@ -1,4 +1,4 @@
-"""The records of a file of elements, which stand one after the other, each at a multiple of 64 bytes:
+"""The records of a file of elements, one after another, each at a multiple of 64 bytes:
 
       0  b"OPDPACK1"
       8  bytes of this header, with all padding, u32    12  of the name, u16    14  of the element type, u8    15  axes, u8
@@ -8,9 +8,9 @@
      64  the sizes, u64 each; the element type; the name, in UTF-8; zeros up to a multiple of 64
          the elements, little-endian, C order; zeros up to a multiple of 64
 
-A hash is the lower half of XXH3 with 128 bits. The name is the path that the tensor's file would have in a synchronous dump of MindSpore:
-with it a record is known without any index. A reader trusts nothing: what a header says is held against the size of the file and the
-two hashes before any of it is used.
+A hash is the lower half of 128-bit XXH3. The name is the path that the tensor's file would have in a synchronous dump of
+MindSpore: it identifies a record without any index. A reader trusts nothing: a header is checked against the size of the file and
+the two hashes before any of it is used.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ from opdump.sink.npy import open_regular
 
 MAGIC: Final = b"OPDPACK1"
 HEADER: Final = struct.Struct("<8sIHBBQQ16sQQ")
-"""What each header begins with."""
+"""The beginning of each header."""
 LARGEST_HEADER: Final = 1 << 17
 LARGEST_RANK: Final = 64
 _FIRST_READ: Final = 1024
 _SMALL: Final = 1 << 16
-"""Fewer bytes are read at once: a mapping costs more than they do."""
+"""Smaller reads are copied: mapping costs more."""
 _CHUNK: Final = 1 << 20
 _MOST_CANDIDATES: Final = 10_000
-"""So many places of a file are looked at for a record behind a damaged one."""
+"""Maximum number of positions of a file that are searched for a record after a damaged one."""
 STORED: Final = {
-    name: np.dtype(np.dtype(name).newbyteorder("<").str)  # where that is the machine's own order, its name has no order
+    name: np.dtype(np.dtype(name).newbyteorder("<").str)  # in the machine's own order, its name has no order
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 }
-"""The element types that records have, by their names."""
+"""The element types that records support, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """What the header of a record says, which is true of the file; the elements may still be others than its hash says."""
+    """The header of a record, checked against the file; the elements may still not match their hash."""
 
     dtype: str
     shape: tuple[int, ...]
     name: str
     offset: int
-    """Where the elements begin."""
+    """Offset of the elements."""
     data_size: int
     elements_hash: int
     end: int
-    """Where the next record begins."""
+    """Offset of the next record."""
     file: bytes
-    """16 bytes that all records of a file have."""
+    """16 bytes that all records of a file share."""
 
 
 def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int, file: bytes) -> bytes:
-    """The header without its place and its hashes, which `AppendFile` fills in. Raises KeyError for a type that no record has."""
+    """The header without its offset and its hashes, which `AppendFile` fills in. Raises KeyError for an unsupported type."""
     named = name.encode("utf-8", "backslashreplace")
     prefix, sizes = type_and_sizes(dtype, shape)
     unpadded = HEADER.size + len(sizes) + len(named)
@@ -84,13 +84,13 @@ def encode_header(dtype: str, shape: tuple[int, ...], name: str, data_size: int,
 
 @lru_cache(maxsize=10_000)
 def type_and_sizes(dtype: str, shape: tuple[int, ...]) -> tuple[int, bytes]:
-    """The bytes of a type, and the sizes with it; there are few of them in a program."""
+    """The bytes of a type and the sizes; a program has few combinations."""
     STORED[dtype]
     return len(dtype), struct.pack(f"<{len(shape)}Q", *shape) + dtype.encode("ascii")
 
 
 def read_header(path: Path, offset: int) -> RecordHeader:
-    """The header of the record that begins there. Raises CorruptDumpError naming the file where no whole record does."""
+    """The header of the record at an offset. Raises CorruptDumpError with the file name if there is no complete record."""
     descriptor = open_elements(path)
     try:
         return _header(descriptor, path, offset, os.fstat(descriptor).st_size)
@@ -99,9 +99,9 @@ def read_header(path: Path, offset: int) -> RecordHeader:
 
 
 def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[Any]]:
-    """The record that begins there and its elements, read-only and in their shape; large ones are mapped, not read.
+    """The record at an offset and its elements, read-only and in their shape; large ones are mapped, not read.
 
-    Raises CorruptDumpError naming the file where no whole record begins there, or its elements are not those that were written.
+    Raises CorruptDumpError with the file name if there is no complete record, or if its elements do not match their hash.
     """
     descriptor = open_elements(path)
     try:
@@ -124,7 +124,7 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
     if size == 0 or xxh3_low_pointer(flat.ctypes.data, size) == header.elements_hash:
         try:
             return header, flat.view(STORED[header.dtype]).reshape(header.shape)
-        except ValueError as error:  # more dimensions than numpy has
+        except ValueError as error:  # more dimensions than numpy supports
             raise CorruptDumpError(f"{path}: numpy has no array of shape {header.shape}: {error}") from error
     raise CorruptDumpError(
         f"{path}: the elements of {header.name[:200]!r} at {offset} are not those that were written: their hash is another. The file was "
@@ -133,9 +133,10 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
 
 
 def records_of(path: Path) -> Iterator[tuple[int, RecordHeader | CorruptDumpError]]:
-    """The whole records of a file, each with its place; where bytes follow that are none, what is wrong with these.
+    """The complete records of a file, each with its offset; for other bytes among them, what is wrong with these.
 
-    Behind such bytes the next whole record of the same file is looked for. Raises CorruptDumpError where the file cannot be opened.
+    After such bytes, the search continues with the next complete record of the same file. Raises CorruptDumpError if the file
+    cannot be opened.
     """
     descriptor = open_elements(path)
     try:
@@ -159,7 +160,9 @@ def records_of(path: Path) -> Iterator[tuple[int, RecordHeader | CorruptDumpErro
 def _next_record(
     descriptor: int, path: Path, begin: int, file_size: int, file: bytes | None, candidates: int
 ) -> tuple[int | None, int]:
-    """Where the next whole record of that file begins, at `begin` or behind it, and how many more places may be looked at."""
+    """The offset of the next complete record of that file, from `begin` on, and the number of positions that may still be
+    searched.
+    """
     for start in range(begin, file_size, _CHUNK):
         chunk = os.pread(descriptor, _CHUNK, start)
         place = chunk.find(MAGIC)
@@ -170,14 +173,14 @@ def _next_record(
                 candidates -= 1
                 with suppress(CorruptDumpError):
                     header = _header(descriptor, path, start + place, file_size)
-                    if file is None or header.file == file:  # elements may be those of a file of elements
+                    if file is None or header.file == file:  # the elements of a tensor may contain a file of elements
                         return start + place, candidates
             place = chunk.find(MAGIC, place + 1)
     return None, candidates
 
 
 def open_elements(path: Path) -> int:
-    """The descriptor of a file of elements. Raises CorruptDumpError where there is none that can be read."""
+    """The descriptor of a file of elements. Raises CorruptDumpError if there is none that can be read."""
     return open_regular(path, expected="a file of elements", named="the dump has its elements in this file")
 
 
@@ -212,6 +215,6 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
 
 
 def hash_of(data: bytes | bytearray) -> int:
-    """The hash of bytes, as records have it."""
+    """The hash of bytes, as in records."""
     flat = np.frombuffer(data, np.uint8)
     return xxh3_low_pointer(flat.ctypes.data, flat.size)

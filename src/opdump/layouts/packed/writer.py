@@ -6,7 +6,7 @@
         graphs/           ms_output_trace_code_graph_{graph}.ir and .pb
         execution_order/  ms_execution_order_graph_{graph}.csv  ms_global_execution_order_graph_{graph}.csv
 
-Statistics and arguments are in the index alone. `opdump unpack` gives the files of other layouts.
+Statistics and arguments are only in the index. `opdump unpack` writes the files of other layouts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUFFIX = ".pack"
 
 
 class PackedWriter(SyncWriter):
-    """Files the records of one rank as `SyncWriter` does, but for elements, which go into one file, and tables, which are not written."""
+    """Writes the records of one rank like `SyncWriter`, except that elements go into one file, and tables are not written."""
 
     sink: PackedSink
 
@@ -48,7 +48,7 @@ class PackedWriter(SyncWriter):
         files: Sequence[str | None],
         counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
     ) -> None:
-        """File the execution history and one transaction of the index, once the elements are on their way to the disk."""
+        """Write the execution history and one transaction of the index, after the elements are on their way to the disk."""
         self.sink.push()
         super().write_step(step, ops, tensors, files, counted)
 

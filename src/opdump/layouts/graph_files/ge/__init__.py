@@ -1,4 +1,4 @@
-"""Writes and reads graph files as the graph engine of Ascend devices writes them beside a dump.
+"""Writes and reads graph files like those that the graph engine of Ascend devices writes beside a dump.
 
     ge_proto_00001_Build.txt         ge.proto.ModelDef in protobuf's text format
     ge_proto_00001_Build.txt.json    the same as JSON, which comparison tools read in its place

@@ -17,14 +17,14 @@ NO_TASK: Final = "_no_task"
 ORIGIN_NAME: Final = "_datadump_origin_name"
 ORIGIN_SLOT: Final = "_datadump_origin_output_index"
 UNKNOWN_RANK: Final = -2
-"""The graph engine's word for an unknown number of dimensions."""
+"""The value of the graph engine for an unknown number of dimensions."""
 _INT64: Final = 2**63
 _ONE_VALUE: Final = (str, int, float, bytes)
 _LIST_TYPES: Final = {"s": 1, "i": 2, "f": 3, "b": 4}
 
 
 def model_of(graphs: Sequence[GeGraph]) -> Any:
-    """The message. Its own name is empty, and the root comes first of its graphs, as the graph engine writes it."""
+    """The message. Its own name is empty, and the root is the first of its graphs, as in files of the graph engine."""
     model = model_def()()
     for graph in graphs:
         written = model.graph.add(name=graph.name)
@@ -39,20 +39,20 @@ def model_of(graphs: Sequence[GeGraph]) -> Any:
 
 
 def encode_text(model: Any) -> str:
-    """The message in the text format of protobuf; UTF-8 stays as it is, whatever the version of protobuf."""
-    from google.protobuf import text_format  # it takes a while to import, and reading needs it not
+    """The message in the text format of protobuf; UTF-8 is unchanged, in every version of protobuf."""
+    from google.protobuf import text_format  # slow to import, and reading does not need it
 
     return str(text_format.MessageToString(model, as_utf8=True))
 
 
 def encode_json(model: Any) -> str:
     """The message as JSON: numbers as numbers, names of enumerations, entries of a map as `{"key": ..., "value": ...}`."""
-    # Without indentation, which the compiled encoder of json lacks.
+    # Without indentation, which the compiled JSON encoder lacks.
     return json.dumps(_as_json(model), ensure_ascii=False) + "\n"
 
 
 def _readers(graph: GeGraph) -> Mapping[str, list[tuple[str, int]]]:
-    """For each operator those that read it, and in which slot; those that wait for it, in slot -1."""
+    """For each operator its readers, with the slot that they read; operators that only wait for it have slot -1."""
     readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for operator in graph.operators:
         for slot, source in enumerate(operator.inputs):
@@ -116,7 +116,7 @@ def _add_origin(described: Any, tensor: GeTensor, origin: GeOrigin) -> None:
     _add(described.attr, ORIGIN_SLOT, origin.slot)
     _add(described.attr, "_datadump_origin_format", tensor.format)
     _add(described.attr, "origin_format", tensor.format)
-    if tensor.shape:  # readers ask for the numbers of a list that is there, and a scalar has none
+    if tensor.shape:  # readers expect the numbers of a list if there is one, and a scalar has none
         _add(described.attr, "origin_shape", list(tensor.shape))
     _add(described.attr, "_datadump_is_multiop", False)
 

@@ -14,25 +14,25 @@ from opdump.layouts.graph_files.ge.graph import GeGraph
 from opdump.sink import make_directory
 
 GRAPH_NAME: Final = "ge_proto_{:05d}_Build.txt"
-"""With five digits every known reader finds it."""
+"""With five digits, every known reader finds it."""
 LONG_GRAPH_NAME: Final = "ge_proto_{:08d}_graph_{}_Build.txt"
-"""As newer graph engines call it; `precision_tool` does not find it."""
+"""The name in newer graph engines; `precision_tool` does not find it."""
 Naming = Literal["ge5", "ge8"]
 _MODE: Final = 0o600
 _MOST_NUMBERS: Final = 1_000_000
 
 
 class WrittenGraph(NamedTuple):
-    """Where a graph was written, and a warning for the user, if any."""
+    """The path of a written graph, and a warning for the user, if any."""
 
     path: Path
     warning: str
 
 
 def write_ge_graph(directory: Path, number: int, graphs: Sequence[GeGraph]) -> Path:
-    """Writes the text and the JSON of a model's graphs into a directory, which is made; returns the path of the text.
+    """Write the text and the JSON of a model's graphs into a directory, which is created; returns the path of the text.
 
-    Raises DumpPathError where they cannot be written.
+    Raises DumpPathError if they cannot be written.
     """
     make_directory(directory)
     path = directory / GRAPH_NAME.format(number)
@@ -48,11 +48,10 @@ def write_ge_graph(directory: Path, number: int, graphs: Sequence[GeGraph]) -> P
 def write_new_ge_graph(
     directories: Sequence[Path], first: int, graphs: Sequence[GeGraph], *, naming: Naming = "ge5", graph_id: int = 0
 ) -> WrittenGraph:
-    """The same, with the number `first` or the next one that no file of the directory has: another run's are never written over.
+    """The same, with the number `first` or the next one that is free in the directory: files of other runs are never overwritten.
 
-    The first of `directories` that can be written is taken; where it is not the very first, `warning` is set. `naming` "ge8":
-    the name of newer graph engines, `ge_proto_00000001_graph_{graph_id}_Build.txt`.
-    Raises DumpPathError where none can be written.
+    The first writable directory is used; if it is not the first in the list, `warning` is set. `naming` "ge8" selects the name of
+    newer graph engines, `ge_proto_00000001_graph_{graph_id}_Build.txt`. Raises DumpPathError if none is writable.
     """
     failures = []
     for directory in directories:
@@ -74,7 +73,7 @@ def write_new_ge_graph(
 
 
 def _claimed(directory: Path, first: int, naming: Naming, graph_id: int) -> Path:
-    """An empty file of the first number that is free: two processes never get the same."""
+    """An empty file of the first free number: two processes never get the same one."""
     for number in range(first, first + _MOST_NUMBERS):
         name = GRAPH_NAME.format(number) if naming == "ge5" else LONG_GRAPH_NAME.format(number, graph_id)
         path = directory / name
@@ -87,14 +86,14 @@ def _claimed(directory: Path, first: int, naming: Naming, graph_id: int) -> Path
 
 
 def _write(path: Path, graphs: Sequence[GeGraph]) -> None:
-    """Both files, each whole or not at all."""
+    """Both files, each completely or not at all."""
     model = model_of(graphs)
     write_whole(path, encode_text(model))
     write_whole(path.with_name(f"{path.name}.json"), encode_json(model))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all. Raises OSError."""
+    """Write a file that appears completely or not at all. Raises OSError."""
     unfinished = path.with_name(temporary_name())
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as stream:

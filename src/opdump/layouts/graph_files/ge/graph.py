@@ -1,4 +1,4 @@
-"""The graph of a model, as a graph file has it."""
+"""The graph of a model, in the structure of a graph file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GeTensor:
-    """Element type (lower case, empty where unknown) and shape of a value; a dimension of -1 is not known.
+    """Element type (lower case, empty if unknown) and shape of a value; -1 is an unknown dimension.
 
-    `shape` None: not even the number of dimensions is known.
+    `shape` None: the number of dimensions is unknown, too.
     """
 
     dtype: str = ""
@@ -21,7 +21,7 @@ class GeTensor:
 
 @dataclass(frozen=True, slots=True)
 class GeOrigin:
-    """The operator of the original model whose output a value is."""
+    """The operator of the original model that produced a value."""
 
     op_name: str
     slot: int
@@ -31,9 +31,9 @@ class GeOrigin:
 class GeOperator:
     """One operator.
 
-    `inputs` are `{op_name}:{slot}` of who makes them, empty where a slot is left out; `input_tensors` and `input_names` stand
-    beside them. Behind them stand those that it waits for, `{op_name}:-1`, beside which nothing stands. `origins` are those of the outputs. `runs` is False for what no task runs: it leaves no data.
-    `attributes` are JSON values.
+    `inputs` are the sources `{op_name}:{slot}`, empty for an omitted slot; `input_tensors` and `input_names` are parallel to
+    them. They are followed by control dependencies, `{op_name}:-1`, without parallel entries. `origins` belong to the outputs.
+    `runs` is False if no task runs the operator, so that it leaves no data. `attributes` are JSON values.
     """
 
     name: str
@@ -53,18 +53,18 @@ class GeOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeGraph:
-    """The operators of a model in the order in which they run, with those of type Data and Const before them."""
+    """The operators of a model in execution order, preceded by those of type Data and Const."""
 
     name: str
     inputs: tuple[str, ...] = ()
-    """`{op_name}:{slot}` of what is fed."""
+    """`{op_name}:{slot}` of the inputs of the model."""
     outputs: tuple[str, ...] = ()
-    """`{op_name}:{slot}` of what the model gives."""
+    """`{op_name}:{slot}` of the outputs of the model."""
     operators: tuple[GeOperator, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """JSON values."""
 
 
 def is_control_edge(source: str) -> bool:
-    """Whether an input is no value: the operator waits for another one."""
+    """Whether an input is a control dependency instead of a value."""
     return source.endswith(":-1")

@@ -3,7 +3,7 @@
     {"graphs": [{"file": "/home/me/ge_proto_00002_Build.txt", "model_name": "ge_default_20201120163719_2", "model_id": 2,
                  "rule": "IteratorV2", "update": "ApplyAdam"}]}
 
-Graph files stand in the directory of the training script, and a dump is most often elsewhere.
+Graph files are in the directory of the training script, and a dump is usually elsewhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LARGEST: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class GraphNote:
-    """A graph file, the model that it is of, and why that is the computational one (empty where it is not).
+    """A graph file, its model, and the reason that it is the computational graph (empty if it is not).
 
-    `update` is the type of an operator that updates a variable; empty where there is none.
+    `update` is the type of an operator that updates a variable; empty if there is none.
     """
 
     file: str
@@ -40,10 +40,10 @@ class GraphNote:
 def note_graph(
     metadata_dir: Path, file: Path, model_name: str, model_id: int, rule: str | None, update: str = ""
 ) -> None:
-    """Adds a graph file to the notes in `{time}/{device_id}/.dump_metadata`, which is made.
+    """Add a graph file to the notes in `{time}/{device_id}/.dump_metadata`, which is created.
 
-    One process calls it for a directory, and not from two threads at once. Raises DumpPathError where it cannot be written, and
-    CorruptDumpError where the notes so far are damaged.
+    Only one process, and one thread at a time, may call it for a directory. Raises DumpPathError if it cannot be written, and
+    CorruptDumpError if the existing notes are damaged.
     """
     make_directory(metadata_dir)
     notes = [*read_notes(metadata_dir), GraphNote(str(file.absolute()), model_name, model_id, rule or "", update)]
@@ -57,9 +57,9 @@ def note_graph(
 
 
 def read_notes(metadata_dir: Path) -> tuple[GraphNote, ...]:
-    """The notes of a directory; none where there are none.
+    """The notes of a directory; none if there are none.
 
-    What a note calls a graph file has the name of one. Raises CorruptDumpError where they cannot be read.
+    The path in a note always has the name of a graph file. Raises CorruptDumpError if the notes cannot be read.
     """
     path = metadata_dir / NOTES_NAME
     if not path.is_file():
@@ -82,7 +82,7 @@ def read_notes(metadata_dir: Path) -> tuple[GraphNote, ...]:
 
 
 def _note(entry: Any) -> GraphNote:
-    """A note as it stands in JSON. Raises KeyError and TypeError."""
+    """A note from its JSON. Raises KeyError and TypeError."""
     texts = entry["file"], entry["model_name"], entry["rule"], entry.get("update", "")
     if not all(isinstance(text, str) for text in texts) or not isinstance(entry["model_id"], int):
         raise TypeError("a note has texts and a number")

@@ -1,4 +1,4 @@
-"""Reads graph files: those of opdump and those of devices, in text and in JSON."""
+"""Reads graph files of opdump and of devices, in text and in JSON."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def is_graph_name(name: str) -> bool:
 def read_ge_graph(path: Path, *, names_only: bool = False) -> tuple[GeGraph, ...]:
     """The graphs of a model, the root first. A name that ends in `.json` is JSON, any other the text format.
 
-    Fields that are not known are passed over. `names_only`: names, types, and attributes of graphs alone, in a part of the time.
-    Raises CorruptDumpError for what cannot be read: no file of at most 1 GiB, damaged, cut off, without a graph.
+    Unknown fields are ignored. `names_only` reads only names, types, and attributes of graphs, in a fraction of the time. Raises
+    CorruptDumpError for a file that cannot be read: not a file of at most 1 GiB, damaged, cut off, without a graph.
     """
     text = _read(path)
     where = str(path)
@@ -62,7 +62,7 @@ def read_ge_graph(path: Path, *, names_only: bool = False) -> tuple[GeGraph, ...
 
 def _read(path: Path) -> str:
     try:
-        status = path.stat()  # before it is opened: to open a pipe may wait for ever
+        status = path.stat()  # before it is opened: opening a pipe may block for ever
         if not stat.S_ISREG(status.st_mode):
             raise CorruptDumpError(f"{path}: is no regular file; a graph file was expected")
         if status.st_size > _LARGEST:
@@ -87,7 +87,7 @@ def _json_tree(text: str, where: str) -> Any:
 
 
 def root_name(path: Path) -> str | None:
-    """The name of the first graph where a file in text begins with it, as those that a graph engine wrote do; else None.
+    """The name of the first graph if a text file begins with it, as files of a graph engine do; otherwise None.
 
     A large file of another program is recognised at once.
     """
@@ -97,12 +97,12 @@ def root_name(path: Path) -> str | None:
         with path.open("rb") as stream:
             found = _FIRST_NAME.match(stream.read(_HEAD))
     except OSError:
-        return None  # reading it raises what is wrong
+        return None  # reading it reports the problem
     return found["name"].decode("utf-8", "replace") if found is not None else None
 
 
 class _Decoder:
-    """Makes graphs of trees. `_at` is the position, for errors."""
+    """Builds graphs from trees. `_at` is the position, for errors."""
 
     def __init__(self, where: str, *, names_only: bool) -> None:
         self._where = where
@@ -164,7 +164,7 @@ def _origin(tree: Any, at: str) -> GeOrigin | None:
 
 
 def _attributes(tree: Any, at: str) -> dict[str, Any]:
-    """Those of kinds that are known: texts, numbers, flags, and lists of them."""
+    """The attributes of known kinds: texts, numbers, flags, and lists of them."""
     found = {}
     for entry in _messages(tree, "attr", at):
         for value in _messages(entry, "value", at)[-1:]:
@@ -197,7 +197,7 @@ def _messages(tree: Any, name: str, at: str) -> list[Any]:
 
 
 def _values(tree: Any, name: str, at: str) -> list[Any]:
-    """The values of a field: in a tree of text always a list, in JSON one where it is repeated."""
+    """The values of a field: in a text tree always a list, in JSON a list if the field is repeated."""
     if not isinstance(tree, dict):
         raise _wrong(at, name, tree, "a message")
     found = tree.get(name)
@@ -223,7 +223,7 @@ def _as_text(value: Any, at: str, name: str = "s") -> str:
 
 def _whole(value: Any, at: str) -> int:
     if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) <= 20:
-        return int(value)  # protobuf's own JSON writes 64 bits as text
+        return int(value)  # protobuf's own JSON writes 64-bit numbers as text
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(at, "a number", value, "a whole number")
     return value

@@ -1,8 +1,8 @@
-"""The schema of `ge.proto.ModelDef`, built when they are first needed.
+"""The schema of `ge.proto.ModelDef`, built on first use.
 
-Field numbers are facts of the graph engine's public schema; fields that no dump uses are left out. It is declared with
-the presence of older protobuf: a zero within an attribute is then written, and readers ask for it. An entry of a map is a
-message with `key` and `value`, which has the same text.
+Field numbers come from the graph engine's public schema; fields that no dump uses are left out. It declares explicit presence, as
+in older protobuf: a zero in an attribute is then written, and readers need it. An entry of a map is a message with `key` and
+`value`, which has the same text form.
 
 See docs/tensorflow-graph.md#the-files.
 """
@@ -62,7 +62,7 @@ _MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
         ),
         "ShapeDef": (("dim", 1, "*int64"),),
         "AttrEntry": (("key", 1, "string"), ("value", 2, "AttrDef")),
-        # Of these one is set; text and JSON need no oneof for that.
+        # One of these is set; text and JSON need no oneof for that.
         "AttrDef": (
             ("list", 1, "ListValue"),
             ("s", 2, "string"),

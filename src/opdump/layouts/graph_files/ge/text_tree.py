@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE,
 )
-# Nearly every line of a file that a program wrote: one look in place of three.
+# Nearly every line of a generated file: one match instead of three.
 _LINE: Final = re.compile(
     r"""\s*([A-Za-z_][A-Za-z0-9_]*)(?:\ \{\n|:\ ("[^"\\\n]*"|-?[0-9]+|[A-Za-z_][A-Za-z0-9_]*)\n(?=\s*[A-Za-z_}]))""",
     re.VERBOSE,
@@ -41,7 +41,7 @@ _DEEPEST: Final = 100
 
 Tree = dict[str, list[Any]]
 Known = Mapping[str, "Known"]
-"""The fields of a message that are kept, and of those that are messages again which: `{"graph": {"name": {}}}`."""
+"""The fields of a message to keep, nested for messages in messages: `{"graph": {"name": {}}}`."""
 
 
 class _Token(NamedTuple):
@@ -51,10 +51,10 @@ class _Token(NamedTuple):
 
 
 def parse_text_tree(text: str, known: Known, where: str) -> Tree:
-    """The fields that are `known`: of each the values in their order.
+    """The `known` fields, each with its values in order.
 
-    Messages are trees, strings and names of enumerations `str`, numbers `int` or `float`. Bytes that are no UTF-8 are replaced.
-    Raises CorruptDumpError, with `where` and the line, for what is no text format, and for a text that is cut off.
+    Messages are trees, strings and names of enumerations `str`, numbers `int` or `float`. Invalid UTF-8 is replaced. Raises
+    CorruptDumpError, with `where` and the line, for text in another format, and for a truncated text.
     """
     return _Parser(text, where).message("", known, 0)
 
@@ -66,7 +66,7 @@ class _Parser:
         self._position = 0
 
     def message(self, end: str, known: Known, depth: int) -> Tree:
-        """The fields up to `end`, which is passed; up to the end of the text where that is empty."""
+        """Read the fields up to and including `end`; up to the end of the text if it is empty."""
         if depth > _DEEPEST:
             self._fail(f"messages are nested more than {_DEEPEST} deep", self._peek())
         fields: Tree = {}
@@ -86,7 +86,7 @@ class _Parser:
             token = self._next()
             if token.text == end and token.kind in ("mark", "end"):
                 return fields
-            if token.kind not in ("name", "extension", "number"):  # a number where the writer did not know the name
+            if token.kind not in ("name", "extension", "number"):  # a number if the writer did not know the name
                 self._fail(
                     f"found {_shown(token)}, expected the name of a field" + (f" or {end!r}" if end else ""), token
                 )
@@ -118,7 +118,7 @@ class _Parser:
             return None
         if token.kind == "string":
             parts = [token.text]
-            while self._peek().kind == "string":  # neighbours are one
+            while self._peek().kind == "string":  # adjacent strings are one
                 parts.append(self._next().text)
             return _text_of(parts) if known is not None else None
         if token.kind == "number":
@@ -128,7 +128,7 @@ class _Parser:
         return self._fail(f"found {_shown(token)}, expected a value", token)
 
     def _pass_over(self, end: str) -> None:
-        """Goes behind the end of a message."""
+        """Skip to the end of a message."""
         ends = [end]
         while ends:
             found = _PASSED_OVER.match(self._text, self._position)
@@ -164,7 +164,7 @@ class _Parser:
 
 
 def _plain(text: str) -> Any:
-    """A string without escapes, a whole number, a name."""
+    """A string without escapes, an integer, a name."""
     if text[0] == '"':
         return text[1:-1]
     return _number_of(text) if text[0] in "-0123456789" else text

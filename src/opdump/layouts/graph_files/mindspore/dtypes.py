@@ -1,7 +1,7 @@
-"""Element types in the words of the graph files: `Float32` in `.ir`, 11 in `.pb`, `float32` here.
+"""Element types in the spelling of the graph files: `Float32` in `.ir`, 11 in `.pb`, `float32` here.
 
-Numbers: `debugger.DataType` of the debugger's `debug_graph.proto` (bfloat16 and int4 as MindSpore 2.10 writes them). That
-list has no complex and no 8-bit float type; such types travel under number 0 and keep their name in another field.
+Numbers: `debugger.DataType` of the debugger's `debug_graph.proto` (bfloat16 and int4 as MindSpore 2.10 writes them). That list
+has no complex and no 8-bit float type; such types get number 0 and keep their name in another field.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNDEFINED: Final = "Undefined"
 
 
 def ir_name(dtype: str) -> str:
-    """`float32` -> `Float32`; a type without a name of its own stays as it is, an unknown one (empty) is `Undefined`."""
+    """`float32` -> `Float32`; other types are unchanged, and an unknown one (empty) becomes `Undefined`."""
     return _IR_NAMES.get(dtype, dtype) or _UNDEFINED
 
 
@@ -48,10 +48,10 @@ def from_ir_name(name: str) -> str:
 
 
 def pb_number(dtype: str) -> int:
-    """Number of the type in `debugger.DataType`; 0 where the list has none."""
+    """Number of the type in `debugger.DataType`; 0 if it is not in the list."""
     return _PB_NUMBERS.get(dtype, 0)
 
 
 def from_pb_number(number: int) -> str:
-    """The type of that number; empty where it is 0 or not known."""
+    """The type of that number; empty if it is 0 or unknown."""
     return _PB_DTYPES.get(number, "")

@@ -5,8 +5,8 @@
     NodeExecutionOrder-FullNameWithScope
     Default/network-LeNet/conv1-Conv2d/convolution-op0
 
-`ms_global_execution_order_graph_{g}.csv` has no header and one line for each executed step that was dumped.
-Names are written as they are, without quotes: one line is one name.
+`ms_global_execution_order_graph_{g}.csv` has no header and one line for each executed step that was dumped. Names are written
+unchanged, without quotes: one line is one name.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ EXECUTION_ORDER_HEADER: Final = "NodeExecutionOrder-FullNameWithScope"
 
 
 def encode_execution_order(graph: Graph) -> bytes:
-    """The file for the kernels of the graph; header alone where it has none."""
+    """The file for the kernels of the graph; only the header if it has none."""
     return "".join(
         f"{name}\n" for name in (EXECUTION_ORDER_HEADER, *(one_line(n.op_name) for n in graph.kernels))
     ).encode("utf-8", "backslashreplace")
 
 
 def decode_execution_order(data: bytes, *, where: str = "execution order") -> tuple[str, ...]:
-    """Full names in execution order. CorruptDumpError where the header is missing or the text is no UTF-8."""
+    """Full names in execution order. Raises CorruptDumpError if the header is missing or the text is not UTF-8."""
     lines = utf8_text(data, where).splitlines()
     if not lines or lines[0].strip() != EXECUTION_ORDER_HEADER:
         found = repr(lines[0][:80]) if lines else "an empty file"
@@ -38,12 +38,12 @@ def decode_execution_order(data: bytes, *, where: str = "execution order") -> tu
 
 
 def encode_execution_history(steps: Iterable[int]) -> bytes:
-    """The file for the executed steps, in their order."""
+    """The file for the executed steps, in order."""
     return "".join(f"{step}\n" for step in steps).encode()
 
 
 def decode_execution_history(data: bytes, *, where: str = "execution history") -> tuple[int, ...]:
-    """Executed steps, repeated where a second run appended to the file. CorruptDumpError where a line is no number."""
+    """Executed steps, repeated if a second run appended to the file. Raises CorruptDumpError if a line is not a number."""
     steps = []
     for number, line in enumerate(utf8_text(data, where).splitlines(), start=1):
         field = line.split(",", 1)[0].strip()

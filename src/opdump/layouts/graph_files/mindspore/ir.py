@@ -1,4 +1,4 @@
-"""Writes and reads the `.ir` file of a graph, the text that people read to get from a line of their program to an operator's full name.
+"""Writes and reads the `.ir` file of a graph, a text that leads from a source line to an operator's full name.
 
     subgraph @kernel_graph0() {
       %1(equiv_output) = Conv2D(%0, %para1_conv1.weight) primitive_attrs: {stride: (I64(1), I64(1))} cnode_attrs: {...}
@@ -11,8 +11,8 @@ So it looks in the layout of MindSpore 2.3; 2.10 writes `# Fullname with scope: 
 device shapes. The second line of types stands only where a kernel runs: MindSpore's files and these agree in that.
 Lines of the program run from the outermost to the innermost call.
 
-An input that is the second output of %3 is `%3[1]`; an input that nobody in the graph made is written as a tensor
-without a value. Not in the file: the functions' names of the stack and the root graph's name.
+An input that is the second output of %3 is `%3[1]`; an input without a maker in the graph is written as a tensor without a value.
+The file does not contain the function names of the stack and the root graph's name.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ _REFERENCE: Final = re.compile(r"%(\d+)(?:\[(\d+)\])?$")
 _PARAMETER_REFERENCE: Final = re.compile(r"%para(\d+)_(.*)$", re.DOTALL)
 _PRIMITIVE_PREFIX: Final = "PrimFunc_"
 _OWN_ATTRIBUTE: Final = "cnode_attrs: {phase: "
-"""What every node has in a file of opdump, and none in one of MindSpore."""
+"""What every node has in a file of opdump, and no node in one of MindSpore."""
 _BATCH: Final = re.compile(r"inputs\d+$")
 _NOT_PLAIN: Final = re.compile(r"[^\w.]")
 
 
 def encode_ir(graph: Graph, *, layout: IrLayout = "mindspore-2.3") -> bytes:
-    """The file of the graph in the words of the layout's generation, UTF-8."""
+    """The file of the graph in the spelling of the layout's generation, UTF-8."""
     return "\n".join([*_header(graph), *_body(graph, layout), "}", ""]).encode("utf-8", "backslashreplace")
 
 
@@ -109,7 +109,7 @@ def _header(graph: Graph) -> Iterator[str]:
 
 
 def _parameter_label(index: int, parameter: GraphValue) -> str:
-    """`%para1_fc.weight`, without what would end an argument; the whole name is the declaration's ref_key."""
+    """`%para1_fc.weight`, without characters that would end an argument; the ref_key of the declaration has the whole name."""
     return f"%para{index}_{_NOT_PLAIN.sub('_', parameter.name)}"
 
 
@@ -163,10 +163,11 @@ def _device_type(dtype: str, shape: tuple[int, ...], layout: IrLayout) -> str:
 
 
 def decode_ir(data: bytes, *, where: str = ".ir file") -> Graph:
-    """The graph of an `.ir` file: opdump's, MindSpore's of 2.3 (as its documents show it), or of 2.7 to 2.10 (seen).
+    """The graph of an `.ir` file of opdump, of MindSpore 2.3 (as in its documents), or of MindSpore 2.7 to 2.10 (tested).
 
-    Of a MindSpore file: `by_mindspore` is true, constants in the argument lists have no name and become inputs of unknown source; `Return` is not
-    a node. CorruptDumpError where the text has no subgraph, ends inside of one, or has a node without a full name.
+    For a MindSpore file, `by_mindspore` is true, constants in the argument lists have no name and become inputs of unknown
+    source, and `Return` is not a node. Raises CorruptDumpError if the text has no subgraph, ends inside one, or has a node
+    without a full name.
     """
     header, blocks = _sections(utf8_text(data, where).split("\n"), where)
     entry = next(filter(None, map(_ENTRY.match, header)), None)
@@ -231,7 +232,7 @@ def _parameter(label: str, text: str) -> GraphValue:
     kind = _first_type(text)
     for part in split(kind[1:-1])[2:]:
         if part.startswith("ref_key="):
-            # MindSpore's labels leave characters out, its keys do not; opdump quotes the key.
+            # MindSpore's labels omit characters, its keys do not; opdump quotes the key.
             key = part.removeprefix("ref_key=")
             return _value(json.loads(key) if key.startswith('"') else key, kind)
     return _value(label, kind)
@@ -313,7 +314,7 @@ def _node(
 
 
 def _sides(text: str) -> tuple[str, str]:
-    """The two sides of `(types) -> (types)`; `Return` and the like have one."""
+    """The two sides of `(types) -> (types)`; `Return` and the like have only one."""
     stop = closing(text, 0) if text else -1
     if text and stop < 0:
         raise ValueError(f"the types {text[:80]!r} do not end")

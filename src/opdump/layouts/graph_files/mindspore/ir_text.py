@@ -27,7 +27,7 @@ _DEEPEST: Final = 50
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """Parts between separators that stand outside of brackets and of double quotes, stripped; nothing for blank text."""
+    """Parts between separators outside of brackets and double quotes, stripped; none for blank text."""
     parts, start, depth = [], 0, 0
     for match in _MARK.finditer(text):
         mark = match[0]
@@ -43,7 +43,7 @@ def split(text: str, separator: str = ",") -> list[str]:
 
 
 def closing(text: str, start: int) -> int:
-    """Index of the bracket that closes the one at `start`, or -1 where none does; quoted brackets do not count."""
+    """Index of the bracket that closes the one at `start`, or -1 if there is none; quoted brackets do not count."""
     depth = 0
     for match in _MARK.finditer(text, start):
         if match[0] in _OPEN:
@@ -56,9 +56,9 @@ def closing(text: str, start: int) -> int:
 
 
 def format_value(value: Any, *, typed: bool = False) -> str:
-    """A JSON value in the words of an attribute list: `true`, `4`, `0.1`, `"same"`, `(1, 2)`, `{a: 1}`.
+    """A JSON value in the syntax of an attribute list: `true`, `4`, `0.1`, `"same"`, `(1, 2)`, `{a: 1}`.
 
-    `typed` marks a number and a truth value as MindSpore 2.10 does: `Bool(1)`, `I64(4)`, `F64(0.1)`.
+    `typed` marks numbers and booleans like MindSpore 2.10: `Bool(1)`, `I64(4)`, `F64(0.1)`.
     """
     if value is None:
         return "None"
@@ -76,7 +76,7 @@ def format_value(value: Any, *, typed: bool = False) -> str:
 
 
 def format_attributes(attributes: Mapping[Any, Any], *, typed: bool) -> str:
-    """`{kernel_size: (5, 5), mode: 1}`; a name of unusual characters stands in quotes."""
+    """`{kernel_size: (5, 5), mode: 1}`; a name with unusual characters is quoted."""
     return (
         f"{{{', '.join(f'{_key(str(key))}: {format_value(value, typed=typed)}' for key, value in attributes.items())}}}"
     )
@@ -87,7 +87,7 @@ def _key(name: str) -> str:
 
 
 def parse_value(text: str, depth: int = 0) -> Any:
-    """The JSON value of an attribute in any generation's words; text that is none of them stays text (`NC1HWC0`)."""
+    """The JSON value of an attribute in the syntax of any generation; other text stays text (`NC1HWC0`)."""
     text = text.strip()
     typed = _TYPED.match(text)
     if typed is not None and not typed[2].strip().startswith("("):
@@ -131,7 +131,7 @@ def parse_attributes(text: str, depth: int = 0) -> dict[str, Any]:
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """`(2, 3)`, `(2)`, `()`: without the comma that Python puts behind a single number."""
+    """`(2, 3)`, `(2)`, `()`: without Python's comma after a single number."""
     return f"({', '.join(map(str, shape))})"
 
 
@@ -141,7 +141,7 @@ def format_type(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def format_outputs(outputs: tuple[GraphOutput, ...]) -> str:
-    """The type of what an operator returns: a tensor, a tuple of tensors, or nothing."""
+    """The type of an operator's result: a tensor, a tuple of tensors, or nothing."""
     if len(outputs) < 2:
         return "".join(format_type(*output) for output in outputs)
     elements = ",".join(f"Tensor[{ir_name(output.dtype)}]" for output in outputs)
@@ -149,9 +149,9 @@ def format_outputs(outputs: tuple[GraphOutput, ...]) -> str:
 
 
 def parse_type(text: str) -> tuple[GraphOutput, ...]:
-    """Tensors of one `<...>` type: a tensor or scalar is one, a tuple as many as it has, whatever is nested in it.
+    """Tensors of one `<...>` type: one for a tensor or scalar, and all flattened elements of a tuple.
 
-    ValueError where the text is no such type. Shapes without dimensions (`NoShape`) are empty.
+    Raises ValueError if the text is not such a type. Shapes without dimensions (`NoShape`) are empty.
     """
     if not (text.startswith("<") and text.endswith(">")):
         raise ValueError(f"expected <type, shape>, found {text[:80]!r}")

@@ -1,11 +1,11 @@
 """Writes and reads the `.pb` file of a graph, `debugger.ModelProto`, as MindSpore writes it and its offline tools read it.
 
-A node is called "1", "2", ... and lists its inputs by the names of nodes, parameters ("fc.weight") and constants ("cst1").
-The schema has no field for the slot of an output that feeds an input, for phases, for views and for some element types:
-what of it cannot be derived is in one attribute of the node, `opdump.record`, as JSON. Other readers show it as text.
+A node is called "1", "2", ... and lists its inputs by the names of nodes, parameters ("fc.weight") and constants ("cst1"). The
+schema has no field for the output slot that feeds an input, for phases, for views and for some element types. What cannot be
+derived is in one attribute of the node, `opdump.record`, as JSON, which other readers show as text.
 
-Not in the file: the functions' names of the stack; the type of a parameter or constant that has no number upstream (complex,
-8-bit floats) is with the inputs that it feeds.
+The file does not contain the function names of the stack. The type of a parameter or constant without a number in the schema
+(complex, 8-bit floats) is stored with the inputs that it feeds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from opdump.records import Frame, Phase
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
 GRAPH_NAME: Final = "kernel_graph"
-# Nodes that a MindSpore graph is glued together with; they launch nothing (seen: 43 graphs against their execution order).
+# Nodes that connect a MindSpore graph and launch nothing (verified for 43 graphs against their execution order).
 VIRTUAL_OP_TYPES: Final = frozenset({"Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
 _TENSOR: Final = 14
 _TUPLE: Final = 31
@@ -43,7 +43,7 @@ _SCALARS_OF_CONSTANTS: Final = frozenset(range(1, 14))
 
 
 class _Edge(NamedTuple):
-    """What an input's source is called in the file, and what comes out of it."""
+    """The name of an input's source in the file, and the tensor that it provides."""
 
     name: str
     slot: int
@@ -52,7 +52,7 @@ class _Edge(NamedTuple):
 
 
 def encode_pb(graph: Graph) -> bytes:
-    """The file of the graph. Every graph has one: names that are no UTF-8 lose the bytes that are not."""
+    """The file of the graph. It can always be written: bytes of names outside of UTF-8 are dropped."""
     model = model_proto()()
     model.ir_version = 1
     proto = model.graph
@@ -91,12 +91,12 @@ def _edges(graph: Graph) -> dict[str, _Edge]:
 
 
 def _numbered(dtype: str) -> str:
-    """The type, or nothing where the schema has no number for it."""
+    """The type, or nothing if the schema has no number for it."""
     return dtypes.from_pb_number(dtypes.pb_number(dtype))
 
 
 def _parameter_name(name: str) -> str:
-    """The parameter's name, spelled out where it could be taken for a node ("1"), a constant ("cst1") or a source."""
+    """The parameter's name, escaped if it could be mistaken for a node ("1"), a constant ("cst1") or a source."""
     plain = from_text(to_text(name))
     taken = plain.isdigit() or plain.startswith(("cst", PARAMETER_PREFIX, CONSTANT_PREFIX)) or ":" in plain or not plain
     return PARAMETER_PREFIX + plain if taken else plain
@@ -109,7 +109,7 @@ def _fill_node(
     proto.op_type = to_text(node.op_type)
     proto.full_name = to_text(node.op_name)
     proto.scope = proto.full_name.rpartition(b"/")[0]
-    # Innermost line first, unlike the .ir: so MindSpore writes it.
+    # Innermost line first, unlike in the .ir, as MindSpore writes it.
     proto.source_address = to_text("".join(f"{line}\n" for line in format_stack(node.stack, quoted)))
     record: dict[str, Any] = {"phase": node.phase}
     if not node.runs_kernel:
@@ -136,7 +136,7 @@ def _fill_node(
     texts = []
     for key, value in node.attributes.items():
         attribute = proto.attribute.add(name=to_text(key))
-        # DumpParser makes lists of these two and falls over a value that is neither list nor text.
+        # DumpParser turns these two into lists, and fails on a value that is neither list nor text.
         if is_plain(value) and (key not in ("input_names", "output_names") or isinstance(value, (list, tuple, str))):
             fill_value(attribute.value, value)
         else:
@@ -156,11 +156,11 @@ def _fill_type(proto: Any, output: GraphOutput) -> None:
 
 
 def decode_pb(data: bytes, *, where: str = ".pb file") -> Graph:
-    """The graph of a `.pb` file, opdump's or MindSpore's (seen: 2.7 and 2.10).
+    """The graph of a `.pb` file of opdump or of MindSpore (tested: 2.7 and 2.10).
 
-    Of a MindSpore file: `by_mindspore` is true, `runs_kernel` is false for the glue of the graph (`Load`, `MakeTuple`, ...), a node named after
-    `Gradients/` is backward, and the elements of a tuple have no shape, as the file has none.
-    CorruptDumpError where the bytes are no such file: cut off, other messages, a node without a name.
+    For a MindSpore file, `by_mindspore` is true, `runs_kernel` is false for connecting nodes (`Load`, `MakeTuple`, ...), a node
+    with a name in `Gradients/` is backward, and the elements of a tuple have no shape, because the file has none. Raises
+    CorruptDumpError for other content: cut off, other messages, a node without a name.
     """
     from google.protobuf.message import DecodeError
 
@@ -222,7 +222,7 @@ def _constant(entry: Any, index: int) -> GraphValue:
 
 
 def _record(proto: Any, where: str) -> Mapping[str, Any] | None:
-    """What opdump wrote beside the schema; None in a file of another tool."""
+    """What opdump wrote in addition to the schema; None in a file of another tool."""
     for attribute in proto.attribute:
         if attribute.name == to_text(RECORD_ATTRIBUTE):
             try:

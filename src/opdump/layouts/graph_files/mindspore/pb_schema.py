@@ -1,10 +1,9 @@
-"""The schema of `debugger.ModelProto`, built when they are first needed.
+"""The schema of `debugger.ModelProto`, built on first use.
 
-Field numbers are facts of MindSpore's public `debug_graph.proto`; the fields that no dump uses are left out, and protobuf
-keeps what it does not know. Enumerations are declared as plain integers, which have the same bytes: a number that a later
-version adds survives. Text is declared as bytes, again the same on disk: protobuf versions differ in what they do with text
-that is no UTF-8. The descriptors live in a pool of their own, so that another
-library may load its own copy of the schema.
+Field numbers come from MindSpore's public `debug_graph.proto`; fields that no dump uses are left out, and protobuf keeps unknown
+fields. Enumerations are declared as plain integers, which have the same bytes: a number that a later version adds is kept. Text
+is declared as bytes, again the same on disk, because protobuf versions treat invalid UTF-8 differently. The descriptors are in a
+separate pool, so that another library may load its own copy of the schema.
 """
 
 from __future__ import annotations
@@ -83,10 +82,10 @@ def _classes() -> Mapping[str, Any]:
 
 
 def to_text(text: str) -> bytes:
-    """Text for a field; half characters, which stand for undecodable bytes of a file name, as escapes."""
+    """Text for a field; lone surrogates, which represent undecodable bytes of a file name, are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def from_text(field: bytes) -> str:
-    """Text of a field. UnicodeDecodeError where it is no UTF-8."""
+    """Text of a field. Raises UnicodeDecodeError if it is not UTF-8."""
     return field.decode("utf-8")

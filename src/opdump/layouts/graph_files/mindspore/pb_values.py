@@ -1,7 +1,7 @@
 """Converts attribute values between JSON and `debugger.ValueProto`.
 
-DumpParser of MindSpore Insight stops at an attribute whose type it does not know, dictionaries among them, and reads
-`float_val` alone. So floats are written to both of their fields, and a value without a plain type becomes JSON text.
+DumpParser of MindSpore Insight stops at an attribute of an unknown type, including dictionaries, and reads only `float_val`. So
+floats are written to both of their fields, and a value without a plain type becomes JSON text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLOATS: Final = range(10, 13)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether the value has a type of its own in a `ValueProto` that real readers know."""
+    """Whether the value has a type in `ValueProto` that existing readers support."""
     if value is None or isinstance(value, (bool, float, str)):
         return True
     if isinstance(value, int):
@@ -35,7 +35,7 @@ def is_plain(value: Any) -> bool:
 
 
 def fill_value(proto: Any, value: Any) -> None:
-    """Write a value into a `ValueProto`; what is not plain goes in as JSON text."""
+    """Write a value into a `ValueProto`; one that is not plain as JSON text."""
     if value is None:
         proto.dtype = 0
     elif isinstance(value, bool):
@@ -55,7 +55,7 @@ def fill_value(proto: Any, value: Any) -> None:
 
 
 def read_value(proto: Any) -> Any:
-    """The JSON value of a `ValueProto`; a type gives its name, an unknown kind gives None."""
+    """The JSON value of a `ValueProto`; the name for a type, None for an unknown kind."""
     kind = proto.dtype
     if kind == _BOOL:
         return proto.bool_val
@@ -77,6 +77,6 @@ def read_value(proto: Any) -> Any:
 
 
 def _as_float32(value: float) -> float:
-    """The value, or an infinity where float32 has no room for it: protobuf versions differ in what they do with it."""
+    """The value, or an infinity if float32 cannot represent it, because protobuf versions treat it differently."""
     limit = 3.4028234663852886e38
     return value if not abs(value) > limit else float("inf") if value > 0 else float("-inf")

@@ -36,7 +36,7 @@ _LINE_BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def utf8_text(data: bytes, where: str) -> str:
-    """The text of a file. Raises CorruptDumpError where it is no UTF-8."""
+    """The text of a file. Raises CorruptDumpError if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -51,9 +51,9 @@ def one_line(text: str) -> str:
 
 
 def format_frame(frame: Frame, form: SourceForm) -> str:
-    """One line for one frame, indented as upstream does it; the function's name has no place in it.
+    """One line for one frame, in upstream's indentation; the function's name is not included.
 
-    A frame without a file says how many lines are left out, as `parse_frames` found it.
+    A frame without a file states how many lines are left out, as `parse_frames` read it.
     """
     if not frame.file:
         return f"{_INDENT}# {one_line(frame.code)}"
@@ -62,7 +62,7 @@ def format_frame(frame: Frame, form: SourceForm) -> str:
 
 
 def format_stack(stack: Sequence[Frame], format_one: Callable[[Frame], str]) -> Iterator[str]:
-    """One line for each frame that is told, innermost first; and where frames are left out a line which says so."""
+    """One line for each frame to print, innermost first; if frames are left out, a line states how many."""
     told = shortened(stack)
     yield from map(format_one, told.inner)
     if told.left_out:
@@ -71,7 +71,9 @@ def format_stack(stack: Sequence[Frame], format_one: Callable[[Frame], str]) -> 
 
 
 def parse_frame(line: str) -> Frame | None:
-    """The frame of a `# In file` line in any of the forms, and of a line that says how many are left out, which has no file; else None."""
+    """The frame of a `# In file` line in any of the forms; a frame without a file for a line that states how many are left out;
+    otherwise None.
+    """
     missing = _LEFT_OUT.match(line)
     if missing is not None:
         return Frame("", 0, "", missing["told"])
@@ -83,5 +85,5 @@ def parse_frame(line: str) -> Frame | None:
 
 
 def parse_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
-    """Every frame among the lines, in their order."""
+    """Every frame among the lines, in order."""
     return tuple(frame for frame in map(parse_frame, lines) if frame is not None)
