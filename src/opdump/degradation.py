@@ -14,8 +14,7 @@ class Degradation:
     """From `step` on, a dump contains less, or more again.
 
     `now` is "statistics": no elements; "every N": only selected steps that are multiples of N; "ring N": a ring keeps at most N steps; "off":
-    nothing.
-    `why` describes in words how the limit was reached. `time` is in microseconds since the Unix epoch.
+    nothing. `why` describes in words how the limit was reached. `time` is in microseconds since the Unix epoch.
     """
 
     step: int

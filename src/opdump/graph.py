@@ -1,8 +1,7 @@
 """The graph of a run: its operators and their inputs.
 
 An eager framework has no graph before it runs, so one is built from the operators as they appear. A `GraphBuilder` only grows, and each `build()`
-returns
-a frozen `Graph`, from which `.ir`, `.pb` and the execution order are written.
+returns a frozen `Graph`, from which `.ir`, `.pb` and the execution order are written.
     builder = GraphBuilder(graph_id=0)
     builder.add_parameter(GraphValue("fc.weight", "float32", (10, 16)))
     builder.add(GraphNode(op_name="Default/fc-Linear/addmm-op0", op_type="addmm", ...))

@@ -166,10 +166,9 @@ class Memory:
     """The memory of a tensor when an operator read or had written it.
 
     `storage` numbers the storages of a step 0, 1, ... in the order in which they were first seen. Two tensors of a step share memory only if it is
-    equal.
-    `offset` (of the first element) and `strides` (one per axis) are in elements.
-    `version` is how often the framework counted a write into the memory since the storage was first seen in the step. It is negative if a tensor
-    is counted separately from the others of its storage (`x.data`), and 0 if nothing is counted.
+    equal. `offset` (of the first element) and `strides` (one per axis) are in elements. `version` is how often the framework counted a write into the
+    memory since the storage was first seen in the step. It is negative if a tensor is counted separately from the others of its storage (`x.data`),
+    and 0 if nothing is counted.
     """
 
     storage: int
@@ -337,8 +336,7 @@ class TensorRecord:
     """Why the tensor left no data; empty if it was captured."""
     sample: int = 0
     """If the payload is a sample: its number of elements, the first ones of the tensor in row-major order, in a 1-D array. 0 if the payload is the
-    whole
-    tensor. Shape, statistics and `data_size` always describe the whole tensor."""
+    whole tensor. Shape, statistics and `data_size` always describe the whole tensor."""
     memory: Memory | None = None
     """The memory of an input before the operator ran, or of an output after it ran. None if unknown."""
 
@@ -356,10 +354,8 @@ class TensorRecord:
         """Return the elements as a read-only numpy array: of `shape`, or for a sample the first ones in a 1-D array (`payload_shape`).
 
         Types that numpy lacks are widened: bfloat16 and floats of 8 bits or fewer to float32, integers of fewer than 8 bits to int8 or uint8,
-        complex32 to
-        complex64. Quantised types of PyTorch are returned as the numbers that they represent, in float32. NaN keeps its bits. A tensor without
-        elements is an
-        empty array, although it has no file. A large file is mapped, not read.
+        complex32 to complex64. Quantised types of PyTorch are returned as the numbers that they represent, in float32. NaN keeps its bits. A tensor
+        without elements is an empty array, although it has no file. A large file is mapped, not read.
 
         Raises NoElementsError if the dump has no elements of this tensor, and CorruptDumpError or UndecodableTensorError if its file cannot be read.
         """

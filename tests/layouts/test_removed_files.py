@@ -102,7 +102,7 @@ def test_a_removed_directory_is_one_problem(layout: str, tmp_path: Path) -> None
     assert all(record.payload is None for record in catalog.tensors(step=0))
     told = [str(problem) for problem in catalog.problems]
     assert sorted(told) == sorted(
-        f"{directory}: is empty or not there, and the index lists "
+        f"{directory}: is empty or missing, and the index lists "
         f"{len([each for each in whole if each.payload.path.parent == directory])} tensors in it: it was removed after the run"  # type: ignore[union-attr]
         for directory in directories
     )

@@ -139,7 +139,7 @@ HOSTILE = {
     ),
     "a dimension of 1000 digits": (
         _npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 1000 + b",), }\n"),
-        "gives the shape",
+        "has the invalid shape",
     ),
     "a negative dimension": (
         _npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n", bytes(4)),

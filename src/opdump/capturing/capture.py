@@ -55,8 +55,8 @@ def capture(
 
     `config` is the path of a data_dump.json or an acl.json, a `DumpPlan`, or None. Without a config, the keyword arguments are the plan (`path=...`,
     `saved_data="full"`, `iteration="0|5-8"`, `kernels=["conv"]`: every key of the config and every field of `DumpPlan`). If there are none, the
-    environment
-    decides: MINDSPORE_DUMP_CONFIG names a file, and ASCEND_DUMP_SCENE selects failures only. With a config, keyword arguments override its values.
+    environment decides: MINDSPORE_DUMP_CONFIG names a file, and ASCEND_DUMP_SCENE selects failures only. With a config, keyword arguments override
+    its values.
 
     eager            capture inside functions compiled with `torch.compile`, by running them eagerly
     stop_after_dump  raise `DumpComplete` once the last selected step is on disk
@@ -176,9 +176,8 @@ def set_dump(target: Any, enabled: bool = True) -> None:
     """Select what `dump_mode` 2 dumps: a module with all its children, a module class, a function, or a method of an object.
 
     Only forward and backward operators of these are dumped. The mark is effective from now on, also in a running capture. If it is too late for a
-    part of
-    the running step, a warning at the end reports it. Raises MarkError (a TypeError and a ValueError) for any other target, and if `enabled` is not a
-    bool.
+    part of the running step, a warning at the end reports it. Raises MarkError (a TypeError and a ValueError) for any other target, and if `enabled`
+    is not a bool.
     """
     meant = STATE.marks.set(target, enabled=enabled)
     controller = STATE.controller

@@ -108,8 +108,7 @@ class Dump:
         """Pass the loss of the running step to the trigger `loss-spike`.
 
         In PyTorch programs the loss is otherwise known from the tensor on which `backward` is called. After the first call only the passed losses
-        count.
-        Raises CaptureStateError if the plan does not have this trigger, or keeps no steps in memory.
+        count. Raises CaptureStateError if the plan does not have this trigger, or keeps no steps in memory.
         """
         losses = self._parts.recording.recorder.losses
         if losses is None:

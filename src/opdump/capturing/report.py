@@ -29,8 +29,7 @@ class CaptureReport:
     """The result of a capture. `skipped` counts operators by reason, `tensors_skipped` single inputs and outputs.
 
     `failure` is the reason why the dump is incomplete, empty if it is complete. `files_lost` is the number of files that were queued and did not
-    reach the
-    disk; operators of the interrupted step are counted in `skipped` as "not written".
+    reach the disk; operators of the interrupted step are counted in `skipped` as "not written".
     """
 
     path: Path
@@ -119,8 +118,7 @@ class CaptureReport:
 
     def raise_for_gaps(self) -> None:
         """Raise IncompleteCaptureError if nothing was captured that should have been, if operators or tensors left no data that should have, or if
-        the
-        dump is incomplete (`strict`).
+        the dump is incomplete (`strict`).
         """
         if self.failure:
             raise IncompleteCaptureError(f"strict: the dump is incomplete: {self.failure}")

@@ -1,8 +1,8 @@
 """Prepares the records of one call, a batch, for the index and for statistic.csv.
 
-A regular training runs the same operators on the same tensors in every step. What ran is a `Pattern`, and a batch that
-repeats one of the last few has the very same: who keeps something by pattern finds that out with `is`. The arguments of operators may be others
-(`Batch.arguments`): Adam divides by another number in each step.
+A regular training runs the same operators on the same tensors in every step. What ran is a `Pattern`. A batch that repeats one of the last few has
+the same pattern object, so code that caches by pattern can compare with `is`. The arguments of operators may differ (`Batch.arguments`): for example,
+Adam divides by a different number in each step.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from opdump.step_columns import BlockRun, OtherArguments, StepColumns, columns_o
 Key = tuple[object, ...]
 
 
-# Not compared by value: that a batch repeats the last is found out once, by `Batches`.
+# Not compared by value: `Batches` finds out once whether a batch repeats an earlier one.
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What ran: all but time stamps, statistics and files; arguments of operators as they were the first time."""
+    """What ran: everything except time stamps, statistics and files. Arguments of operators are those of the first time."""
 
     operators: Sequence[Key]
-    """Of each operator the columns of the index's `operators` in order but the arguments, with the stack by identity."""
+    """For each operator, its columns in the index's `operators` in order, without the arguments and with the stack by identity."""
     places: Sequence[int]
-    """Of each tensor the place of its operator."""
+    """For each tensor, the index of its operator."""
     signatures: Sequence[Key]
-    """Of each tensor the columns of the index's `signatures` in order, shape and memory as they are."""
+    """For each tensor, its columns in the index's `signatures` in order, with shape and memory as objects."""
     first_operators: tuple[OpRecord, ...]
-    """The first operators of this pattern, with their arguments: they keep the identities in `operators` from being given to other objects."""
+    """The first operators of this pattern, with their arguments. They keep alive the objects whose identities are in `operators`."""
     graph_ids: frozenset[int]
-    """Graphs of which something was executed."""
+    """Graphs that executed something."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,44 +45,44 @@ class Batch:
 
     pattern: Pattern
     ops: Sequence[OpRecord]
-    """Those that were given, then operators of tensors that were not among them."""
+    """The operators passed in, followed by operators of tensors that were not among them."""
     tensors: Sequence[FiledTensor]
     timestamps: list[int]
     """One for each of `ops`."""
     arguments: OtherArguments
-    """By the places of operators, the arguments that are others than the pattern's."""
+    """By operator index, the arguments that differ from those in the pattern."""
     summaries: NDArray[np.float64] | None
-    """A row of `SUMMARY_FIELDS` for each tensor, NO_SUMMARY where it has none; None where no tensor has one."""
+    """A row of `SUMMARY_FIELDS` for each tensor, NO_SUMMARY for a tensor without one. None if no tensor has one."""
     bare: Sequence[int]
-    """The places of tensors without a summary."""
+    """The indices of tensors without a summary."""
     others: Mapping[int, Mapping[str, StatisticValue]]
-    """By a tensor's place, what its summary does not give: digests, statistics of packages; or all statistics of one without a summary."""
+    """By tensor index, statistics that are not in the summary (digests, statistics of extensions), or all statistics of a tensor without one."""
     is_of_one_step: bool
     """Whether all operators name the same step."""
 
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What batches before ran."""
+    """What earlier batches ran."""
 
     pattern: Pattern
     parts: Sequence[Key] = ()
-    """Where the last one came in columns: equal for one that runs the same."""
+    """The keys of the parts if the last batch came in columns; equal for a batch that runs the same."""
     arguments: OtherArguments = field(default_factory=dict)
-    """The arguments that these parts say, where they are not the pattern's."""
+    """The arguments in these parts that differ from those in the pattern."""
 
 
 _MOST_RECENT: Final = 4
 _MOST_OPERATORS: Final = 50_000
-"""Of all patterns that are kept but the last: a training has a few kinds of steps, and very long ones are kept alone."""
+"""Limit for all patterns that are kept except the last. A training has a few kinds of steps; of very long steps, only the last is kept."""
 
 
 class Batches:
-    """Makes batches, and keeps the last patterns. `arguments` of operators must not be changed after they were handed over."""
+    """Creates batches, and keeps the last patterns. `arguments` of operators must not be changed after they were passed in."""
 
     def __init__(self) -> None:
         self._recent: list[_Known] = []
-        """The last one first."""
+        """The last one is first."""
 
     @property
     def recent(self) -> list[Pattern]:
@@ -101,9 +101,9 @@ class Batches:
         return Batch(pattern, ops, tensors, timestamps, arguments, *statistics_of(tensors), is_of_one_step)
 
     def _of_columns(self, columns: StepColumns, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
-        """A batch of which no record is made where it repeats one of the last."""
+        """Return a batch from columns, without creating records if it repeats one of the last."""
         parts = _keys_of_parts(columns)
-        if parts is None:  # a tensor whose operator was filed before
+        if parts is None:  # a tensor whose operator was written before
             return self.of(*columns.records)
         known = next((each for each in self._recent if each.parts == parts), None)
         if known is None:
@@ -138,7 +138,7 @@ class Batches:
         )
 
     def _of_records(self, ops: Sequence[OpRecord], places: Sequence[int], tensors: Sequence[FiledTensor]) -> _Known:
-        """One of the last patterns where these repeat it."""
+        """Return one of the last patterns if these records repeat it, else a new one."""
         operators, signatures = operator_keys(ops), signature_keys(tensors)
         for known in self._recent:
             pattern = known.pattern
@@ -156,7 +156,7 @@ class Batches:
             self._recent.pop()
 
     def forget(self) -> None:
-        """Give back the memory of the last patterns; the next batch repeats none."""
+        """Release the memory of the last patterns; the next batch repeats none."""
         self._recent = []
 
     def _with_owners(
@@ -165,7 +165,7 @@ class Batches:
         owners = [tensor.op for tensor in tensors]
         for last in self.recent:
             if len(last.first_operators) == len(ops) and len(last.places) == len(owners):
-                # To see that the last places are still right takes a quarter of the time of finding them.
+                # Checking whether the last indices are still right takes a quarter of the time of finding them.
                 expected = map(ops.__getitem__, last.places)
                 if all(map(is_, owners, expected)):
                     return ops, last.places
@@ -173,7 +173,7 @@ class Batches:
 
 
 def operator_keys(ops: Iterable[OpRecord]) -> list[Key]:
-    """The keys of operators, as in `Pattern.operators`."""
+    """Return the keys of operators, as in `Pattern.operators`."""
     return [
         (
             op.op_type,
@@ -197,7 +197,7 @@ def operator_keys(ops: Iterable[OpRecord]) -> list[Key]:
 
 
 def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
-    """The keys of tensors, as in `Pattern.signatures`."""
+    """Return the keys of tensors, as in `Pattern.signatures`."""
     return [
         (
             tensor.io,
@@ -217,7 +217,9 @@ def signature_keys(tensors: Iterable[FiledTensor]) -> list[Key]:
 
 
 def _keys_of_parts(columns: StepColumns) -> list[Key] | None:
-    """Equal for steps that differ in time stamps, statistics and arguments alone; None where a tensor's operator is not in the step."""
+    """Return keys that are equal for steps that differ only in time stamps, statistics and arguments. None if a tensor's operator is not in the
+    step.
+    """
     places = {id(op): place for op, place in columns.singles}
     keys: list[Key] = []
     for part in columns.parts:
@@ -232,7 +234,7 @@ def _keys_of_parts(columns: StepColumns) -> list[Key] | None:
 
 
 def _other_arguments(pattern: Pattern, given: Iterable[tuple[int, Mapping[str, Any]]]) -> OtherArguments:
-    """Of the arguments of operators, by their places, those that are not the pattern's: an adapter gives the same object for the same ones."""
+    """Return, by operator index, the arguments that differ from those in the pattern. Adapters pass the same object for equal arguments."""
     first = pattern.first_operators
     return {
         place: arguments
@@ -242,7 +244,7 @@ def _other_arguments(pattern: Pattern, given: Iterable[tuple[int, Mapping[str, A
 
 
 def _with_owners(ops: Sequence[OpRecord], owners: Sequence[OpRecord]) -> tuple[Sequence[OpRecord], Sequence[int]]:
-    """`ops` and those of `owners` that are not among them, and the place of each owner."""
+    """Return `ops` followed by those of `owners` that are not among them, and the index of each owner."""
     places = dict(zip(map(id, ops), range(len(ops)), strict=True))
     found = [*map(places.get, map(id, owners))]
     if None in found:

@@ -1,4 +1,4 @@
-"""A batch of an index as it is filed, in columns: records of operators and tensors are made of it when they are asked for."""
+"""A batch of an index in columns, as it is stored. Records of operators and tensors are created on demand."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from opdump.records import IO, OpRecord, SkipReason, StatisticValue, TensorRecor
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a batch ran, but for the arguments of its operators, which may change from step to step.
+    """What a batch ran, except for the arguments of its operators, which may change from step to step.
 
-    A batch that ran the same as another has the very same program.
+    Batches that ran the same share one program object.
     """
 
     directories: Sequence[tuple[str, int]]
     """The network and the graph of each operator."""
     slots: Sequence[tuple[int, IO, int]]
-    """Of each tensor the place of its operator, and which of its inputs or outputs it is."""
+    """For each tensor, the index of its operator, and which of its inputs or outputs it is."""
 
     @cached_property
     def tensors_by_directory(self) -> Mapping[tuple[str, int], NDArray[np.intp]]:
-        """The places of the tensors of each network and graph."""
+        """The indices of the tensors of each network and graph."""
         found: dict[tuple[str, int], list[int]] = {}
         for number, (place, _, _) in enumerate(self.slots):
             found.setdefault(self.directories[place], []).append(number)
@@ -36,7 +36,7 @@ class Program:
 
     @cached_property
     def tensors_by_operator(self) -> Mapping[int, Sequence[int]]:
-        """The places of the tensors of each operator that has some, by its place."""
+        """The indices of the tensors of each operator that has some, by operator index."""
         found: dict[int, list[int]] = {}
         for number, (place, _, _) in enumerate(self.slots):
             found.setdefault(place, []).append(number)
@@ -45,45 +45,45 @@ class Program:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What a batch ran: the rows of its operators, and of each tensor the place of its operator and its signature."""
+    """What a batch ran: the rows of its operators, and for each tensor the index of its operator and its signature."""
 
     operators: Sequence[int]
     tensors: Sequence[tuple[int, int]]
     program: Program
     arguments: Sequence[Mapping[str, Any]]
-    """Of each operator."""
+    """The arguments of each operator."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchColumns:
-    """A batch whose tensors have summaries, but for some that have no statistics at all."""
+    """A batch in which every tensor with statistics has a summary."""
 
     pattern: Pattern
     step: int
     timestamps: NDArray[np.int64]
-    """Of each operator."""
+    """The time stamp of each operator."""
     summaries: NDArray[np.float64]
-    """Of each tensor; NaN for the count of one that has none."""
+    """The summary of each tensor, shape (n, 11); the count of a tensor without one is NaN."""
     counted: Mapping[SkipReason, int]
-    """How many operators without data ran that an earlier batch lists, by reason."""
+    """Number of operators without data that an earlier batch lists, by reason."""
     files: Mapping[int, str]
-    """By their places, those of the tensors that have one, as the index has them."""
+    """By tensor index, the file of a tensor that has one, as stored in the index."""
     statistics: Mapping[int, Mapping[str, StatisticValue]]
-    """By their places, what summaries of the tensors do not give, of those that have such."""
+    """By tensor index, statistics that are not in the summary."""
     make_op: Callable[[int, int, int, Mapping[str, Any]], OpRecord]
-    """An operator, by its row, its time, its step and its arguments."""
+    """Creates an operator from its row, time, step and arguments."""
     make_tensor: Callable[
         [OpRecord, int, Summary | None, Mapping[str, StatisticValue] | None, str | None], TensorRecord
     ]
-    """A tensor of an operator, by its signature, its summary, its other statistics and its file."""
+    """Creates a tensor of an operator from its signature, summary, other statistics and file."""
 
     @property
     def with_summary(self) -> NDArray[np.bool_]:
-        """Whether each tensor has a summary."""
+        """Whether each tensor has a summary, shape (n,)."""
         return ~np.isnan(self.summaries[:, 0])
 
     def records(self) -> tuple[list[OpRecord], list[TensorRecord]]:
-        """All operators and tensors, in the order in which they were filed."""
+        """Return all operators and tensors, in the order in which they were written."""
         ops = [*map(self.op, range(len(self.pattern.operators)))]
         rows = map(Summary._make, self.summaries.tolist())
         tensors = [
@@ -93,17 +93,17 @@ class BatchColumns:
         return ops, tensors
 
     def op(self, place: int) -> OpRecord:
-        """One operator by its place."""
+        """Return one operator, by index."""
         pattern = self.pattern
         return self.make_op(pattern.operators[place], int(self.timestamps[place]), self.step, pattern.arguments[place])
 
     def operator(self, place: int) -> tuple[OpRecord, list[TensorRecord]]:
-        """One operator by its place, and its tensors, in the order in which they were filed: no other record is made."""
+        """Return one operator, by index, and its tensors in the order in which they were written. No other records are created."""
         op = self.op(place)
         return op, [self.tensor(op, number) for number in self.pattern.program.tensors_by_operator.get(place, ())]
 
     def tensor(self, op: OpRecord, number: int) -> TensorRecord:
-        """One tensor by its place, which is of this operator."""
+        """Return one tensor of this operator, by tensor index."""
         return self._tensor(op, number, self.pattern.tensors[number][1], Summary._make(self.summaries[number].tolist()))
 
     def _tensor(self, op: OpRecord, number: int, signature: int, summary: Summary) -> TensorRecord:
@@ -117,7 +117,7 @@ _Facts = TypeVar("_Facts")
 
 
 class FactsByProgram(Generic[_Facts]):
-    """What `make` gives of a step in columns, kept for the next steps that ran the same and have summaries of the same tensors."""
+    """Caches the result of `make` for a step in columns, for later steps that ran the same program with summaries for the same tensors."""
 
     _MOST_KNOWN = 16  # a regular training has a few programs
 

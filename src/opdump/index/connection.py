@@ -1,4 +1,4 @@
-"""The connection by which a process writes into the index of a rank."""
+"""The connection with which a process writes into the index of a rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Final
 
 from opdump.index.opening import TURNS, Idle, address_of, key_of
 
-# A reader of a running capture holds its lock for the time of one query; a writer waits that long and much longer.
+# A reader of a running capture locks the index for one query; a writer waits for that and much longer.
 _PATIENCE_SECONDS = 60.0
 _MOST_PAGES: Final = 2**30
 """The default of SQLite."""
 _KEPT_PAGES: Final = 2
-"""Kept for the last rows of a run: which bound was reached, and the end of the run."""
+"""Pages reserved for the last rows of a run: which limit was reached, and the end of the run."""
 
 _IDLE: Final = Idle()
-os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
+os.register_at_fork(before=_IDLE.close)  # a child must neither use nor close connections of SQLite
 atexit.register(_IDLE.close)
 
 close_idle: Final = _IDLE.close
@@ -29,11 +29,11 @@ close_idle: Final = _IDLE.close
 
 @contextmanager
 def transaction(path: Path, room: int | None = None) -> Iterator[sqlite3.Connection]:
-    """One transaction, which is undone where the block raises. Raises sqlite3.Error as SQLite does.
+    """Run the block in one transaction, which is rolled back if the block raises. Raises sqlite3.Error like SQLite.
 
-    `room`: by how many bytes the file may grow; SQLite calls the database full where that is too little.
+    `room`: the number of bytes by which the file may grow. If it is too small, SQLite reports that the database is full.
 
-    The connection is that of the last transaction, unless another file has the name by now: opening one takes longer than filing a step.
+    The connection of the last transaction is used again, unless its path is a different file by now: opening one takes longer than writing a step.
     """
     with TURNS.take():
         try:
@@ -61,13 +61,13 @@ def _limit(database: sqlite3.Connection, room: int) -> None:
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """A connection of one's own."""
+    """Open a new connection."""
     address = address_of(path, "rwc" if create else "rw")
-    # One thread at a time has it.
+    # Only one thread at a time uses it.
     database = sqlite3.connect(
         address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
     )
-    # Not to wait for the disk: what a killed process wrote is in the system's cache and arrives all the same.
+    # Do not wait for the disk: what a killed process wrote is in the system's cache and reaches the disk all the same.
     try:
         database.execute("PRAGMA synchronous = OFF")
     except sqlite3.Error:

@@ -1,4 +1,4 @@
-"""Finds files that an index lists and that are not there: a run that was cut off, a disk that filled up, or somebody who removed them."""
+"""Finds files that an index lists and that do not exist: the run was cut off, the disk was full, or they were removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opdump.records import TensorRecord
 
 
 class LostFiles:
-    """Finds them by listing each directory once; many records share one."""
+    """Finds missing files by listing each directory once, because many records share a directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -21,9 +21,9 @@ class LostFiles:
     def without_payload(
         self, records: Iterable[tuple[TensorRecord, str | None]], problems: list[CorruptDumpError], *, is_complete: bool
     ) -> list[TensorRecord]:
-        """The records, each given with its file below the root; a record whose file is lost has no payload, and is in `problems`.
+        """Return the records. Each is passed with its path below the root; if its file is missing, it has no payload and is reported in `problems`.
 
-        `is_complete`: the run ended in good order, so that each file was there.
+        `is_complete`: the run ended regularly, so every file existed.
         """
         cause = "it was removed after the run" if is_complete else "the run was cut off before it was written"
         found = []
@@ -38,7 +38,7 @@ class LostFiles:
         for directory, names in lost.items():
             where = self._root / directory
             if len(names) > 1 and not self._names[directory]:
-                text = f"{where}: is empty or not there, and the index lists {len(names)} tensors in it: {cause}"
+                text = f"{where}: is empty or missing, and the index lists {len(names)} tensors in it: {cause}"
                 problems.append(CorruptDumpError(text))
             else:
                 problems += [
@@ -49,7 +49,7 @@ class LostFiles:
 
     def _is_there(self, relative: str) -> bool:
         if "\0" in relative:
-            return True  # no name at all, as its payload says
+            return True  # not a valid path: the payload reports it
         directory, _, name = relative.rpartition("/")
         if directory not in self._names:
             self._names[directory] = self._names_in(directory)
@@ -57,7 +57,7 @@ class LostFiles:
         return names is None or name in names
 
     def _names_in(self, directory: str) -> frozenset[str] | None:
-        """The names in a directory of the dump; None outside of it, where nothing is looked at: payloads raise."""
+        """Return the names in a directory of the dump, or None for a directory outside of it: its payloads raise an error."""
         root = os.path.realpath(self._root)
         try:
             path = os.path.realpath(os.path.join(root, directory))
@@ -69,16 +69,16 @@ class LostFiles:
 
 
 def cut_off(where: Path | str, step: int, operators: int) -> CorruptDumpError:
-    """The problem of a step whose operators are known by their files alone."""
+    """Return the problem of a step whose operators are known only from their files."""
     return CorruptDumpError(
-        f"{where}: step {step} was not finished: {operators} operators of it are known by their files alone, the index lists them not; the "
+        f"{where}: step {step} was not finished: {operators} of its operators are known only from their files and not listed in the index; the "
         "run was cut off"
     )
 
 
 def left_out(where: Path | str, operators: int) -> CorruptDumpError:
-    """The problem of operators after the last step that was finished, where their step is unknown."""
+    """Return the problem of operators after the last finished step, whose step is unknown."""
     return CorruptDumpError(
-        f"{where}: {operators} operators after the last step that the index lists are left out: the run was cut off in a step that was "
-        "not finished, and nothing says which one"
+        f"{where}: {operators} operators after the last step in the index are left out: the run was cut off in a step that was "
+        "not finished, and the number of that step is unknown"
     )

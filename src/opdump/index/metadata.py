@@ -3,9 +3,8 @@
     data_dump.json   the configuration
     config.json      {"device_target":"CPU","framework":"torch","framework_version":"2.13.0",...}
 
-Readers of MindSpore's dumps ask `data_dump.json` for `net_name` and `input_output`, and for `enable` where
-`e2e_dump_settings` holds anything; `config.json` may lack `ms_version` but not call itself another's version. opdump is no
-MindSpore, so it gives none.
+Readers of MindSpore's dumps need `net_name` and `input_output` in `data_dump.json`, and `enable` if `e2e_dump_settings` is not empty. `config.json`
+may lack `ms_version`, but the version in it must be MindSpore's, so opdump does not write one.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _LARGEST_JSON: Final = 1 << 22
 
 
 def config_text(plan: DumpPlan) -> str:
-    """The text for data_dump.json: the config file as it was, or an equivalent for a plan that came from none.
+    """Return the text for data_dump.json: the unchanged config file, or an equivalent one for a plan without a file.
 
-    The one change to a config file: `enable` is added where `e2e_dump_settings` has other keys but not this one, since
-    MindSpore takes it for granted on a CPU and its readers fail without it.
+    There is one change to a config file: `enable` is added if `e2e_dump_settings` has other keys but not this one. MindSpore does not require it on a
+    CPU, but its readers fail without it.
     """
     if not plan.config_text:
         return json.dumps(_equivalent_config(plan), indent=2) + "\n"
@@ -45,7 +44,7 @@ def config_text(plan: DumpPlan) -> str:
 def environment_text(
     *, device_target: str, framework: str, framework_version: str, opdump_version: str, layout: str
 ) -> str:
-    """The text for config.json, in MindSpore's spacing."""
+    """Return the text for config.json, with the spacing of MindSpore."""
     facts = {
         "device_target": device_target,
         "framework": framework,
@@ -57,7 +56,7 @@ def environment_text(
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of `.dump_metadata`; empty where there is none or it is something else."""
+    """Read a JSON object from a file in `.dump_metadata`. Return an empty one if the file is missing, too large, or something else."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_JSON:
             return {}

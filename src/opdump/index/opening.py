@@ -1,9 +1,8 @@
-"""Opens an index for reading, as a file that may have been made to harm.
+"""Opens an index for reading. The file may be malicious.
 
-SQLite files carry programs: views, triggers, generated columns, checks and expressions of indexes are computed by whoever
-opens the file, and pages that refer to each other twice make more rows than the file has bytes. So nothing is computed but
-our own queries on the tables of `index_schema`, whose text must be the file's, and a query ends when it takes more than a
-file of this size can need.
+SQLite files contain programs: views, triggers, generated columns, checks and expressions of indexes are executed by the process that opens the
+file, and pages with circular references yield more rows than the file has bytes. Therefore nothing is executed but our own queries on the tables of
+`schema.py`, whose definitions must be identical in the file, and a query ends when it takes more steps than a file of this size can need.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from opdump.index.schema import APPLICATION_ID, EXTRAS, FRAMES, SCHEMA_VERSION, 
 _PATIENCE_SECONDS = 30.0
 _MAGIC: Final = b"SQLite format 3\0"
 _ROLLBACK_JOURNAL: Final = (1, 1)  # bytes 18 and 19 of the file; a write-ahead log has 2
-_SUPER_JOURNAL: Final = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names a journal above it
+_SUPER_JOURNAL: Final = bytes.fromhex("d9d505f920a163d7")  # ends a journal that refers to a super-journal
 _CHECKED_WHOLE: Final = 256 << 20
-"""Larger files are not read from end to end before they are used: at 1.5 GB/s, that is what a person does not notice."""
+"""Larger files are not verified completely before use. At 1.5 GB/s, verifying a file of this size takes an unnoticeable time."""
 _INSTRUCTIONS_A_CALL: Final = 20_000
 _INSTRUCTIONS_A_BYTE: Final = 50
 _LEAST_INSTRUCTIONS: Final = 2_000_000
-_SPACE: Final = re.compile(r"[ \t\n\f\r]+")  # SQLite's: any other space is part of a name
+_SPACE: Final = re.compile(r"[ \t\n\f\r]+")  # what SQLite treats as spaces; any other space is part of a name
 _PRAGMAS: Final = frozenset({"application_id", "user_version", "quick_check", "trusted_schema", "cell_size_check"})
 
 
 _FileKey = tuple[Path, int, int]
-"""A path and the file that it led to: device and inode."""
+"""A path and the identity of its file: device and inode."""
 
 
 class Idle:
-    """The connection that was used last, for whoever uses the same file next: opening one takes longer than most reads, and than writing a step.
+    """Keeps the last connection for the next use of the same file, because opening one takes longer than most reads, and than writing a step.
 
-    It holds no lock of the file meanwhile, so that neither a capture which is still going on is held up nor a reader. One for all files and
-    threads, for a dump may have thousands of ranks.
+    It holds no lock of the file meanwhile, so it blocks neither a running capture nor a reader. There is one for all files and threads, because a
+    dump may have thousands of ranks.
     """
 
     def __init__(self) -> None:
-        # One at most, but where two threads put one at once. Nothing comes between what takes it out and who has it, no signal's handler either.
+        # Normally one entry. Taking it out is atomic, also with respect to signal handlers.
         self._kept: list[tuple[_FileKey, sqlite3.Connection]] = []
 
     def take(self, key: _FileKey) -> sqlite3.Connection | None:
-        """The connection to that file, which is the caller's from now on; None where there is none."""
+        """Take the connection to that file, which the caller owns from now on. Return None if there is none."""
         with suppress(IndexError):
             while True:
                 found, database = self._kept.pop()
@@ -68,7 +67,7 @@ class Idle:
         self._kept.append((key, database))
 
     def close(self, path: Path | None = None) -> None:
-        """Closes the connection, or that to `path` alone."""
+        """Close the connection, or only a connection to `path`."""
         others = []
         with suppress(IndexError):
             while True:
@@ -81,15 +80,15 @@ class Idle:
 
 
 class _Turns:
-    """One thread at a time: in a transaction that writes, or with an index open by other means than SQLite.
+    """Lets one thread at a time write in a transaction, or open an index by other means than SQLite.
 
-    Where a process closes a file, the system drops all locks that it has on it, those of a transaction of another thread among them.
+    When a process closes a file, the system drops all locks of the process on that file, including those of a transaction in another thread.
     """
 
     def __init__(self) -> None:
         self._lock = (
             threading.RLock()
-        )  # a signal's handler may read a dump in the middle of a transaction of its own thread
+        )  # reentrant: a signal handler may read a dump in the middle of a transaction of its own thread
 
     @contextmanager
     def take(self) -> Iterator[None]:
@@ -97,20 +96,20 @@ class _Turns:
             yield
 
     def begin_anew(self) -> None:
-        """In a child, which has no other thread: one may have held the lock."""
+        """Replace the lock in a forked process: it may be held by a thread that does not exist here."""
         self._lock = threading.RLock()
 
 
 TURNS: Final = _Turns()
-"""Of all indexes of this process."""
+"""For all indexes of this process."""
 os.register_at_fork(after_in_child=TURNS.begin_anew)
 _IDLE: Final = Idle()
-os.register_at_fork(before=_IDLE.close)  # SQLite's connections must not be used, nor closed, in a child
+os.register_at_fork(before=_IDLE.close)  # a child must neither use nor close connections of SQLite
 atexit.register(_IDLE.close)
 
 
 class IndexFile:
-    """The index at `path`. A connection is in use as long as one call: a capture that is still going on is not held up."""
+    """The index at `path`. A connection is used only during one call, so that a running capture is not blocked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -119,9 +118,9 @@ class IndexFile:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection that can read the tables of `index_schema` and do nothing else.
+        """Yield a connection that can only read the tables of `schema.py`.
 
-        Raises CorruptDumpError for what is no index or has another journal than opdump's, sqlite3.Error as SQLite does.
+        Raises CorruptDumpError for a file that is not an index or has a different journal than opdump's, and sqlite3.Error like SQLite.
         """
         key, database = self._connected()
         try:
@@ -138,13 +137,13 @@ class IndexFile:
             try:
                 return _open(self.path, "ro")
             except sqlite3.OperationalError:
-                # A killed capture leaves a journal that must be rolled back, which needs write access: do it in a copy.
+                # A killed capture leaves a journal that must be rolled back, which needs write access: do that in a copy.
                 self._copy_with_journal()
         assert self._copy is not None
         return _open(self._copy / self.path.name, "rw")
 
     def size(self) -> int:
-        """Bytes of the file now."""
+        """Return the current size of the file in bytes."""
         path = self.path if self._copy is None else self._copy / self.path.name
         return path.stat().st_size
 
@@ -167,14 +166,14 @@ class IndexFile:
 
 
 def check_index(file: IndexFile) -> None:
-    """Raises CorruptDumpError unless the file is an index of a version of `SCHEMAS`, with exactly its tables."""
+    """Raise CorruptDumpError unless the file is an index of a version in `SCHEMAS`, with exactly its tables."""
     path = file.path
     with file.connect() as database:
         application = database.execute("PRAGMA application_id").fetchone()[0]
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if application != APPLICATION_ID or version not in SCHEMAS:
             if application != APPLICATION_ID:
-                remedy = "another program made it"
+                remedy = "it was written by another program"
             elif version > SCHEMA_VERSION:
                 remedy = "update opdump"
             else:
@@ -184,7 +183,7 @@ def check_index(file: IndexFile) -> None:
                 f"{min(SCHEMAS)} to {SCHEMA_VERSION} of application {APPLICATION_ID:#x}: {remedy}"
             )
         check_schema(database, path, version)
-        # Without SQLite's limit of a value's length (Python 3.10) a page that follows itself would be read until memory ends.
+        # Without SQLite's limit for the length of a value (Python 3.10), a page that refers to itself would be read until memory is full.
         if file.size() <= _CHECKED_WHOLE or not hasattr(database, "setlimit"):
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
@@ -192,9 +191,9 @@ def check_index(file: IndexFile) -> None:
 
 
 def check_schema(database: sqlite3.Connection, path: Path, version: int = SCHEMA_VERSION) -> None:
-    """Raises CorruptDumpError unless the file holds our tables, each as `version` has it, and nothing but our views.
+    """Raise CorruptDumpError unless the file has exactly the tables of `version`, and no views but ours.
 
-    The text of a table is all there is to it: columns and their types, keys, checks, collations, generated columns.
+    The text of a table defines it completely: columns and their types, keys, checks, collations, generated columns.
     """
     expected = _schema(version)
     missing = {name for kind, name, _ in expected if kind == "table"}
@@ -203,7 +202,7 @@ def check_schema(database: sqlite3.Connection, path: Path, version: int = SCHEMA
         if (kind, name, _plain(text)) not in expected:
             raise CorruptDumpError(
                 f"{path}: the index has {str(kind)[:20]} {str(name)[:80]!r} made by {str(text)[:200]!r}; this opdump "
-                f"makes nothing like it, and reads no index with tables, views, triggers or columns of others"
+                f"creates nothing like it, and does not read an index with foreign tables, views, triggers or columns"
             )
         missing.discard(name)
     if missing:
@@ -212,7 +211,7 @@ def check_schema(database: sqlite3.Connection, path: Path, version: int = SCHEMA
 
 @cache
 def _schema(version: int) -> frozenset[tuple[str, str, str]]:
-    """Type, name and text of all that SQLite keeps of the schema, its own indexes for keys included."""
+    """Return type, name and text of every entry in SQLite's schema, including its own indexes for keys."""
     with closing(sqlite3.connect(":memory:")) as database:
         for statement in SCHEMAS[version]:
             database.execute(statement)
@@ -228,32 +227,32 @@ def _columns() -> frozenset[tuple[str, str]]:
         rows = database.execute(
             "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c WHERE m.type = 'table'"
         ).fetchall()
-    tables = {(table, "") for table, _ in rows}  # SQLite's name for "no column of it", as in COUNT(*)
+    tables = {(table, "") for table, _ in rows}  # "" is SQLite's name for "no column", as in COUNT(*)
     schema = {("sqlite_master", column) for column in ("", "type", "name", "tbl_name", "sql")}
     return frozenset({*rows, *tables, *schema})
 
 
 def _plain(text: object) -> str:
-    """The text of a definition, so that its line breaks do not matter. None, of a key's own index, is empty."""
+    """Normalise the spaces in the text of a definition. The index of a key has the text None, which becomes empty."""
     return _SPACE.sub(" ", text) if isinstance(text, str) else ""
 
 
 def check_files(path: Path) -> None:
-    """Raises CorruptDumpError for what SQLite must not touch: it would wait for a pipe, and apply a journal."""
+    """Raise CorruptDumpError for files that SQLite must not open: it would wait for a pipe, and apply a journal."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
-        raise CorruptDumpError(f"{path}: is no longer there") from None
+        raise CorruptDumpError(f"{path}: no longer exists") from None
     journal = path.with_name(path.name + "-journal")
     try:
         regular = {path: stat.S_ISREG(mode), journal: stat.S_ISREG(os.lstat(journal).st_mode)}
         for each, is_regular in regular.items():
             if not is_regular:
-                raise CorruptDumpError(f"{each}: is not a regular file; an index and its journal are")
+                raise CorruptDumpError(f"{each}: is not a regular file, as an index and its journal must be")
         _check_journal_end(journal)
-    except FileNotFoundError:  # no journal, or no longer: a capture that is still going on has filed a step
+    except FileNotFoundError:  # no journal, or no longer one: a running capture has written a step
         if not stat.S_ISREG(mode):
-            raise CorruptDumpError(f"{path}: is not a regular file; an index is") from None
+            raise CorruptDumpError(f"{path}: is not a regular file, as an index must be") from None
     except OSError as error:
         raise CorruptDumpError(f"{journal}: cannot be read ({error.strerror})") from error
 
@@ -262,11 +261,11 @@ def _check_index_head(path: Path) -> None:
     with TURNS.take(), path.open("rb") as stream:
         head = stream.read(20)
     if head and not head.startswith(_MAGIC):
-        raise CorruptDumpError(f"{path}: is no SQLite file, as an index is; it begins with {head[:16]!r}")
+        raise CorruptDumpError(f"{path}: is not an SQLite file, as an index must be; it begins with {head[:16]!r}")
     if head and tuple(head[18:20]) != _ROLLBACK_JOURNAL:
         raise CorruptDumpError(
-            f"{path}: keeps a write-ahead log or another journal ({head[18:20].hex()}); opdump writes indexes with a rollback "
-            "journal and reads no other. If it was converted, `PRAGMA journal_mode = DELETE` in sqlite3 turns it back"
+            f"{path}: has a write-ahead log or another journal ({head[18:20].hex()}); opdump writes indexes with a rollback "
+            "journal and reads no others. If the index was converted, `PRAGMA journal_mode = DELETE` in sqlite3 restores it"
         )
 
 
@@ -276,19 +275,19 @@ def _check_journal_end(journal: Path) -> None:
         stream.seek(max(stream.tell() - len(_SUPER_JOURNAL), 0))
         if stream.read() == _SUPER_JOURNAL:
             raise CorruptDumpError(
-                f"{journal}: names a journal above it, which SQLite deletes when it is done; opdump writes no such journal. "
+                f"{journal}: names a journal above it, which SQLite would delete at the end; opdump writes no such journal. "
                 "Remove the file to read the index as it was in the middle of its last step"
             )
 
 
 def address_of(path: Path, mode: str) -> str:
-    """A file's address as SQLite takes it; `mode` is "ro", "rw" or "rwc"."""
+    """Return the path of a file as a URI for SQLite. `mode` is "ro", "rw" or "rwc"."""
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{quoted}?mode={mode}"
 
 
 def key_of(path: Path) -> _FileKey:
-    """What `Idle` keeps a connection by."""
+    """Return the key by which `Idle` keeps a connection."""
     found = path.stat()
     return path, found.st_dev, found.st_ino
 
@@ -303,11 +302,11 @@ def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
                 uri=True,
                 timeout=_PATIENCE_SECONDS,
                 isolation_level=None,
-                check_same_thread=False,  # one thread at a time has it
+                check_same_thread=False,  # only one thread at a time uses it
             )
             _restrict(database)
         _limit(database, path.stat().st_size)
-        database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # touches the file for the first time
+        database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # the first access to the file
     except BaseException:
         if database is not None:
             database.close()
@@ -316,7 +315,7 @@ def _open(path: Path, mode: str) -> tuple[_FileKey, sqlite3.Connection]:
 
 
 def _restrict(database: sqlite3.Connection) -> None:
-    """The connection reads our tables, and nothing else."""
+    """Restrict the connection to reading our tables."""
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA cell_size_check = ON")
     if sys.version_info >= (3, 12):
@@ -326,7 +325,7 @@ def _restrict(database: sqlite3.Connection) -> None:
             ("ENABLE_TRIGGER", False),
             ("ENABLE_VIEW", False),
         ):
-            option = getattr(sqlite3, f"SQLITE_DBCONFIG_{name}", None)  # by the version of SQLite
+            option = getattr(sqlite3, f"SQLITE_DBCONFIG_{name}", None)  # depends on the version of SQLite
             if option is not None:
                 database.setconfig(option, value)
     if sys.version_info >= (3, 11):
@@ -339,7 +338,7 @@ def _restrict(database: sqlite3.Connection) -> None:
 
 
 def _limit(database: sqlite3.Connection, size: int) -> None:
-    """The connection gives up, from now on, where reading takes more than a file of `size` bytes can need."""
+    """Let the connection abort queries that take more steps than a file of `size` bytes can need."""
     if sys.version_info >= (3, 11):
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, 100_000), 2**31 - 1))
     calls = iter(range(max(_LEAST_INSTRUCTIONS, size * _INSTRUCTIONS_A_BYTE) // _INSTRUCTIONS_A_CALL))

@@ -1,4 +1,4 @@
-"""Reads elements from npy files of a dump, and refuses paths that leave it."""
+"""Reads elements from npy files of a dump, and rejects paths outside of the dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from opdump.errors import CorruptDumpError
 from opdump.sink.npy import NpyHeader, read_npy, read_npy_header
 
-# Types that numpy lacks, by the types of their npy files (MindSpore's guide: bfloat16 as float32; int4 as int8).
+# Types that numpy lacks, by the types in their npy files (from MindSpore's guide: bfloat16 as float32, int4 as int8).
 _STORED_AS: Final = {
     "bfloat16": ("float32", "bfloat16"),
     "int4": ("int8",),
@@ -27,38 +27,38 @@ _ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64
 
 @dataclass(frozen=True, slots=True)
 class InFile:
-    """What elements in the file `root`/`relative` of a dump have alike, whatever the file is."""
+    """Elements in the file `root`/`relative` of a dump; the base of payloads for each kind of file."""
 
     root: Path
     relative: str
 
     @property
     def path(self) -> Path:
-        """Where the file is. Raises CorruptDumpError where that is outside the dump."""
+        """The resolved path of the file. Raises CorruptDumpError if it is outside of the dump."""
         return inside(self.root, self.relative)
 
     @property
     def file(self) -> str:
-        """The path as the dump was opened."""
+        """The path below the one that the dump was opened with."""
         return os.path.join(self.root, self.relative)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePayload(InFile):
-    """Elements in a npy file, read when they are asked for.
+    """Elements in an npy file, read on demand.
 
-    `dtype` is the original element type and `shape` what the dump promises; a shape of None takes that of the file.
+    `dtype` is the original element type, and `shape` the shape in the index; a shape of None accepts that of the file.
     """
 
     dtype: str
     shape: tuple[int, ...] | None = None
 
     def inspect(self) -> None:
-        """Raises CorruptDumpError as `to_host` does; no element is read."""
+        """Raise CorruptDumpError like `to_host`, without reading elements."""
         self.header()
 
     def header(self) -> NpyHeader:
-        """Shape and stored element type, without reading the elements. Raises CorruptDumpError as `to_host` does."""
+        """Read shape and stored element type, without reading elements. Raises CorruptDumpError like `to_host`."""
         path = self.path
         header = read_npy_header(path)
         if self.shape is not None and header.shape != self.shape:
@@ -68,39 +68,39 @@ class FilePayload(InFile):
         return header
 
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a read-only array; bfloat16 and the 8-bit floats as float32.
+        """Read the elements as a read-only array; bfloat16 and the 8-bit floats are float32.
 
-        Raises CorruptDumpError naming the file where it is missing, cut off, no npy file, or not as promised.
+        Raises CorruptDumpError with the path if the file is missing, cut off, not an npy file, or does not match the index.
         """
         self.header()
         return read_npy(self.path)
 
 
 def inside(root: Path, relative: str) -> Path:
-    """`root`/`relative` with every link followed. Raises CorruptDumpError where that is not inside `root`."""
+    """Return `root`/`relative` with all links resolved. Raises CorruptDumpError if that is not inside `root`."""
     real_root = os.path.realpath(root)
     if "\0" not in relative and not os.path.isabs(relative):
         path = os.path.realpath(os.path.join(real_root, relative))
         if path == real_root or path.startswith(real_root.rstrip(os.sep) + os.sep):
             return Path(path)
     raise CorruptDumpError(
-        f"{root}: the dump refers to {relative[:200]!r}, which is outside of it; opdump reads nothing there. If a link is "
-        "meant, put the files in its place"
+        f"{root}: the dump refers to {relative[:200]!r}, which is outside of it and is not read. If this is a link on "
+        "purpose, replace the link by the files"
     )
 
 
 def is_stored_as(dtype: str, stored: str) -> bool:
-    """Whether a npy file of element type `stored` can hold tensors of type `dtype`."""
+    """Return whether an npy file of element type `stored` can contain tensors of type `dtype`."""
     return dtype == stored or stored in _STORED_AS.get(dtype, ("float32",) if dtype.startswith("float8") else ())
 
 
 def is_sample(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a file of shape `stored` holds the first elements of a tensor that the dump's statistics describe with `shape`."""
+    """Return whether a file with shape `stored` can be a sample, the first elements, of a tensor with this shape."""
     return len(stored) == 1 and 0 < stored[0] < math.prod(shape)
 
 
 def bytes_of(dtype: str, elements: int) -> int:
-    """Bytes of a tensor in its original type; 0 where the type is unknown."""
+    """Return the bytes of a tensor in its original type, or 0 if the type is unknown."""
     digits = "".join(character for character in dtype.partition("_")[0] if character.isdigit())
     bits = _ITEM_BITS.get(dtype) or (int(digits) if 0 < len(digits) < 4 else 0)
     return (elements * bits + 7) // 8

@@ -1,4 +1,4 @@
-"""Reads the index of a rank. Trusts it no more than any other file."""
+"""Reads the index of a rank. It is trusted no more than any other file."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from opdump.kernels import Summary
 from opdump.records import OpRecord, Payload, Phase, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
-_MOST_CACHED_PATTERNS = 16  # a regular training has a few; where every step is another, none is used again
+_MOST_CACHED_PATTERNS = 16  # a regular training has a few; if every step differs, none is used again
 _PHASES = frozenset(get_args(Phase))
 _EARLIER_REASONS: Final = {"untold": "not observed"}
-"""What earlier versions wrote for a reason, and what it is called now."""
+"""Reasons in the words of earlier versions, and their current names."""
 _LATER_COLUMNS: Final[list[Any]] = [0, ""]
-"""What `sample` and `memory` of a signature are in an index of a version that lacks them: 2 both, 3 the second."""
+"""Defaults for `sample` and `memory` of a signature in earlier versions: version 2 lacks both, version 3 lacks `memory`."""
 
 
 _TEXTS: Final = frozenset({"op_type", "op_name", "net_name", "phase", "kernel", "forward_op", "skip"})
 _OF_OPERATORS: Final = tuple(name if field in _TEXTS else whole for field in OPERATOR_FIELDS)
-"""What checks the values of an operator."""
+"""The functions that check the values of an operator."""
 
 
 class FiledBatch(NamedTuple):
-    """What one call of the writer filed: its row, its run, its step."""
+    """A row written by one call of the writer: its ID, run and step."""
 
     id: int
     run: int
@@ -72,7 +72,7 @@ class FiledBatch(NamedTuple):
 
 
 class BatchRecords(NamedTuple):
-    """The records of a batch, and how many operators without data it only counts, by reason."""
+    """The records of a batch, and the number of operators without data that it only counts, by reason."""
 
     ops: list[OpRecord]
     tensors: list[TensorRecord]
@@ -80,7 +80,7 @@ class BatchRecords(NamedTuple):
 
 
 class _Filed(NamedTuple):
-    """A row of `batches` with what it refers to."""
+    """A row of `batches` with the rows that it refers to."""
 
     pattern: Pattern
     times: list[int]
@@ -88,13 +88,13 @@ class _Filed(NamedTuple):
     counted: Any
     files: Mapping[int, str]
     statistics: Mapping[int, Mapping[str, StatisticValue]]
-    """Both by the places of tensors."""
+    """Both by tensor index."""
 
 
 _Operator = tuple[dict[str, Any], int, int]
-"""The fields of the operator's records; the rows of its stack and its arguments."""
+"""The fields of the operator's records, and the rows of its stack and its arguments."""
 _Tensors = Sequence[tuple[int, int]]
-"""Of each tensor of a pattern the place of its operator and its signature."""
+"""For each tensor of a pattern, the index of its operator and its signature."""
 _BATCH_SINCE: Final = (
     (
         PLACES_SINCE,
@@ -106,33 +106,32 @@ _BATCH_SINCE: Final = (
     ),
     (0, "SELECT pattern, timestamps, summaries, counted, '[]', NULL, NULL FROM batches WHERE id = ?"),
 )
-"""How a batch is read of an index of that version or a later one, the latest first."""
+"""The query for a batch, by the first version of the index to which it applies, latest first."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
 
 class IndexReader:
-    """The index at `path`, whose files are below `root`. A connection is in use as long as one call: a capture that is
-    still going on is not held up.
+    """The index at `path`, whose files are below `root`. A connection is used only during one call, so that a running capture is not blocked.
 
-    Raises CorruptDumpError where it is no index, is damaged, or is of another version.
+    Raises CorruptDumpError if the file is not an index, is damaged, or has an unknown version.
     """
 
     def __init__(
         self, path: Path, root: Path, open_payload: Callable[[Path, str, str, tuple[int, ...]], Payload] = FilePayload
     ) -> None:
-        """`open_payload` makes the elements of a tensor of the root, its file as the index has it, its dtype and shape."""
+        """`open_payload` creates the payload of a tensor from the root, the file as stored in the index, the dtype and the shape."""
         self._file = IndexFile(path)
         self._root = root
         self._open_payload = open_payload
         self._operators: dict[int, _Operator] = {}
         self._signatures: dict[int, dict[str, Any]] = {}
-        """Of each row the fields of its records."""
+        """By row, the fields of the records."""
         self._arguments: dict[int, dict[str, Any]] = {}
         self._last_row = dict.fromkeys(("operators", "signatures", "arguments", "stacks", "lines", "frames"), 0)
         self._patterns: dict[int, Pattern] = {}
         self._tensors: dict[tuple[Any, int], _Tensors] = {}
-        """Those of patterns that were read, by their text and the number of operators."""
+        """Tensors of patterns that were read, by their text and the number of operators."""
         self._programs: list[tuple[Sequence[_Operator], _Tensors, Program]] = []
         self._read_before: set[FiledBatch] = set()
         with self._named():
@@ -161,7 +160,7 @@ class IndexReader:
             self._of_step.setdefault(batch.step, []).append(batch)
 
     def _degradations(self, database: sqlite3.Connection) -> dict[int, list[Degradation]]:
-        """What each run left out because a bound was met, in the order of time."""
+        """Return what each run left out because a limit was reached, in chronological order."""
         found: dict[int, list[Degradation]] = {}
         if self._version < BOUNDS_SINCE:
             return found
@@ -176,22 +175,22 @@ class IndexReader:
         return found
 
     def of_step(self, step: int) -> tuple[FiledBatch, ...]:
-        """The batches of a step, in the order in which they were filed."""
+        """Return the batches of a step, in the order in which they were written."""
         return tuple(self._of_step.get(step, ()))
 
     def read(self, batch: FiledBatch) -> BatchRecords:
-        """The records of a batch, in the order in which they were filed."""
+        """Return the records of a batch, in the order in which they were written."""
         with self._named(), self._file.connect() as database:
             return self._read(database, batch)
 
     def newest_timestamp(self) -> int:
-        """The latest time stamp of an operator; -1 where no batch has one."""
+        """Return the latest time stamp of an operator, or -1 if no batch has one."""
         with self._named(), self._file.connect() as database:
             rows = self._rows(database, "SELECT id, timestamps FROM batches ORDER BY id")
             return max((max(whole_numbers(stamps), default=-1) for _, stamps in rows), default=-1)
 
     def columns(self, batch: FiledBatch) -> BatchColumns | None:
-        """The same without the records of a batch where whatever has statistics has a summary; None of any other."""
+        """Return a batch in columns, without creating records. Return None if a tensor has statistics but no summary."""
         with self._named(), self._file.connect() as database:
             pattern, times, blob, counted, files, others = self._filed(database, batch)
             if blob is None:
@@ -220,7 +219,7 @@ class IndexReader:
         row = database.execute(self._query, (batch.id,)).fetchone()
         if row is None:
             raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
-        # What is read again, as a catalog does, is not counted again.
+        # A batch that is read again, as a catalog does, is not counted again.
         budget = self._budget() if batch in self._read_before else self._batches_budget
         budget.size = self._file.size()
         budget.spend(row)
@@ -241,12 +240,12 @@ class IndexReader:
             )
         if row[2] is None and not may_lack_summaries(len(pattern.tensors), row[1], len({*files, *others})):
             raise CorruptDumpError(
-                f"batch {batch.id} of the index has nothing to say of {len(pattern.tensors)} tensors of {len(times)} operators"
+                f"batch {batch.id} of the index has no data for {len(pattern.tensors)} tensors of {len(times)} operators"
             )
         return _Filed(pattern, times, row[2], row[3], files, others)
 
     def constants(self) -> list[tuple[int, TensorRecord]]:
-        """The constants of every run, in the order in which they were filed: (run, record)."""
+        """Return the constants of all runs as (run, record), in the order in which they were written."""
         found: list[tuple[int, TensorRecord]] = []
         with self._named(), self._file.connect() as database:
             self._load_what_is_new(database)
@@ -262,7 +261,7 @@ class IndexReader:
         return found
 
     def op_names(self, graph_id: int) -> tuple[tuple[str, str], ...]:
-        """(op_type, true name) of the operators of a graph, of all runs."""
+        """Return (op_type, full name) for the operators of a graph, over all runs."""
         with self._named(), self._file.connect() as database:
             self._load_what_is_new(database)
         of_graph = (fields for fields, _, _ in self._operators.values() if fields["graph_id"] == graph_id)
@@ -312,7 +311,7 @@ class IndexReader:
         if len(self._tensors) >= _MOST_CACHED_PATTERNS:
             self._tensors.clear()
         self._tensors[key] = tensors
-        self._load_what_is_new(database)  # a pattern comes with what it names
+        self._load_what_is_new(database)  # the rows that a pattern refers to are written with it
         rows = [known(self._operators, operator, "operator") for operator in operators]
         arguments = [self._arguments_of(each) for _, _, each in rows]
         program = self._program(rows, tensors)
@@ -323,11 +322,11 @@ class IndexReader:
         return _by_operators(value, operators, f"pattern {number} of the index has a tensor")
 
     def _arguments_of(self, number: int) -> Mapping[str, Any]:
-        """The row of `arguments`; none for 0."""
+        """Return the row of `arguments`, or an empty mapping for 0."""
         return cast(Mapping[str, Any], known(self._arguments, number, "arguments")) if number else _NO_ARGUMENTS
 
     def _with_arguments(self, database: sqlite3.Connection, pattern: Pattern, batch: FiledBatch, value: Any) -> Pattern:
-        """The pattern with the arguments that the operators of a batch were given."""
+        """Return the pattern with the arguments that a batch has for its operators."""
         pairs = _by_operators(value, len(pattern.operators), f"batch {batch.id} of the index has arguments")
         if any(number not in self._arguments for _, number in pairs):
             self._load_what_is_new(database)
@@ -337,7 +336,7 @@ class IndexReader:
         return replace(pattern, arguments=arguments)
 
     def _program(self, rows: Sequence[_Operator], tensors: _Tensors) -> Program:
-        """The program of a pattern: that of one read before, where this differs from that in arguments alone."""
+        """Return the program of a pattern. A pattern that differs from an earlier one only in arguments has the same program."""
         for former, others, program in reversed(self._programs):
             same = tensors is others and len(rows) == len(former)
             if same and all(one[:2] == other[:2] for one, other in zip(rows, former, strict=True)):
@@ -353,7 +352,7 @@ class IndexReader:
     def _extras(
         self, database: sqlite3.Connection, batch: FiledBatch, tensors: int, budget: Budget
     ) -> tuple[dict[int, str], dict[int, dict[str, StatisticValue]]]:
-        """Files and other statistics of tensors, as versions before had them."""
+        """Read files and other statistics of tensors in the form of earlier versions."""
         rows = database.execute(
             "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
         )
@@ -370,13 +369,13 @@ class IndexReader:
         return files, statistics_of
 
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
-        """Names, stacks, arguments and signatures are only ever added: read those past the last one known."""
+        """Read the names, stacks, arguments and signatures that were added since the last call. Rows are never changed."""
         self._names_budget.size = self._file.size()
         used = self._names_budget.used
         try:
             self._load(database)
         except BaseException:
-            self._names_budget.used = used  # what was cut off is read again
+            self._names_budget.used = used  # rows of an interrupted call are read again
             raise
 
     def _load(self, database: sqlite3.Connection) -> None:
@@ -389,7 +388,7 @@ class IndexReader:
         self._stacks.load(partial(self._new, database))
 
     def _new(self, database: sqlite3.Connection, table: str, query: str, keys: int = 1) -> Iterator[tuple[Any, ...]]:
-        """The rows past the last one that was read; they count as read only when all of them were."""
+        """Yield the rows after the last one read. They are marked as read only after all of them were."""
         last = self._last_row[table]
         for row in self._names_budget.each(database.execute(query, (last,)), keys):
             last = row[0]
@@ -397,7 +396,7 @@ class IndexReader:
         self._last_row[table] = last
 
     def _rows(self, database: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table, whose first column is its key, one by one."""
+        """Yield the rows of a table, whose first column is its key, one by one."""
         return self._budget().each(database.execute(query))
 
     def _budget(self) -> Budget:
@@ -417,7 +416,7 @@ class IndexReader:
 
 
 def _by_operators(value: Any, operators: int, what: str) -> list[tuple[int, int]]:
-    """A JSON array of pairs: the place of one of so many operators, and a row."""
+    """Parse a JSON array of pairs: the index of an operator, below `operators`, and a row."""
     pairs = []
     for pair in json_array(value):
         if not isinstance(pair, list) or len(pair) != 2 or not 0 <= whole(pair[0]) < operators:
@@ -480,6 +479,6 @@ def _counted(value: Any) -> dict[SkipReason, int]:
 
 
 def _reason(value: Any) -> SkipReason:
-    # A later opdump may have more reasons: each is a word for the user, and the operators are there whatever it is.
+    # A later version may have more reasons. They are only shown to the user, so unknown ones are accepted.
     reason = name(value)
     return cast(SkipReason, _EARLIER_REASONS.get(reason, reason))

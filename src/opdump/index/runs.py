@@ -16,10 +16,10 @@ RunChoice = int | Literal["latest", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
-    """One capture into a rank's directory. Times are microseconds since the Unix epoch.
+    """One capture into the directory of a rank. Times are in microseconds since the Unix epoch.
 
-    `ended` is None for a run that was killed or is still going on. A dump that MindSpore or a device wrote says nothing of its
-    runs: they are separated by their time stamps, and `command`, `plan` and `totals` are empty.
+    `ended` is None for a run that was killed or is still going on. A dump of MindSpore or of a device has no information about its runs: they are
+    separated by time stamps, and `command`, `plan` and `totals` are empty.
     """
 
     id: int
@@ -35,18 +35,18 @@ class Run:
     plan: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     degraded: tuple[Degradation, ...] = ()
-    """What it left out from some step on because a bound was met, in the order of time."""
+    """What it left out from some step on because a limit was reached, in chronological order."""
     end_unknown: str = ""
-    """Why it is unknown whether it ended: its index is missing, or cannot be read."""
+    """Why it is unknown whether it ended: its index is missing or cannot be read."""
 
     @property
     def complete(self) -> bool:
-        """Whether it ended in good order: every file that it lists is on disk."""
+        """Whether the run ended regularly, so that every file that it lists is on disk."""
         return self.ended is not None
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """The run in a few lines, by name; an empty text where something is unknown."""
+        """The run in a few lines, by name. The text of an unknown fact is empty."""
         captured = self.totals.get("captured")
         ended = "ended" if self.complete else self.end_unknown or "cut off, or still runs"
         return (
@@ -71,5 +71,5 @@ class Run:
 
 def _command(words: Sequence[str]) -> str:
     if words and words[0].endswith("ipykernel_launcher.py"):
-        return "a notebook"  # what its kernel was started with says nothing of it
+        return "a notebook"  # the command line of its kernel does not identify it
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""Call stacks in an index: a tree, where stacks share the rows of their callers."""
+"""Call stacks in an index: a tree in which stacks share the rows of their callers."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from opdump.index.values import known, name, whole
 _MOST_CACHED: Final = 20_000
 
 NewRows = Callable[[str, str, int], Iterator[tuple[Any, ...]]]
-"""Gives the rows of a table past the last one that was read: the table, a query, how many columns are its key."""
+"""Returns the rows of a table after the last one read. Arguments: the table, a query, and the number of columns in its key."""
 
 
 class StoredStacks:
-    """The rows of stacks that a run has written."""
+    """The rows of the stacks that a run has written."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int], int] = {}
-        """By the rows of their callers and their innermost lines."""
+        """By the rows of their callers and of their innermost lines."""
         self._by_identity: dict[int, tuple[Sequence[Frame], int]] = {}
-        """A referenced object keeps its identity."""
+        """The stack is referenced, so that its identity stays unique."""
         self._lines: dict[Frame, int] = {}
 
     def forget(self) -> None:
-        """Stacks that come later are stored again."""
+        """Forget the rows: later stacks are stored again."""
         self._rows.clear()
         self._by_identity.clear()
         self._lines.clear()
 
     def row(self, stack: Sequence[Frame], new_number: Callable[[str], int], add: Callable[..., None]) -> int:
-        """The row of a stack, 0 of the empty one.
+        """Return the row of a stack, 0 for the empty one.
 
-        `new_number` numbers a row of a table that was not there, `add` stores it: the table, then its columns.
+        `new_number` returns the number for a new row of a table. `add` stores the row: the table, then its columns.
         """
         found = self._by_identity.get(id(stack))
         new: list[Stack] = []
@@ -71,20 +71,20 @@ class StoredStacks:
 
 
 class ReadStacks:
-    """The stacks of an index, by their rows."""
+    """The stacks of an index, by row."""
 
     def __init__(self, version: int) -> None:
-        """`version` is that of the index."""
+        """`version` is the version of the index."""
         self._version = version
         self._read: dict[int, Sequence[Frame]] = {0: ()}
         self._lines: dict[int, Frame] = {}
 
     def of(self, number: Any) -> Sequence[Frame]:
-        """The stack of a row. Raises CorruptDumpError where there is none."""
+        """Return the stack of a row. Raises CorruptDumpError if there is none."""
         return cast(Sequence[Frame], known(self._read, number, "stack"))
 
     def load(self, new: NewRows) -> None:
-        """Reads the stacks that were added."""
+        """Read the stacks that were added."""
         if self._version < STACKS_SINCE:
             self._load_frames(new)
             return
@@ -92,12 +92,12 @@ class ReadStacks:
         for number, *row in new("lines", query, 1):
             self._lines[number] = _frame(*row)
         for number, callers, line in new("stacks", "SELECT id, callers, line FROM stacks WHERE id > ? ORDER BY id", 1):
-            # Rows come in the order of their numbers: one that is its own caller, by whatever way, has one that is not known yet.
+            # Rows are in ascending order. In a circle of callers, one row refers to a row that is not known yet, which is an error.
             above = known(self._read, callers, "stack")
             self._read[number] = Stack(known(self._lines, line, "line"), above or None)
 
     def _load_frames(self, new: NewRows) -> None:
-        """As versions before had them: each with all its lines."""
+        """Read stacks in the form of earlier versions, in which each has all its lines."""
         frames: dict[int, list[Frame]] = {}
         once: dict[Frame, Frame] = {}
         query = (

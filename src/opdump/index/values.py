@@ -1,6 +1,6 @@
-"""Checks the values of an index, none of which is trusted: SQLite keeps text in a column of numbers, and JSON may hold anything.
+"""Checks the values of an index. None of them is trusted: SQLite stores text in a column of numbers, and JSON may contain anything.
 
-Each function raises CorruptDumpError for what it does not expect.
+Each function raises CorruptDumpError for an unexpected value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from opdump.statistics import OWN
 _COUNTS: Final = SUMMARY_FIELDS.index("max")
 _LONGEST_NAME: Final = 1 << 16
 _LAST_MOMENT: Final = 250_000_000_000_000_000  # in the year 9892
-_MOST_DIMENSIONS: Final = 255  # TensorFlow knows 254, numpy and PyTorch 64
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # no text in UTF-8 has any
+_MOST_DIMENSIONS: Final = 255  # TensorFlow has up to 254, numpy and PyTorch up to 64
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # never in valid UTF-8
 
 
 class Budget:
-    """The bytes that rows of one file may have together: no more than its bytes.
+    """Limits the bytes of the rows read from one file to the size of the file.
 
-    Rows that share their pages, which no honest file has, would hold more, without end where pages follow each other in a
-    circle; as they are read one by one, they end here.
+    In a malicious file, rows may share pages or refer to each other in a circle, and yield more bytes than the file has, without end. Rows are read
+    one by one, so reading ends at the limit.
     """
 
     def __init__(self, size: int) -> None:
@@ -41,7 +41,7 @@ class Budget:
         self.used = 0
 
     def spend(self, row: Sequence[Any]) -> None:
-        """Count a row."""
+        """Count a row. Raises CorruptDumpError if the limit is exceeded."""
         used = 2
         for value in row:
             if type(value) is str or type(value) is bytes:
@@ -53,7 +53,7 @@ class Budget:
             )
 
     def each(self, rows: Iterator[tuple[Any, ...]], keys: int = 1) -> Iterator[tuple[Any, ...]]:
-        """The rows, whose first `keys` values are whole numbers and grow from row to row: none comes twice."""
+        """Yield the rows. Their first `keys` values must be integers and increase from row to row, so that no row occurs twice."""
         last: tuple[int, ...] = ()
         for row in rows:
             key = (whole(row[0]),) if keys == 1 else tuple([whole(value) for value in row[:keys]])
@@ -65,15 +65,15 @@ class Budget:
 
 
 def whole(value: Any) -> int:
-    """A whole number of 64 bits."""
-    # JSON, unlike SQLite, has booleans, which Python counts as whole numbers, and numbers of any length.
+    """Return a 64-bit integer."""
+    # Unlike SQLite, JSON has booleans, which Python counts as integers, and integers of any length.
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
     raise CorruptDumpError(f"the index holds {shown(value)} where a whole number was expected")
 
 
 def count(value: Any) -> int:
-    """A whole number that is not negative."""
+    """Return a 64-bit integer that is not negative."""
     if type(value) is int and 0 <= value < 2**63:
         return value
     if whole(value) < 0:
@@ -82,21 +82,21 @@ def count(value: Any) -> int:
 
 
 def moment(value: Any) -> int:
-    """Microseconds since the epoch, within the years that a calendar has."""
+    """Return microseconds since the epoch, within the range of a calendar."""
     if not 0 <= whole(value) <= _LAST_MOMENT:
         raise CorruptDumpError(f"the index holds {value} where a time in microseconds was expected")
     return int(value)
 
 
 def text(value: Any) -> str:
-    """Text of any length."""
+    """Return text of any length."""
     if isinstance(value, str):
         return value
     raise CorruptDumpError(f"the index holds {shown(value)} where text was expected")
 
 
 def name(value: Any) -> str:
-    """Text that each of very many records may repeat: not too long for that."""
+    """Return text of limited length, because very many records may repeat it."""
     if type(value) is str and len(value) <= _LONGEST_NAME:
         return value
     if len(text(value)) > _LONGEST_NAME:
@@ -108,7 +108,7 @@ def name(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def shape(value: Any) -> tuple[int, ...]:
-    """`2,3`; the empty text is the shape of a scalar."""
+    """Return a shape such as `2,3`; the empty text is the shape of a scalar."""
     parts = name(value).split(",") if value else []
     if len(parts) > _MOST_DIMENSIONS or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         raise CorruptDumpError(f"the index holds {shown(value)} where a shape was expected")
@@ -116,14 +116,14 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def memory_text(memory: Memory | None) -> str:
-    """As `memory` reads it."""
+    """Return the text that `memory` reads."""
     if memory is None:
         return ""
     return json.dumps([memory.storage, memory.offset, memory.strides, memory.version])
 
 
 def memory(value: Any, rank: int) -> Memory | None:
-    """The memory of a tensor of so many axes: a JSON array of storage, offset, strides and version, or the empty text."""
+    """Return the memory of a tensor with `rank` axes from a JSON array of storage, offset, strides and version; None for the empty text."""
     if not name(value):
         return None
     parts = json_array(value)
@@ -136,7 +136,7 @@ def memory(value: Any, rank: int) -> Memory | None:
 
 
 def whole_numbers(value: Any) -> list[int]:
-    """A JSON array of whole numbers."""
+    """Return a JSON array of 64-bit integers."""
     numbers = json_array(value)
     if {*map(type, numbers)} != {int} or not -(2**63) <= min(numbers) <= max(numbers) < 2**63:
         for number in numbers:
@@ -145,7 +145,7 @@ def whole_numbers(value: Any) -> list[int]:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """A JSON object."""
+    """Return a JSON object."""
     parsed = _json(value)
     if not isinstance(parsed, dict):
         raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON object was expected")
@@ -153,7 +153,7 @@ def json_object(value: Any) -> dict[str, Any]:
 
 
 def json_array(value: Any) -> list[Any]:
-    """A JSON array."""
+    """Return a JSON array."""
     parsed = _json(value)
     if not isinstance(parsed, list):
         raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON array was expected")
@@ -161,7 +161,7 @@ def json_array(value: Any) -> list[Any]:
 
 
 def by_places(value: Any, tensors: int, what: str) -> dict[int, Any]:
-    """A JSON object by the places of some of so many tensors, none where there is no value."""
+    """Return a JSON object whose keys are tensor indices below `tensors`; empty for None."""
     if value is None:
         return {}
     found = json_object(value)
@@ -178,7 +178,7 @@ def by_places(value: Any, tensors: int, what: str) -> dict[int, Any]:
 
 
 def texts_by_places(value: Any, tensors: int, what: str) -> dict[int, str]:
-    """The same of text."""
+    """Return a JSON object from tensor indices to text."""
     found = by_places(value, tensors, what)
     if not {*map(type, found.values())} <= {str}:
         for each in found.values():
@@ -187,7 +187,7 @@ def texts_by_places(value: Any, tensors: int, what: str) -> dict[int, str]:
 
 
 def statistics(found: Any) -> dict[str, StatisticValue]:
-    """An object of numbers that a table can hold; digests are text, and counts have an end. What a package added may be either."""
+    """Return statistics whose values a table can hold: digests are text, and counts have 64 bits. Statistics of extensions may be text or numbers."""
     if not isinstance(found, dict):
         raise CorruptDumpError(f"the index holds {shown(found)} where statistics were expected")
     for key, each in found.items():
@@ -207,7 +207,7 @@ def _is_in_range(value: StatisticValue, *, is_count: bool) -> bool:
 
 
 def summaries(blob: Any, tensors: int) -> list[Summary | None]:
-    """The summary of each tensor, None where it has none."""
+    """Return the summary of each tensor, None for a tensor without one."""
     if blob is None:
         return [None] * tensors
     summary_rows(blob, tensors)
@@ -215,31 +215,31 @@ def summaries(blob: Any, tensors: int) -> list[Summary | None]:
 
 
 def summary_rows(blob: Any, tensors: int) -> NDArray[np.float64]:
-    """The same as rows, NaN for the count of a tensor that has none."""
+    """Return the summaries as rows, shape (tensors, 11); the count of a tensor without a summary is NaN."""
     if not isinstance(blob, bytes) or len(blob) != tensors * SUMMARY.size:
         found = f"{len(blob)} bytes" if isinstance(blob, bytes) else shown(blob)
         raise CorruptDumpError(
             f"the index holds {found} as the summaries of {tensors} tensors; expected {tensors * SUMMARY.size} bytes"
         )
     rows = np.frombuffer(blob, "<f8").reshape(tensors, len(Summary._fields))
-    counts, squares = rows[:, :_COUNTS], rows[:, -1]  # squares of no numbers are not a number
+    counts, squares = rows[:, :_COUNTS], rows[:, -1]  # the squares are NaN if there are no numbers
     are_counts, are_negative = (counts >= 0) & (counts < 2**63), squares < 0
-    if not are_counts.all() or are_negative.any():  # mostly every tensor has a summary
+    if not are_counts.all() or are_negative.any():  # usually, every tensor has a summary
         has_one = ~np.isnan(rows[:, 0])
         if not are_counts[has_one].all() or are_negative[has_one].any():
-            raise CorruptDumpError("the index holds a summary whose counts or squares are negative or without end")
+            raise CorruptDumpError("the index holds a summary whose counts or squares are negative or infinite")
     return rows
 
 
 def known(table: Mapping[int, Any], number: Any, what: str) -> Any:
-    """The entry of that number."""
+    """Return the entry with that number."""
     if isinstance(number, int) and number in table:
         return table[number]
     raise CorruptDumpError(f"the index refers to {what} {shown(number)}, which it does not hold")
 
 
 def shown(value: Any) -> str:
-    """The beginning of a value, for a message: the whole of it may be very long, or too long a number to be written."""
+    """Return the beginning of a value for a message. The whole value may be very long, or a number too large to be formatted."""
     if isinstance(value, str | bytes | list):
         value = value[:80]
     try:

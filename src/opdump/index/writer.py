@@ -1,7 +1,7 @@
 """Writes the index of a rank, one transaction per step.
 
-A step that repeats an earlier one is a single row. So that finding this out costs little, whole lists are looked up at once,
-and no Python runs per operator or tensor but to take its fields.
+A step that repeats an earlier one is a single row. To make the check for repetition cheap, whole lists are looked up at once, and the only Python
+code per operator or tensor is the one that reads its fields.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
 
 _MOST_HELD_OPERATORS = 50_000
 _MOST_KNOWN_ROWS = 200_000
-"""More distinct operators, arguments, tensors or patterns are forgotten and stored again: a learning rate that changes in
-every step makes new arguments in every step."""
+"""With more distinct operators, arguments, tensors or patterns than this, the rows are forgotten and stored again. A learning rate that changes
+in every step produces new arguments in every step."""
 _NUMBERED = ("operators", "stacks", "lines", "arguments", "signatures", "patterns")
 _HIGHEST = "SELECT " + ", ".join(f"(SELECT MAX(id) FROM {table})" for table in _NUMBERED)  # noqa: S608  # our own names
-# `json.dumps` makes another encoder in each call.
+# `json.dumps` would create an encoder in each call.
 _ENCODE: Final = json.JSONEncoder(default=str, separators=(",", ":")).encode
 NOTHING_COUNTED: Mapping[SkipReason, int] = {}
 SPLIT_PAGES: Final = 4 * 4096
-"""Bytes that the file may take for a step beyond its rows: it grows by pages, where those of a table are full."""
-_ROWS_PER_STATEMENT = 50  # SQLite takes 999 values a statement everywhere
+"""Bytes by which the file may grow for a step beyond its rows: it grows in pages, when those of a table are full."""
+_ROWS_PER_STATEMENT = 50  # every SQLite accepts 999 values per statement
 
 
 class RunFacts(NamedTuple):
@@ -78,24 +78,25 @@ class RunFacts(NamedTuple):
     command: Sequence[str]
     plan: str
     started: int = 0
-    """Microseconds since the Unix epoch; 0 for now."""
+    """Microseconds since the Unix epoch; 0 means now."""
 
 
 def own_version() -> str:
-    """The version of opdump; "unknown" for a source tree that was never installed, and while an installer replaces its files."""
+    """Return the version of opdump, or "unknown" for a source tree that was never installed and while an installer replaces its files."""
     try:
-        found: str | None = metadata.version("opdump")  # None of metadata that are cut off, whatever its type says
+        # None for truncated metadata, although the type does not allow it.
+        found: str | None = metadata.version("opdump")
     except metadata.PackageNotFoundError:
         found = None
     return found or "unknown"
 
 
 class _NoRoomError(Exception):
-    """A transaction takes more than a bound leaves for the file."""
+    """A transaction needs more space than a limit leaves for the file."""
 
 
 class Constant(NamedTuple):
-    """A constant that was filed: its number, its record, and its file relative to the rank's directory."""
+    """A constant that was written: its number, its record, and its file relative to the rank's directory."""
 
     data_id: int
     record: TensorRecord
@@ -105,10 +106,10 @@ class Constant(NamedTuple):
 class IndexWriter:
     """Writes one run into the index of a rank. Strings that recur in every step are stored once.
 
-    `arguments` of operators must not be changed after they were handed over: the same mapping is taken to be unchanged.
+    `arguments` of operators must not be changed after they were passed in: the same mapping object is assumed to be unchanged.
 
-    Raises DumpPathError where the index cannot be written or is of another version. An index that no longer can be read (a
-    disk that failed) is put aside as `index.sqlite.unreadable` and a new one is begun.
+    Raises DumpPathError if the index cannot be written or has a different version. An index that cannot be read any more (a disk failure) is renamed
+    to `index.sqlite.unreadable`, and a new one is created.
     """
 
     def __init__(self, metadata: Path, run: RunFacts) -> None:
@@ -117,8 +118,8 @@ class IndexWriter:
         self._place = _identity(metadata)
         self.failed = False
         self._operators: dict[tuple[object, ...], int] = {}
-        # The same with stack and arguments by identity, since to compare them costs more than all else here: an adapter gives
-        # the same object for the same place. A referenced object keeps its identity.
+        # The same with stack and arguments by identity, because comparing them would cost more than everything else here. Adapters
+        # pass the same object for the same place. The objects are referenced, so that their identities stay unique.
         self._operators_by_identity: dict[tuple[object, ...], int] = {}
         self._held: list[OpRecord] = []
         self._stacks = StoredStacks()
@@ -127,7 +128,7 @@ class IndexWriter:
         self._patterns: dict[bytes, int] = {}
         self._batches = Batches()
         self._rows_of_patterns: dict[Pattern, int] = {}
-        """Their rows of `patterns`."""
+        """The rows of patterns in `patterns`."""
         self.bytes_added = 0
         """By how much the file has grown since this run began."""
         self._size_before = self._path.stat().st_size if self._path.exists() else 0
@@ -135,7 +136,7 @@ class IndexWriter:
         self.run_id = self._begin_run(run)
 
     def batch_of(self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> Batch:
-        """The records of (a part of) a step, as `write_batch` takes them."""
+        """Return the records of a step, or of a part of it, in the form that `write_batch` takes."""
         return self._batches.of(ops, tensors)
 
     def write_batch(
@@ -147,12 +148,12 @@ class IndexWriter:
         counted: Mapping[SkipReason, int] = NOTHING_COUNTED,
         room: int | None = None,
     ) -> bool:
-        """File the records of (a part of) a step; `files` runs parallel to the tensors.
+        """Write the records of a step, or of a part of it. `files` is parallel to the tensors.
 
-        `counted`: how many operators without data an earlier call filed the record of, by reason. `room`: by how many bytes the file may
-        grow. False, and nothing is filed, where that is too little.
+        `counted`: the number of operators without data whose records an earlier call wrote, by reason. `room`: the number of bytes by which the file
+        may grow. Return False, having written nothing, if that is too little.
 
-        Raises ValueError where `files` has another length, DumpPathError where the index cannot be written.
+        Raises ValueError if `files` has the wrong length, and DumpPathError if the index cannot be written.
         """
         if len(files) != len(batch.tensors):
             raise ValueError(
@@ -162,7 +163,7 @@ class IndexWriter:
         pattern, others = batch.pattern, batch.others
         timestamps = json.dumps(batch.timestamps)
         filed: dict[int, object] = {}
-        if files.count(None) < len(files):  # most often there is none, and a step has thousands of tensors
+        if files.count(None) < len(files):  # usually all are None, and a step has thousands of tensors
             filed = {place: _storable(file) for place, file in enumerate(files) if file is not None}
         statistics = {place: dict(others[place]) for place in sorted(others) if others[place]}
         if batch.summaries is not None:
@@ -179,7 +180,7 @@ class IndexWriter:
                     if number is None:
                         operators = rows.operators(pattern.first_operators, pattern.operators)
                         number = rows.pattern(operators, pattern.places, rows.signatures(pattern.signatures))
-                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # not needed again
+                        for each in self._rows_of_patterns.keys() - self._batches.recent:  # no longer needed
                             del self._rows_of_patterns[each]
                         self._rows_of_patterns[pattern] = number
                     database.execute(
@@ -198,7 +199,7 @@ class IndexWriter:
         return True
 
     def _forget_if_many(self) -> None:
-        # Numbers go on from the highest in the file, so rows that are stored twice do no harm.
+        # New rows are numbered after the highest in the file, so storing a row twice does no harm.
         for known in (self._operators, self._arguments, self._signatures, self._patterns):
             if len(known) > _MOST_KNOWN_ROWS:
                 known.clear()
@@ -207,7 +208,7 @@ class IndexWriter:
             self._held.clear()
 
     def forget(self) -> None:
-        """Give back the memory of what was stored once; a batch that comes later stores it again."""
+        """Release the memory for rows that were stored once. A later batch stores them again."""
         for known in (self._operators, self._operators_by_identity, self._arguments, self._signatures, self._patterns):
             known.clear()
         self._held.clear()
@@ -216,7 +217,7 @@ class IndexWriter:
         self._rows_of_patterns.clear()
 
     def end_run(self, totals: Mapping[str, int], ended: int = 0) -> None:
-        """Note the time, now where `ended` is 0, and the totals: the mark of a run that ended in good order."""
+        """Write the time (now if `ended` is 0) and the totals, which mark a run that ended regularly."""
         with self._transaction() as database:
             database.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended or time.time_ns() // 1000, self.run_id))
             rows = [(self.run_id, name, int(value)) for name, value in totals.items()]
@@ -224,7 +225,7 @@ class IndexWriter:
         close_idle(self._path)
 
     def write_degradation(self, found: Degradation) -> None:
-        """Note what is left out from a step on."""
+        """Record what is left out from a step on."""
         with self._transaction() as database:
             database.execute(
                 "INSERT INTO degradations(run, step, time, bound, now, why) VALUES (?, ?, ?, ?, ?, ?)",
@@ -232,7 +233,7 @@ class IndexWriter:
             )
 
     def forget_run(self) -> int:
-        """Take back the run, of which nothing was filed; how many others the index has."""
+        """Remove the run, of which nothing was written. Return the number of other runs in the index."""
         with self._transaction() as database:
             database.execute("DELETE FROM runs WHERE id = ?", (self.run_id,))
             others = int(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
@@ -290,7 +291,7 @@ class IndexWriter:
                     f"into a new directory, {remedy}"
                 )
             if version == SCHEMA_VERSION:
-                try:  # what an index computes is computed by whoever writes into it: triggers, checks
+                try:  # triggers and checks in an index would be executed by the process that writes into it
                     check_schema(database, self._path)
                 except CorruptDumpError as error:
                     raise DumpPathError(
@@ -313,7 +314,7 @@ class IndexWriter:
                 yield database
             self.bytes_added = self._path.stat().st_size - self._size_before
         except BaseException as error:
-            self.forget()  # what is known of this transaction is not in the file: it failed, or Ctrl-C cut it off
+            self.forget()  # the rows of this transaction are not in the file: it failed, or Ctrl-C interrupted it
             if room is not None and isinstance(error, sqlite3.OperationalError) and "is full" in str(error):
                 raise _NoRoomError from error
             self.failed = True
@@ -322,13 +323,13 @@ class IndexWriter:
             raise self._failure(error) from error
 
     def _refuse_another_place(self) -> None:
-        """Raises DumpPathError where another directory, or a link, stands where the index was begun."""
+        """Raise DumpPathError if the directory in which the index was created was replaced, or if the index is a link now."""
         if self._path.is_symlink():
             raise link_error(self._path)
         if _identity(self._directory) != self._place:
             raise DumpPathError(
                 f"{self._path}: the index cannot be written (its directory was removed or replaced while the dump was written): run it "
-                "again, and leave the directory; the files written so far are whole"
+                "again, and leave the directory; the files written so far are complete"
             )
 
     def _failure(self, error: Exception) -> DumpPathError:
@@ -341,12 +342,12 @@ class IndexWriter:
             elif "locked" in reason:
                 remedy = "another program holds it open; end that, and run this again"
         return DumpPathError(
-            f"{self._path}: the index cannot be written ({reason}): {remedy}; the files written so far are whole"
+            f"{self._path}: the index cannot be written ({reason}): {remedy}; the files written so far are complete"
         )
 
 
 class _NewRows:
-    """The rows of one transaction: those that are known already are found, the others collected to be inserted."""
+    """The rows of one transaction. Known rows are looked up, and new ones are collected and inserted."""
 
     def __init__(self, index: IndexWriter, database: sqlite3.Connection) -> None:
         self._index = index
@@ -355,7 +356,7 @@ class _NewRows:
         self._next: dict[str, int] = {}
 
     def operators(self, ops: Sequence[OpRecord], keys: Sequence[Key]) -> list[int]:
-        """The row of each operator, whose key of `Pattern.operators` is at the same place."""
+        """Return the row of each operator. `keys` are its keys of `Pattern.operators`, at the same indices."""
         known = self._index._operators_by_identity
         keys = [(*key, id(op.arguments) if op.arguments else 0) for op, key in zip(ops, keys, strict=True)]
         numbers = [*map(known.get, keys)]
@@ -368,7 +369,7 @@ class _NewRows:
         return cast(list[int], numbers)
 
     def arguments(self, given: OtherArguments) -> list[tuple[int, int]]:
-        """The row of each of these arguments, behind the place of its operator."""
+        """Return pairs of the index of an operator and the row of its arguments."""
         known: dict[int, int] = {}
         for each in given.values():
             if id(each) not in known:
@@ -376,7 +377,7 @@ class _NewRows:
         return [(place, known[id(each)]) for place, each in given.items()]
 
     def signatures(self, keys: Sequence[Key]) -> list[int]:
-        """The row of what each tensor looks like, for the keys of `Pattern.signatures`."""
+        """Return the row of each tensor's signature, for the keys of `Pattern.signatures`."""
         known = self._index._signatures
         numbers = [*map(known.get, keys)]
         if None in numbers:
@@ -391,9 +392,9 @@ class _NewRows:
         return cast(list[int], numbers)
 
     def pattern(self, operators: Sequence[int], places: Sequence[int], signatures: Sequence[int]) -> int:
-        """The row of this sequence of operators, and of tensors: the place of each one's operator, and its signature."""
+        """Return the row of a sequence of operators and of tensors, each with the index of its operator and its signature."""
         known = self._index._patterns
-        # A digest: the sequences themselves would fill the memory where every step is another.
+        # A digest, because the sequences themselves would fill the memory if every step differs.
         key = sha256(array("q", [len(operators), *operators, *places, *signatures]).tobytes()).digest()
         number = known.get(key)
         if number is None:
@@ -419,7 +420,7 @@ class _NewRows:
         self._rows.setdefault(table, []).append(tuple(map(_storable, row)))
 
     def insert(self) -> None:
-        # Many rows a statement take half the time of as many statements.
+        # Inserting many rows per statement takes half the time of one statement per row.
         for table, rows in self._rows.items():
             marks = f"({', '.join('?' * len(rows[0]))})"
             for start in range(0, len(rows), _ROWS_PER_STATEMENT):
@@ -429,7 +430,7 @@ class _NewRows:
 
     def _number(self, table: str) -> int:
         if not self._next:
-            # Asked in every transaction that adds rows: another run may have added some meanwhile.
+            # Queried in every transaction that adds rows, because another run may have added some meanwhile.
             highest = self._database.execute(_HIGHEST).fetchone()
             self._next = {name: int(number or 0) + 1 for name, number in zip(_NUMBERED, highest, strict=True)}
         number = self._next[table]
@@ -449,8 +450,8 @@ class _NewRows:
     def _argument(self, arguments: Mapping[str, Any]) -> int:
         index = self._index
         try:
-            # Format 0 knows neither references nor interned strings, so equal values give equal bytes; and it is three
-            # times as fast as the JSON that is stored.
+            # Format 0 has neither references nor interned strings, so equal values give equal bytes. It is three times as
+            # fast as the JSON that is stored.
             key = marshal.dumps(cast(Any, arguments), 0)
         except ValueError:
             key = _json(arguments).encode("utf-8", "surrogatepass")
@@ -462,12 +463,12 @@ class _NewRows:
 
 
 def _blob(summaries: NDArray[np.float64]) -> bytes:
-    """Little-endian, as `index_schema.SUMMARY` reads it."""
+    """Return the summaries as little-endian bytes, as `schema.SUMMARY` reads them."""
     return summaries.astype("<f8", copy=False).tobytes()
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """Identifies a directory among others of its name; None where there is none, and for a link."""
+    """Return the identity of a directory. Return None if it does not exist or is a link."""
     try:
         found = os.lstat(directory)
     except OSError:
@@ -476,7 +477,7 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 
 
 def _storable(value: object) -> object:
-    """Text as SQLite takes it: a file name that is no UTF-8 reaches Python with lone surrogates."""
+    """Escape text that SQLite does not accept: Python represents a file name that is not UTF-8 with lone surrogates."""
     return escaped(value) if isinstance(value, str) and not value.isascii() else value
 
 

@@ -118,8 +118,7 @@ class Bounds:
 
     def has_room(self, step: int, size: int, *, are_kept: bool = False) -> bool:
         """Return whether `size` bytes of elements may be written. After the first refusal, no more elements are recorded. `are_kept`: they were
-        recorded
-        before that and kept in memory.
+        recorded before that and kept in memory.
         """
         if not (self.takes_elements or are_kept):
             return False

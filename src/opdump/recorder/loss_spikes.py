@@ -1,9 +1,8 @@
 """Triggers on a jump of the loss, for the steps in memory (`ring`).
 
 A loss is a spike if it exceeds the median of the previous losses by more than eight standard deviations, estimated from the median absolute
-deviation,
-and by more than half of the median. The last 64 losses count, and at least eight are needed. If losses stay high, only the first one fires. NaN and
-infinities have triggers of their own.
+deviation, and by more than half of the median. The last 64 losses count, and at least eight are needed. If losses stay high, only the first one
+fires. NaN and infinities have triggers of their own.
 """
 
 from __future__ import annotations

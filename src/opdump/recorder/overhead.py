@@ -2,8 +2,7 @@
 
 One recorded step may cost much if few steps are recorded. The costs of the last three recorded steps are known, and so is the program's own time
 per step since then. Recorded are the selected steps that are multiples of N, where N is the smallest of 1, 2, 4, 8, ... for which the cost of one
-recorded
-step is within the allowed share of the program's time for N steps.
+recorded step is within the allowed share of the program's time for N steps.
 """
 
 from __future__ import annotations

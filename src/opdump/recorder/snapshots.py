@@ -100,12 +100,9 @@ class TensorSnapshot:
     """What was read of one tensor. A single object, because a step has thousands; each part of it has one owner.
 
     A reader creates it. The reader owns the facts (`dtype`, `shape`, `data_size`, `skip`, `memory`), the place of the summary (`table`, `row`) with
-    what the
-    summary does not contain (`digest`, `others`, `extremes`), and the `elements` that it read. The recorder assigns the tensor to an operator
-    (`belongs`),
-    takes over the summary (`settle`), and writes the elements. The compiled `BatchSummarizer` does the reader's work and `belongs` in one call, by
-    copying
-    an empty snapshot.
+    what the summary does not contain (`digest`, `others`, `extremes`), and the `elements` that it read. The recorder assigns the tensor to an
+    operator (`belongs`), takes over the summary (`settle`), and writes the elements. The compiled `BatchSummarizer` does the reader's work and
+    `belongs` in one call, by copying an empty snapshot.
     """
 
     __slots__ = ("argument", "data_size", "digest", "dtype", "elements", "extremes", "io", "memory", "op", "others", "row",

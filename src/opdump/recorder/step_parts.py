@@ -61,8 +61,7 @@ def count_tensors(parts: Iterable[TakenPart]) -> int:
 
 def held_bytes(parts: Iterable[TakenPart]) -> int:
     """Return an upper estimate of the memory that the parts use, in bytes, including elements. Measured without elements: 2.0 to 2.7 kB for an
-    operator
-    with 2.5 tensors.
+    operator with 2.5 tensors.
     """
     total = 0
     for part in parts:

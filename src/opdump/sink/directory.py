@@ -39,8 +39,7 @@ class DirectorySink:
     """Writes files below `root` in `writers` threads, from a queue of at most `capacity` bytes.
 
     An array larger than `capacity` waits for an empty queue. A process forked from this one (a data-loader worker) has none of the threads and does
-    not
-    own the queued arrays; every call does nothing in it.
+    not own the queued arrays; every call does nothing in it.
     """
 
     def __init__(
@@ -116,8 +115,7 @@ class DirectorySink:
         """Queue many small files, each as (relative path, bytes). One thread writes them in this order.
 
         Successive files in a directory that does not exist yet appear at once, together with the directory. Queueing them one by one costs more than
-        writing
-        them, because threads that create files in the same directory wait for each other.
+        writing them, because threads that create files in the same directory wait for each other.
         """
         if self._state.is_ready() and files and self._has_room(sum(len(data) for _, data in files)):
             self._state.put([(relative, (data,)) for relative, data in files])

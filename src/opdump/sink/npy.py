@@ -4,8 +4,7 @@
 
 See docs/files.md#names-of-tensor-files, and numpy's formats 1.0 and 2.0. The reader parses the header itself: it never unpickles or evaluates
 anything, and compares the size given by the header with the size of the file before it allocates memory. `<E2`, which MindSpore's CPU writer puts
-into
-bfloat16 files and numpy rejects, is read as bfloat16.
+into bfloat16 files and numpy rejects, is read as bfloat16.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ def read_npy_header(path: str | Path) -> NpyHeader:
     """Read the header of an npy file and compare it with the size of the file.
 
     Raises CorruptDumpError with the path if it is not a regular file or not an npy file, if its element type cannot be in a dump, or if it has more
-    or
-    fewer bytes than the shape requires.
+    or fewer bytes than the shape requires.
     """
     descriptor = open_regular(path)
     try:

@@ -19,8 +19,7 @@ class WriterThreads(Generic[Job]):
     """At most `threads` threads, started on demand, and at most `capacity` bytes in the queue.
 
     `work` executes a job. `failed` receives an exception of any kind that leaves it. After `give_up`, queued jobs are dropped, and callers do not
-    wait
-    for room.
+    wait for room.
     """
 
     def __init__(

@@ -99,8 +99,7 @@ class Family:
     @classmethod
     def of_ancestors(cls, asked: str) -> str:
         """Return the family directory of an ancestor process that was started with the same OPDUMP_START, or an empty string if there is none. It
-        lets a
-        process find its run even if its environment was prepared before the run began.
+        lets a process find its run even if its environment was prepared before the run began.
         """
         with suppress(OSError):
             place = Path(tempfile.gettempdir())
