@@ -121,7 +121,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path, monkeypatch
     assert "is not empty" in done.output
     done = _unpack(tmp_path / "packed", "-o", tmp_path / "packed/rank_0/here")
     assert done.exit_code == 1
-    assert "inside of the dump" in done.output
+    assert "inside the dump" in done.output
 
 
 def test_a_dump_of_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """A dump file in memory: one execution of one operator on a device.
 
-Everything in the header is kept, in the order of the file. The bytes of a tensor stay where they are until somebody asks.
+The whole header is kept, in the order of the file. The bytes of a tensor are read on demand.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from opdump.records import IO
 
 Variant = Literal["2.0", "1.0", "nano"]
-"""2.0: u64 length, header, bytes. 1.0: one message that holds the bytes too. nano: u64 length, tagged fields, bytes."""
+"""2.0: u64 length, header, bytes. 1.0: one message, including the bytes. nano: u64 length, tagged fields, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalOp:
-    """The operator of the original graph that an output stands for."""
+    """The operator of the original graph that an output corresponds to."""
 
     name: str = ""
     output_index: int = 0
@@ -36,9 +36,9 @@ class OriginalOp:
 class DumpTensor:
     """An input or output in the element type and the format of the device.
 
-    `data_type` and `format` are the numbers of the file; `shape` counts elements in the device's format, `original_shape` in the
-    framework's (empty where unknown). `sub_format` is the number of groups of a convolution's weights. The bytes may be more than
-    the shape needs: devices pad. `offset` is often meaningless (an error of the writer), and `address` is the device's.
+    `data_type` and `format` are the numbers in the file; `shape` counts elements in the device's format, `original_shape` in the
+    framework's (empty if unknown). `sub_format` is the number of groups of a convolution's weights. There may be more bytes than
+    the shape needs, because devices pad. `offset` is often meaningless (an error of the writer), and `address` is the device's.
     """
 
     io: IO
@@ -56,7 +56,7 @@ class DumpTensor:
     original_op: OriginalOp | None = None
     dim_range: tuple[tuple[int, int], ...] = ()
     unknown: bytes = field(default=b"", repr=False)
-    """Fields of a later version, as they stand in the file; they are written back."""
+    """Fields of a later version, as raw bytes; they are written back."""
 
     @classmethod
     def of(
@@ -69,10 +69,10 @@ class DumpTensor:
         format: str = "ND",  # noqa: A002  # as the field
         original_shape: tuple[int, ...] = (),
     ) -> DumpTensor:
-        """A tensor that holds the elements of `array` (in C order), which is of the shape that `format` has.
+        """A tensor with the elements of `array` (in C order), whose shape is in `format`.
 
-        `data_type` is a name of the enumeration (`FLOAT16`) or of a record (`float16`); without one the array's own type is
-        taken. Raises UndecodableTensorError where the type has no such values: nothing is rounded.
+        `data_type` is a name of the enumeration (`FLOAT16`) or of a record (`float16`); the default is the array's own type.
+        Raises UndecodableTensorError if the type cannot represent a value: nothing is rounded.
         """
         from opdump.dump_file.elements import encode_elements
 
@@ -89,7 +89,7 @@ class DumpTensor:
 
     @property
     def is_readable(self) -> bool:
-        """False where the device could not copy the bytes, or the shape makes no sense; `to_host` and `data.read` raise."""
+        """False if the device could not copy the bytes, or if the shape is implausible; `to_host` and `data.read` then raise."""
         return not isinstance(self.data, UnreadableBytes)
 
     @property
@@ -104,23 +104,23 @@ class DumpTensor:
 
     @property
     def dtype(self) -> str:
-        """The element type in the words of a record: `float16`, `bfloat16`, `float8_e4m3fn`."""
+        """The element type in the spelling of a record: `float16`, `bfloat16`, `float8_e4m3fn`."""
         return data_type(self.data_type).dtype
 
     @property
     def format_name(self) -> str:
-        """`NC1HWC0`; the number where it has no name."""
+        """`NC1HWC0`; the number if it has no name."""
         return format_name(self.format)
 
     def to_host(self) -> npt.NDArray[Any]:
         """The elements as a read-only numpy array of `shape`, in the format of the device.
 
-        Types that numpy lacks are widened: bfloat16, 8-, 6- and 4-bit floats to float32 (HiFloat8 too), integers of fewer than
-        8 bits to int8 or uint8, COMPLEX32 to complex64. UNDEFINED comes as int8, and text and other types whose elements have
-        no known size as uint8: all bytes, in one dimension. An empty shape is a scalar where the bytes are one element, else
-        one dimension of all that are there. The array may be a view of the mapped file.
+        Types that numpy lacks are widened: bfloat16, 8-, 6- and 4-bit floats to float32 (HiFloat8 too), integers of fewer than 8
+        bits to int8 or uint8, COMPLEX32 to complex64. UNDEFINED is returned as int8, and text and other types of unknown element
+        size as uint8: all bytes, in one dimension. An empty shape is a scalar if the bytes are one element, otherwise one
+        dimension with all elements. The array may be a view of the mapped file.
 
-        Raises UndecodableTensorError where the bytes are fewer than the shape needs, or numpy has no array of that shape.
+        Raises UndecodableTensorError if there are fewer bytes than the shape needs, or numpy has no array of that shape.
         """
         from opdump.dump_file.elements import decode_elements
 
@@ -128,7 +128,7 @@ class DumpTensor:
 
 
 def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:
-    """The tensor, unreadable where a shape has more dimensions than make sense: their product alone would take minutes."""
+    """The tensor, marked unreadable if a shape has an implausible number of dimensions: their product alone would take minutes."""
     dimensions = max(len(tensor.shape), len(tensor.original_shape))
     if dimensions <= MOST_DIMENSIONS:
         return tensor
@@ -138,7 +138,7 @@ def with_bounded_shapes(tensor: DumpTensor) -> DumpTensor:
 
 @dataclass(frozen=True, slots=True)
 class DumpBlob:
-    """Bytes without a shape: the L1 buffer, or the workspace, of an operator. `kind` is the number of the file."""
+    """Bytes without a shape: the L1 buffer or the workspace of an operator. `kind` is the number in the file."""
 
     data: Bytes
     kind: int = 0
@@ -148,7 +148,7 @@ class DumpBlob:
 
 @dataclass(frozen=True, slots=True)
 class DumpFile:
-    """One dump file. `dump_time` counts microseconds since the epoch (milliseconds where msaccucmp wrote it)."""
+    """One dump file. `dump_time` is in microseconds since the epoch (milliseconds if msaccucmp wrote it)."""
 
     inputs: tuple[DumpTensor, ...] = ()
     outputs: tuple[DumpTensor, ...] = ()
@@ -162,9 +162,9 @@ class DumpFile:
     dfx_message: str = ""
     variant: Variant = "2.0"
     unknown: bytes = field(default=b"", repr=False)
-    """Fields of a later version, as those of tensors and blobs; in smaller parts (a shape, an attribute) they are left out."""
+    """Fields of a later version, as in tensors and blobs; smaller parts (a shape, an attribute) do not keep them."""
     path: Path | None = field(default=None, compare=False)
-    """Where it was read; None where it was made."""
+    """The path that it was read from; None if it was created."""
 
     @property
     def tensors(self) -> tuple[DumpTensor, ...]:

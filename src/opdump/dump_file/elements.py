@@ -1,11 +1,11 @@
-"""Decodes the bytes of a tensor in a dump file into numpy elements, and encodes them.
+"""Decodes the bytes of a tensor in a dump file to numpy elements, and encodes them.
 
-Types that numpy has are views of the bytes. The others are widened through a table of the elements in each byte: bfloat16 and floats
+Types that numpy has are views of the bytes. The others are widened with a table of the elements in each byte: bfloat16 and floats
 of 8, 6 and 4 bits to float32, integers of 4, 2 and 1 bits to int8 or uint8. Several elements in a byte begin with its low bits,
-but for UINT1, whose first element is the highest bit. FLOAT6 takes four elements in three bytes.
+except in UINT1, whose first element is the highest bit. FLOAT6 takes four elements in three bytes.
 
-Values are those of the standards: OCP 8-bit floats (E4M3FN has NaN at 0x7f and 0xff and no infinity), the OCP microscaling
-types, and HiFloat8 (arXiv:2409.16626): docs/dump-files.md#element-types.
+Values are those of the standards: OCP 8-bit floats (E4M3FN has NaN at 0x7f and 0xff and no infinity), the OCP microscaling types,
+and HiFloat8 (arXiv:2409.16626): docs/dump-files.md#element-types.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _ML_DTYPES: Final[Mapping[str, str]] = MappingProxyType(
         "FLOAT4_E2M1": "float4_e2m1fn",
     }
 )
-# Three bytes of FLOAT6 hold four elements; so many threes stay in the cache.
+# Three bytes of FLOAT6 contain four elements; this many groups stay in the cache.
 _GROUPS_AT_ONCE: Final = 1 << 14
 
 
 def decode_elements(data: Bytes, number: int, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
-    """The elements of a tensor of that type and shape, as `DumpTensor.to_host` returns them; `name` is that of errors."""
+    """The elements of a tensor of that type and shape, as `DumpTensor.to_host` returns them; `name` is used in errors."""
     kind = data_type(number)
     raw = np.frombuffer(data.read(), np.uint8)
     if kind.bits == 0:
@@ -93,8 +93,8 @@ def decode_elements(data: Bytes, number: int, shape: tuple[int, ...], name: str)
 def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
     """The bytes of `array` as elements of that type, in C order; the inverse of decoding.
 
-    Arrays of numbers are taken, those of `ml_dtypes` too, and for types without a known size (text) those of bytes. Raises
-    UndecodableTensorError where a value is none of the type: nothing is rounded.
+    Accepts arrays of numbers, including those of `ml_dtypes`, and arrays of bytes for types of unknown size (text). Raises
+    UndecodableTensorError if the type cannot represent a value: nothing is rounded.
     """
     kind = data_type(number)
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -141,7 +141,7 @@ def values_of_codes(name: str) -> npt.NDArray[Any]:
     if name in ("UINT2", "UINT1"):
         return np.arange(1 << int(name[4:]), dtype=np.uint8)
     if name == "FLOAT4_E1M2":
-        # One bit of exponent with bias 1: a fixed point of two bits after the point, with a sign.
+        # One bit of exponent with bias 1: a fixed-point number with a sign and two fractional bits.
         magnitude = np.arange(8, dtype=np.float32) / 4
         return np.concatenate([magnitude, -magnitude])
     kind = small_float(_ML_DTYPES[name])
@@ -152,7 +152,7 @@ def values_of_codes(name: str) -> npt.NDArray[Any]:
 
 @cache
 def _decoder(name: str) -> Callable[[npt.NDArray[np.uint8], int], npt.NDArray[Any]]:
-    """The function from bytes and a number of elements to the elements."""
+    """A function from bytes and a number of elements to the elements."""
     native = _NATIVE.get(name)
     if native is not None:
         return lambda raw, _: raw.view(f"<{native}")
@@ -185,7 +185,7 @@ def _codes_in_byte(bits: int) -> npt.NDArray[np.uint8]:
 
 
 def _widened_six_bits(raw: npt.NDArray[np.uint8], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Three bytes have two pairs of codes, of 12 bits each: the table of all pairs is small."""
+    """Three bytes contain two pairs of codes, of 12 bits each: the table of all pairs is small."""
     codes = np.arange(1 << 12)
     pairs = np.stack([values[codes & 63], values[codes >> 6]], axis=1).view(np.uint64).reshape(-1)
     groups = -(-len(raw) // 3)
@@ -196,14 +196,14 @@ def _widened_six_bits(raw: npt.NDArray[np.uint8], values: npt.NDArray[Any]) -> n
             part = np.concatenate([part, np.zeros(-len(part) % 3, np.uint8)])
         low, middle, high = part.reshape(-1, 3).T.astype(np.uint16)
         chunk = result[start : start + _GROUPS_AT_ONCE]
-        # No code is out of range; "clip" spares numpy a buffer that "raise" needs.
+        # No code is out of range; "clip" avoids a numpy buffer that "raise" needs.
         chunk[:, 0] = pairs.take(low | (middle & 15) << 8, mode="clip")
         chunk[:, 1] = pairs.take(middle >> 4 | high << 4, mode="clip")
     return result.reshape(-1).view(values.dtype)
 
 
 def _packed(codes: npt.NDArray[np.uint8], bits: int, *, high_first: bool) -> bytes:
-    """Codes of `bits` bits, one after the other."""
+    """Codes of `bits` bits, packed in order."""
     each: npt.NDArray[np.uint8] = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :bits]
     if high_first:
         return np.packbits(each.reshape(-1), bitorder="big").tobytes()
@@ -217,7 +217,7 @@ def _codes(flat: npt.NDArray[Any], name: str) -> npt.NDArray[np.uint8]:
         raise UndecodableTensorError(f"{name}: opdump cannot write elements of this type") from None
     wide = (_real(flat, name) if flat.dtype.kind == "c" else flat).astype(np.float64)
     order = np.argsort(values, kind="stable")
-    # NaN sorts last; -0.0 and 0.0 are equal and differ in their sign alone.
+    # NaN sorts last; -0.0 and 0.0 are equal and differ only in their sign.
     found = order[np.minimum(np.searchsorted(values[order].astype(np.float64), wide), len(values) - 1)]
     found = np.where(np.isnan(wide), order[-1], found)
     zeros = np.flatnonzero(values == 0)

@@ -11,9 +11,9 @@ r"""Parses and builds the names of files that Ascend devices and their converter
 A name longer than a file system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`):
 docs/files.md#names.
 
-Single-operator calls (aclnn) write the operator's name before its type. The name alone does not show which order it has:
-`in_true_order` decides by the name in the file's header, which, written as in files, equals one of the two parts. Without a header
-(npy, csv) a first part that begins with `aclnn` is the name, and so is one that ends as MindSpore's names do (`-op7`).
+Single-operator calls (aclnn) write the operator's name before its type. The file name does not show the order: `in_true_order`
+determines it by the name in the file's header, which, in its form for file names, equals one of the two parts. Without a header
+(npy, csv), a first part is the name if it begins with `aclnn` or ends like MindSpore's names (`-op7`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from opdump.records import escaped
 
 MAPPING_NAME: Final = "mapping.csv"
 UNKNOWN_ID: Final = 65535
-"""The task or stream of an operator that has none."""
+"""The task or stream of an operator without one."""
 
 _LARGEST_MAPPING: Final = 100 << 20
 _REPLACED = str.maketrans(dict.fromkeys("/\\. ", "_"))
-# What begins the name of a call of a single operator, and what ends the name of an operator of MindSpore's: no type has either.
+# The prefix of the name of a single-operator call, and the suffix of MindSpore's operator names: no type has either.
 _IS_NAME = re.compile(r"aclnn[A-Z0-9_].*|.*-op[0-9]+", re.ASCII | re.DOTALL)
 _CALENDAR_DIGITS: Final = 17
 
@@ -62,13 +62,13 @@ Part = Literal["input", "output", "l1buffer", "space"]
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, compiled when a name is first asked about: that takes longer than the rest of the import."""
+    """The pattern, compiled on first use, because compilation takes longer than the rest of the import."""
     return re.compile(pattern, re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class FftsPlus:
-    """Where a task of an FFTS+ graph ran."""
+    """The place where a task of an FFTS+ graph ran."""
 
     context_id: int
     thread_id: int
@@ -83,7 +83,7 @@ class DumpName:
     """The name of a dump file. The parts are as in the name; `stream_id` is None in names of four parts.
 
     `timestamp` is as written: microseconds since the epoch, or the local time of an exception with 17 digits
-    (`YYYYmmddHHMMSSmmm`); `microseconds` is the same in both.
+    (`YYYYmmddHHMMSSmmm`); `microseconds` is the same for both.
     """
 
     op_type: str
@@ -93,11 +93,11 @@ class DumpName:
     timestamp: int
     ffts: FftsPlus | None = None
     name_first: bool = False
-    """Whether the name stands before the type, as single-operator calls write it."""
+    """Whether the name is before the type, as in single-operator calls."""
 
     @property
     def is_overflow(self) -> bool:
-        """Whether it is what an overflow left, in any case of letters (the documents spell it in two ways)."""
+        """Whether it is the name of an overflow file, case-insensitive (the documents spell it in two ways)."""
         return (self.op_type.lower(), self.op_name.lower()) == ("opdebug", "node_opdebug")
 
     @property
@@ -106,10 +106,10 @@ class DumpName:
         return microseconds_of(self.timestamp)
 
     def in_true_order(self, true_name: str = "") -> DumpName:
-        """The same name with type and name told apart by the operator's true name; see the module's docstring.
+        """The same name, with type and name distinguished by the operator's true name; see the module's docstring.
 
-        Where the true name equals neither part or both, or is empty, only a part that begins with `aclnn` or ends with `-op7`
-        tells.
+        If the true name is empty, or equals neither part or both, only a part that begins with `aclnn` or ends with `-op7`
+        decides.
         """
         if not self.name_first:
             written = sanitise(true_name) if true_name else ""
@@ -120,7 +120,7 @@ class DumpName:
         return self
 
     def __str__(self) -> str:
-        """The file name; parsing and printing changes no name but for leading zeros of a number."""
+        """The file name; parsing and printing only removes leading zeros of numbers."""
         names = f"{self.op_name}.{self.op_type}" if self.name_first else f"{self.op_type}.{self.op_name}"
         stream = "" if self.stream_id is None else f".{self.stream_id}"
         return f"{names}.{self.task_id}{stream}.{self.timestamp}{self.ffts or ''}"
@@ -128,9 +128,9 @@ class DumpName:
 
 @dataclass(frozen=True, slots=True)
 class ExceptionName:
-    """The name of a file that an exception of a kernel left: brief (`kernel` is `exception_info`), by core, or detailed.
+    """The name of a file about an exception of a kernel: brief (`kernel` is `exception_info`), by core, or detailed.
 
-    The normal form has the four parts of a dump file: only its time stamp of 17 digits sets it apart.
+    The normal form has the four parts of a dump file; only its time stamp of 17 digits distinguishes it.
     """
 
     kernel: str
@@ -154,9 +154,9 @@ class ExceptionName:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedName:
-    """The name of a file that holds one part of a dump file, made by a converter or, as npy, by MindSpore itself.
+    """The name of a file with one part of a dump file, written by a converter or, as npy, by MindSpore itself.
 
-    `shape`, `dtype` and `format` are empty where the name has none; `dump` may be any text (digits for a long name).
+    `shape`, `dtype` and `format` are empty if the name has none; `dump` may be any text (digits that replace a long name).
     """
 
     dump: DumpName | ExceptionName | str
@@ -177,7 +177,7 @@ class ConvertedName:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsName:
-    """The name of the csv file that holds the statistics of an operator in place of its dump file."""
+    """The name of the csv file with the statistics of an operator instead of its dump file."""
 
     dump: DumpName
 
@@ -189,7 +189,7 @@ FileName = DumpName | ExceptionName | ConvertedName | StatisticsName
 
 
 def parse_name(name: str) -> FileName | None:
-    """Parses a file name of any kind; None where it is of none."""
+    """Parse a file name of any kind; None for other names."""
     if name.endswith(".csv"):
         dump = parse_dump_name(name.removesuffix(".csv"))
         return StatisticsName(dump) if dump is not None else None
@@ -197,7 +197,7 @@ def parse_name(name: str) -> FileName | None:
 
 
 def parse_dump_name(name: str) -> DumpName | None:
-    """The parts of a dump file's name with two to three numbers after the names, and the suffix of FFTS+; else None."""
+    """The parts of a dump file's name with two to three numbers after the names, and the suffix of FFTS+; otherwise None."""
     match = _compiled(_DUMP).fullmatch(name)
     if match is None or match["op_type"] == "exception_info":
         return None
@@ -214,7 +214,7 @@ def parse_dump_name(name: str) -> DumpName | None:
 
 
 def parse_exception_name(name: str) -> ExceptionName | None:
-    """The parts of an exception file's name in the forms that no dump file has; else None."""
+    """The parts of an exception file's name in the forms that no dump file has; otherwise None."""
     match = _compiled(_EXCEPTION_NAME).fullmatch(name)
     if match is None:
         return None
@@ -233,7 +233,7 @@ def parse_exception_name(name: str) -> ExceptionName | None:
 
 
 def parse_converted_name(name: str) -> ConvertedName | None:
-    """The parts of a converter's output name; None where `name` is none."""
+    """The parts of a converter's output name; None for other names."""
     match = _compiled(_TENSOR_ENDING).fullmatch(name)
     if match is None:
         return None
@@ -252,17 +252,19 @@ def parse_converted_name(name: str) -> ConvertedName | None:
 
 
 def sanitise(name: str) -> str:
-    r"""`name` as files call it: each of space, `.`, `/` and `\` as `_`."""
+    r"""`name` in its form for file names: space, `.`, `/` and `\` are replaced by `_`."""
     return escaped(name).translate(_REPLACED)
 
 
 def _is_name(part: str, other: str) -> bool:
-    """Whether a part of a file name is the operator's name by its form; not where the other part has that of MindSpore's names."""
+    """Whether a part of a file name is the operator's name, judged by its form; False if the other part has the form of
+    MindSpore's names.
+    """
     return _IS_NAME.fullmatch(part) is not None and ("-op" not in part or _IS_NAME.fullmatch(other) is None)
 
 
 def microseconds_of(timestamp: int) -> int:
-    """Microseconds since the epoch of a time stamp as names have it; local time where it has 17 digits."""
+    """Microseconds since the epoch of a time stamp in a name; one of 17 digits is local time."""
     digits = str(timestamp)
     if len(digits) == _CALENDAR_DIGITS:
         from datetime import datetime
@@ -277,22 +279,21 @@ def microseconds_of(timestamp: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NameMapping:
-    """The content of a mapping.csv: the true names by the names on disk, and its first defect where it has any."""
+    """The content of a mapping.csv: the true names by the names on disk, and its first defect if there is any."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[CorruptDumpError, ...] = ()
 
     def true_name(self, stored: str) -> str:
-        """The name that the file `stored` would have; `stored` itself where the table does not list it."""
+        """The true name of the file `stored`; `stored` itself if the table does not list it."""
         return self.names.get(stored, stored)
 
 
 def read_mapping(path: Path) -> NameMapping:
-    """The long names behind the short ones of a directory: rows `{digits},{name}` without a header, in any number of copies.
+    """The long names for the short ones of a directory: rows `{digits},{name}` without a header; duplicate rows are allowed.
 
-    A row of another form, one whose names are no plain file names, and one that contradicts an earlier row are left out, and
-    the first of them is in `problems`. Raises CorruptDumpError where the file cannot be read, is no regular file, or
-    is larger than 100 MiB.
+    Rows of another form, with invalid file names, or in contradiction to an earlier row are left out, and the first of them is
+    described in `problems`. Raises CorruptDumpError if the file cannot be read, is not a regular file, or is larger than 100 MiB.
     """
     names: dict[str, str] = {}
     found: list[str] = []
@@ -316,7 +317,7 @@ def read_mapping(path: Path) -> NameMapping:
 
 
 def _add_row(names: dict[str, str], line: bytes) -> str:
-    """Adds a row; what is wrong with it, empty where nothing is."""
+    """Add a row; returns what is wrong with it, empty if it is valid."""
     try:
         stored, comma, true = line.decode("utf-8").rstrip("\r").partition(",")
     except UnicodeDecodeError:

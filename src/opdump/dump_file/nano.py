@@ -2,9 +2,9 @@
 
     u64 header length | u32 magic | u32 version | tag 4: inputs | tag 5: outputs | bytes of the inputs, then of the outputs
 
-A tag is u32 number, u32 length (docs/dump-files.md#the-header). Element types have the numbers of GE, which are turned into
-those of dump files here; a number that GE does not have becomes negative, so that it is taken for no other type. The file must
-have exactly what is announced.
+A tag is u32 number, u32 length (docs/dump-files.md#the-header). Element types have the numbers of GE, which are converted to
+those of dump files here; a number that GE does not define becomes negative, so that it cannot be mistaken for another type. The
+file must contain exactly the announced bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DATA_TYPES: Final[Mapping[int, int]] = MappingProxyType(
 
 
 class _Fields:
-    """Reads numbers one after the other; CorruptDumpError where the header ends too early."""
+    """Reads numbers in order. Raises CorruptDumpError if the header ends too early."""
 
     def __init__(self, source: FileSource, data: memoryview) -> None:
         self.source = source
@@ -68,7 +68,7 @@ class _Fields:
 
 
 def read_nano(source: FileSource, length: int) -> DumpFile:
-    """The content of a nano file. Raises CorruptDumpError where sizes contradict each other."""
+    """The content of a nano file. Raises CorruptDumpError if sizes contradict each other."""
     if not 8 <= length <= min(source.size - 8, _LONGEST_HEADER):
         raise CorruptDumpError(f"{source.path}: announces a nano header of {length} bytes in a file of {source.size}")
     fields = _Fields(source, source.read(8, length))
@@ -79,7 +79,7 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
         if tag in _SIDES:
             io = _SIDES[tag]
             (count,) = inner.numbers("I")
-            # Every entry takes bytes of the header, so a false count ends at its end.
+            # Every entry takes bytes of the header, so a wrong count fails at its end.
             for _ in range(count):
                 entries[io].append(_entry(inner, io, len(entries[io])))
     end = 8 + length + sum(size for of_side in entries.values() for _, size in of_side)
@@ -101,9 +101,9 @@ def read_nano(source: FileSource, length: int) -> DumpFile:
 
 
 def _entry(fields: _Fields, io: IO, slot: int) -> tuple[DumpTensor, int]:
-    """A tensor before its bytes are known, and how many they are."""
+    """A tensor without its bytes, and their number."""
     kind, layout = fields.numbers("ii")
-    fields.numbers("i")  # where the address lies
+    fields.numbers("i")  # the address
     origin = fields.numbers("Iii") if io == "output" else (0, 0, 0)
     address, offset, size = fields.numbers("QQQ")
     (length,) = fields.numbers("I")

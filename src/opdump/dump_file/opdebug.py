@@ -4,8 +4,8 @@ record = decode_opdebug(file.outputs[0].data.read(), "Opdebug.Node_OpDebug.59.15
 record.reports[2].accelerator, record.reports[2].task_id           # "AI Core", 57
 status_words("AI Core", 272)                                       # ("overflow of an integer addition, ...", "overflow of ...")
 
-Two layouts, little-endian. The old one is 2048 bytes with three reports at fixed places; the new one begins with a magic number
-and holds one report of one accelerator, whose fields depend on its type (docs/dump-files.md#overflow-files).
+There are two little-endian layouts. The old one is 2048 bytes with three reports at fixed places; the new one begins with a magic
+number and contains one report of one accelerator, whose fields depend on its type (docs/dump-files.md#overflow-files).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OPDEBUG_MAGIC: Final = 0x5A5A5A5A
 OLD_SIZE: Final = 2048
 OVERFLOW_NODE: Final = "Node_OpDebug"
 NONE_OF_THREAD: Final = 65535
-"""The number of a context or a thread that does not exist."""
+"""The number of a missing context or thread."""
 
 _COMMON: Final = ("model_id", "stream_id", "task_id", "task_type")
 _PLACES: Final = (*_COMMON, "pc_start", "para_base")
-# Name, offset of the six common fields, offset and names of what follows.
+# Name, offset of the six common fields, offset and names of the other fields.
 _OLD: Final = (
     ("DHA Atomic Add", 0, 512, ("status",)),
     ("L2 Atomic Add", 128, 768, ("status",)),
@@ -73,15 +73,15 @@ _L2_CODES: Final[Mapping[int, str]] = MappingProxyType({code: _DHA_CODES[code + 
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorReport:
-    """The report of one accelerator: its numbers by name, in the order of the file. Addresses are numbers here, too."""
+    """The report of one accelerator: its numbers by name, in the order of the file. Addresses are numbers, too."""
 
     accelerator: str
     fields: tuple[tuple[str, int], ...]
     statuses: tuple[int, ...]
-    """One word; four where an AI Core wrote a record of version 1."""
+    """One word; four if an AI Core wrote a record of version 1."""
 
     def field(self, name: str) -> int | None:
-        """The number of that name; None where this accelerator has none."""
+        """The number of that name; None if this accelerator does not have it."""
         return dict(self.fields).get(name)
 
     @property
@@ -98,12 +98,12 @@ class AcceleratorReport:
 
     @property
     def context_id(self) -> int | None:
-        """The context of an FFTS+ task; None where there is none."""
+        """The context of an FFTS+ task; None if there is none."""
         return _existing(self.field("context_id"))
 
     @property
     def thread_id(self) -> int | None:
-        """The thread of an FFTS+ task; None where there is none."""
+        """The thread of an FFTS+ task; None if there is none."""
         return _existing(self.field("thread_id"))
 
     @property
@@ -113,7 +113,7 @@ class AcceleratorReport:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every status bit in words; empty where none is set."""
+        """Every set status bit in words; empty if none is set."""
         first, *others = self.statuses
         more = (f"status word {place}: 0x{word:x}" for place, word in enumerate(others, 1) if word)
         return (*status_words(self.accelerator, first), *more)
@@ -134,7 +134,7 @@ class OpdebugHeader:
 class OpdebugRecord:
     """One payload. `header` is None in the old layout, which has three reports; the new one has one.
 
-    `problems` names what is wrong in a payload that can be read all the same.
+    `problems` lists defects of a payload that can still be read.
     """
 
     reports: tuple[AcceleratorReport, ...]
@@ -154,7 +154,8 @@ class OpdebugRecord:
 def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record") -> OpdebugRecord:
     """The record in the bytes of an output of an overflow file; `source` names it in errors.
 
-    Raises CorruptDumpError: fewer bytes than the layout needs, an old record that is not 2048 bytes, an unknown accelerator.
+    Raises CorruptDumpError for fewer bytes than the layout needs, an old record that is not 2048 bytes, and an unknown
+    accelerator.
     """
     data = bytes(payload)
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == OPDEBUG_MAGIC:
@@ -173,11 +174,11 @@ def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record")
 
 
 def encode_opdebug(record: OpdebugRecord) -> bytes:
-    """The 2048 bytes of a record of the old layout; what its reports lack is zero.
+    """The 2048 bytes of a record of the old layout; missing values are zero.
 
-    Raises ValueError for a record of the new layout, which devices alone write, for one that has other reports than the three of the
-    old layout in their order, for a number that 64 bits do not hold, and for a first number (the model of "DHA Atomic Add") that
-    a reader would take for the magic number of the new layout.
+    Raises ValueError for a record of the new layout, which only devices write; for reports other than the three of the old layout
+    in their order; for a number outside of 64 bits; and for a first number (the model of "DHA Atomic Add") that a reader would
+    mistake for the magic number of the new layout.
     """
     names = tuple(report.accelerator for report in record.reports)
     expected = tuple(name for name, *_ in _OLD)
@@ -214,10 +215,10 @@ def overflow_record(
     task_id: int = 0,
     task_type: int = 0,
 ) -> OpdebugRecord:
-    """A record of the old layout with the report of one accelerator on one task; those of the other two are zero.
+    """A record of the old layout with the report of one accelerator about one task; the other two reports are zero.
 
-    `accelerator` is "AI Core", "L2 Atomic Add" or "DHA Atomic Add"; addresses, which a host does not have, are 0. The status word of
-    an atomic addition is made by `atomic_status`. Raises ValueError for another accelerator.
+    `accelerator` is "AI Core", "L2 Atomic Add" or "DHA Atomic Add"; addresses, which a host does not have, are 0. `atomic_status`
+    makes the status word of an atomic addition. Raises ValueError for another accelerator.
     """
     known = tuple(name for name, *_ in _OLD)
     if accelerator not in known:
@@ -238,9 +239,9 @@ def atomic_status(accelerator: str) -> int:
 
 
 def overflow_dump_file(*, dump_time: int = 0, **report: Any) -> DumpFile:
-    """The overflow file: one output of 2048 bytes, which are `overflow_record`; `report` are that function's arguments.
+    """The overflow file: one output of 2048 bytes with the `overflow_record` for the arguments in `report`.
 
-    `dump_time` counts microseconds since the epoch. Raises ValueError as `overflow_record` and `encode_opdebug`.
+    `dump_time` is in microseconds since the epoch. Raises ValueError like `overflow_record` and `encode_opdebug`.
     """
     record = overflow_record(**report)
     output = DumpTensor(
@@ -293,7 +294,7 @@ def _existing(number: int | None) -> int | None:
 
 
 def status_words(accelerator: str, status: int) -> tuple[str, ...]:
-    """What the bits of a status word mean; those without a known meaning come as one number at the end.
+    """The meanings of the bits of a status word; bits of unknown meaning are one number at the end.
 
     AI Core (also `AIC` and `AIV`) has one meaning for each bit, and any number of them may be set; the atomic additions of DHA
     and L2 have a code in bits 8 to 15, and 16 to 18. The words of AICPU and SDMA are not documented.
@@ -317,7 +318,7 @@ def status_words(accelerator: str, status: int) -> tuple[str, ...]:
 
 
 def opdebug_json(record: OpdebugRecord) -> str:
-    """The record as the converter of CANN prints it: four spaces of indentation, addresses in hexadecimal, no final newline."""
+    """The record as CANN's converter prints it: four spaces of indentation, addresses in hexadecimal, no final newline."""
     header = record.header
     if header is None:
         content: dict[str, Any] = {report.accelerator: _printed(report) for report in record.reports}

@@ -4,8 +4,8 @@
     offset 8     N bytes  message DumpData (`schema.py`), without the bytes of the tensors
     offset 8+N            all inputs, then all outputs, buffers and spaces, each exactly `size` bytes, without a gap
 
-Older files (1.0) are the message alone, with the bytes inside of it; nano devices write tagged fields in place of the message
-(`nano.py`). More bytes than announced are tolerated, fewer are an error (docs/dump-files.md#damaged-files).
+Older files (1.0) are only the message, including the bytes; nano devices write tagged fields instead of the message (`nano.py`).
+More bytes than announced are accepted, fewer are an error (docs/dump-files.md#damaged-files).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from opdump.dump_file.wire import Field, WireError, fields, varint
 from opdump.errors import CorruptDumpError
 from opdump.records import IO
 
-# What no device reaches, and what a header may at most make of memory. Small headers need no measuring.
+# Limits that no device reaches, on the memory that a header may cause. Small headers are not measured.
 _LONGEST_HEADER: Final = 1 << 26
 _MOST_ENTRIES: Final = 1 << 14
 _LONGEST_DESCRIPTIONS: Final = 1 << 21
 _SMALL_HEADER: Final = 1 << 14
 
 _PACKED_MAGIC: Final = b"OPDPACK1"
-"""What the file begins with that has all elements of a run of opdump's own (`layouts/packed/record.py`)."""
+"""The beginning of the file with all elements of a run of opdump's own (`layouts/packed/record.py`)."""
 
 _NOTHING: Final = HeldBytes(b"")
 _NOT_COPIED: Final = "the device had no address to copy them from; dump the operator again"
@@ -43,10 +43,10 @@ _DATA_FIELDS: Final[Mapping[int, int]] = MappingProxyType({_OUTPUT: 5, _INPUT: 4
 
 
 def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
-    """The header of a dump file and its tensors, whose bytes are read when they are asked for.
+    """The header of a dump file and its tensors, whose bytes are read on demand.
 
-    Raises CorruptDumpError naming the file and what is wrong: no regular file, cut off, a header that is no message, sizes
-    beyond the file. One tensor that cannot be decoded is no error here; its `to_host` raises.
+    Raises CorruptDumpError with the file name and the problem: not a regular file, cut off, an invalid header, sizes beyond the
+    file. A tensor that cannot be decoded is not an error here; its `to_host` raises.
     """
     source = FileSource(Path(path))
     if source.size <= 8:
@@ -73,7 +73,7 @@ def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
 
 
 def _parsed(source: FileSource, start: int, length: int) -> Any:
-    """The message; None where the bytes are none."""
+    """The message; None if the bytes are not a message."""
     if length > _LONGEST_HEADER:
         raise CorruptDumpError(
             f"{source.path}: announces a header of {length} bytes; no device writes more than {_LONGEST_HEADER}"
@@ -90,7 +90,7 @@ def _parsed(source: FileSource, start: int, length: int) -> Any:
 
 
 def _measure(source: FileSource, header: memoryview) -> None:
-    """Refuses a header that would take far more memory than its bytes: many entries, many dimensions."""
+    """Reject a header that would take far more memory than its bytes: many entries, many dimensions."""
     described = 0
     for entries, field in enumerate(fields(header, 0, len(header)), 1):
         if field.number in _DATA_FIELDS:
@@ -107,7 +107,7 @@ def _is_too_much(entries: int, described: int) -> bool:
 
 
 def _file(source: FileSource, message: Any, start: int) -> DumpFile:
-    # Held, because protobuf makes a Python object of an entry each time that nobody holds one.
+    # Keep references, because protobuf creates a new Python object for an entry on each access otherwise.
     inputs, outputs = list(message.input), list(message.output)
     buffers, spaces = list(message.buffer), list(message.space)
     end = start + sum([entry.size for entry in (*inputs, *outputs, *buffers, *spaces)])
@@ -140,9 +140,9 @@ def _file(source: FileSource, message: Any, start: int) -> DumpFile:
 
 
 def _has_skipped(message: Any, available: int) -> bool:
-    """Whether the bytes are all there but those of tensors without an address, which a device skips and still announces.
+    """Whether all bytes exist except those of tensors without an address, which a device skips but still announces.
 
-    Where no tensor has an address, addresses say nothing.
+    If no tensor has an address, addresses carry no information.
     """
     tensors = [*message.input, *message.output]
     there: int = sum(tensor.size for tensor in tensors if tensor.address)
@@ -151,7 +151,7 @@ def _has_skipped(message: Any, available: int) -> bool:
 
 
 def _legacy(source: FileSource) -> DumpFile | None:
-    """A file of version 1.0; None where it is none. Any message would pass for one without a tensor, so one is asked for."""
+    """A file of version 1.0; None for other files. Any message would pass for one without a tensor, so at least one is required."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -165,7 +165,7 @@ def _legacy(source: FileSource) -> DumpFile | None:
 
 
 def _without_data(source: FileSource) -> tuple[bytes, dict[int, list[Bytes]]]:
-    """The message without the bytes of its tensors, and where those lie, by the number of their entries."""
+    """The message without the bytes of its tensors, and the offsets of these, by the number of their entries."""
     whole = source.read(0, source.size)
     header = bytearray()
     data: dict[int, list[Bytes]] = {number: [] for number in _DATA_FIELDS}
@@ -286,5 +286,5 @@ def _unknown_of(message: Any) -> bytes:
 
 
 def _text(field: bytes) -> str:
-    # Lone surrogates stand for bytes that are no UTF-8: writing gives the same bytes back.
+    # Lone surrogates represent bytes outside of UTF-8: writing returns the same bytes.
     return field.decode("utf-8", "surrogateescape")

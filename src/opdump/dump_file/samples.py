@@ -2,7 +2,7 @@
 
     opdump.sample.output.0 = "4,250"        output 0 has some of the elements of a tensor of this shape
 
-No device writes these attributes, and its readers pass over them.
+Devices do not write these attributes, and their readers ignore them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def sample_attribute(io: IO, slot: int, shape: Iterable[int]) -> tuple[str, str]
 
 
 def samples_of(file: DumpFile) -> dict[str, tuple[int, ...]]:
-    """The shape of the whole tensor, by the name of each sample (`output:0`). Attributes that make no sense are passed over."""
+    """The shape of the whole tensor, by the name of each sample (`output:0`). Invalid attributes are ignored."""
     stated = {name: value for name, value in file.attributes if name.startswith(_PREFIX)}
     found: dict[str, tuple[int, ...]] = {}
     for tensor in file.tensors if stated else ():

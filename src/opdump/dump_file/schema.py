@@ -1,9 +1,9 @@
-"""The schema of the header of a dump file: the message `DumpData`, built when it is first needed.
+"""The schema of the header of a dump file: the message `DumpData`, built on first use.
 
 Field numbers are those of the public `dump_data.proto` (docs/dump-files.md#the-header). Enumerations are declared as plain
-integers and text as bytes, which have the same bytes on disk: a number that a later version adds survives, and so does a name
-that is no UTF-8. What the schema does not know, protobuf keeps. The descriptors live in a pool of their own, so that another
-library may load its own copy.
+integers and text as bytes, which have the same bytes on disk: a number that a later version adds is kept, and so is a name that
+is not UTF-8. Protobuf keeps unknown fields. The descriptors are in a separate pool, so that another library may load its own
+copy.
 """
 
 from __future__ import annotations

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 
-# Smaller files are read at once: a mapping costs more than the bytes.
+# Smaller files are read at once: mapping costs more than copying.
 _SMALL = 1 << 18
 _PIECE = 1 << 20
 MOST_DIMENSIONS = 64
-"""Of a shape that a file gives: devices know 25, numpy 64."""
+"""Maximum number of dimensions of a shape in a file: devices support 25, numpy 64."""
 
 
 class FileSource:
-    """A regular file, read at once where it is small and mapped where it is large.
+    """A regular file, read at once if it is small and mapped if it is large.
 
-    A mapping is released when nothing refers to it, and made anew when it is asked for: whoever has many headers keeps no
-    open files. Raises CorruptDumpError naming the file where it cannot be opened, is no regular file, or is another one by then.
+    A mapping is released when nothing refers to it, and created again on demand: many headers in memory keep no files open.
+    Raises CorruptDumpError with the file name if it cannot be opened, is not a regular file, or was replaced in the meantime.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class FileSource:
             os.close(descriptor)
 
     def read(self, start: int, size: int) -> memoryview:
-        """Bytes `start` to `start + size`; the caller has checked that they are there."""
+        """Bytes `start` to `start + size`; the caller has checked that they exist."""
         data = self._small if self._small is not None else memoryview(self._mapped())
         return data[start : start + size]
 
@@ -52,9 +52,9 @@ class FileSource:
         return FileBytes(self, start, size)
 
     def pieces(self, start: int, size: int, first: int) -> Generator[memoryview, None, None]:
-        """The same piece after piece, the first of `first` bytes; each is good until the next is asked for.
+        """The same piece by piece, the first of `first` bytes; each is valid until the next is requested.
 
-        One buffer serves all: a disk takes what lies in it faster than the pages of a mapped file.
+        All pieces share one buffer: a disk writes its content faster than the pages of a mapped file.
         """
         if self._small is not None:
             yield self._small[start : start + size]
@@ -94,7 +94,7 @@ class FileSource:
         descriptor = self._opened_again()
         try:
             mapping = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: shorter than it was a moment ago
+        except (OSError, ValueError) as error:  # ValueError: shorter than a moment ago
             raise CorruptDumpError(f"{self.path}: cannot be read ({error}); a dump file was expected") from error
         finally:
             os.close(descriptor)
@@ -118,7 +118,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def open_regular(path: Path, expected: str = "a dump file") -> tuple[int, os.stat_result]:
-    """A descriptor of a regular file, and what is known of it. Raises CorruptDumpError, which says what was `expected` there."""
+    """A descriptor of a regular file, and its status. Raises CorruptDumpError, which names what was `expected`."""
     # O_NONBLOCK: opening a FIFO must not wait for its writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
@@ -134,7 +134,7 @@ def open_regular(path: Path, expected: str = "a dump file") -> tuple[int, os.sta
 
 
 class Bytes(ABC):
-    """A stretch of bytes: in memory, or in a file. Equal to another of the same content."""
+    """A range of bytes, in memory or in a file. Equal to another with the same content."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # by content it would have to read all of it
@@ -148,7 +148,7 @@ class Bytes(ABC):
 
     @property
     def path(self) -> Path | None:
-        """The file that they lie in."""
+        """The file that contains them."""
         return None
 
     def __eq__(self, other: object) -> bool:
@@ -172,7 +172,7 @@ class HeldBytes(Bytes):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileBytes(Bytes):
-    """A stretch of a file."""
+    """A range of a file."""
 
     source: FileSource = field(repr=False)
     start: int
@@ -191,7 +191,7 @@ class FileBytes(Bytes):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnreadableBytes(Bytes):
-    """In place of bytes that a file announces and nobody can have, and why."""
+    """Replaces bytes that a file announces but that are unavailable, with the reason."""
 
     origin: Path | None
     reason: str
@@ -200,7 +200,7 @@ class UnreadableBytes(Bytes):
         return 0
 
     def read(self) -> memoryview:
-        """Raises UndecodableTensorError: there are none."""
+        """Raises UndecodableTensorError, because there are no bytes."""
         raise UndecodableTensorError(f"{self.origin}: {self.reason}" if self.origin else self.reason)
 
     @property

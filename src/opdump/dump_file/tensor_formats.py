@@ -22,12 +22,12 @@ FORMAT_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for nu
 
 
 def format_name(number: int) -> str:
-    """The name of a format; the number itself where it has none."""
+    """The name of a format; the number itself if it has none."""
     return FORMAT_NAMES.get(number, str(number))
 
 
 def format_number(name: str) -> int:
-    """The number of `NC1HWC0`. Raises UnknownFormatError where dump files have no such format."""
+    """The number of `NC1HWC0`. Raises UnknownFormatError if dump files have no such format."""
     number = FORMAT_NUMBERS.get(name.removeprefix("FORMAT_"))
     if number is None:
         raise UnknownFormatError(f"{name}: dump files have no such format; they have {', '.join(FORMAT_NUMBERS)}")

@@ -1,7 +1,7 @@
 """Finds the fields of a protobuf message without building the message.
 
-A header is measured before protobuf turns it into objects: an empty entry takes two bytes on disk and a hundred in memory. Files of
-version 1.0 have the bytes of their tensors inside the message; here they are found and left in the file.
+A header is measured before protobuf turns it into objects: an empty entry takes two bytes on disk and a hundred in memory. Files
+of version 1.0 have the bytes of their tensors inside the message; they are located here and stay in the file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _LARGEST_NUMBER: Final = (1 << 29) - 1
 
 
 class WireError(Exception):
-    """The bytes are no protobuf message."""
+    """The bytes are not a protobuf message."""
 
 
 class Field(NamedTuple):
-    """`tag` is where the field begins, `start` and `end` hold its value."""
+    """`tag` is the start of the field, `start` and `end` delimit its value."""
 
     number: int
     has_length: bool
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
-    """The fields between two positions, in the order of the file. Raises WireError where they are none."""
+    """The fields between two positions, in the order of the file. Raises WireError for invalid bytes."""
     position = start
     while position < end:
         tag = position
@@ -52,7 +52,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
+    """A number in protobuf's encoding."""
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)

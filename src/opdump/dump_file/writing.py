@@ -1,6 +1,7 @@
-"""Writes dump files, byte for byte as a device does.
+"""Writes dump files, byte for byte like a device.
 
-A file appears whole or not at all. The header has its fields in the order of their numbers, as every protobuf writer has them.
+A file appears completely or not at all. The header has its fields in the order of their numbers, as every protobuf writer
+produces them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from opdump.errors import DumpPathError
 from opdump.sink.whole_files import whole_file
 
 _SLICE: Final = 1 << 26
-# As devices have it.
+# As in files of devices.
 _FILE_MODE: Final = 0o600
-# Of protobuf, with room for the rest of the message.
+# Protobuf's limit, minus space for the rest of the message.
 _MOST_IN_MESSAGE: Final = 2**31 - 2**24
 
 
 def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
-    """Write `file` in variant 2.0 or, where `file.variant` says so, 1.0; an existing file is replaced, a device or a pipe gets the bytes.
+    """Write `file` in variant 2.0 or, if `file.variant` says so, 1.0. An existing file is replaced; a device or a pipe receives
+    the bytes.
 
-    Raises ValueError for a nano file, which only devices write, for one of 1.0 from 2 GiB on, for an empty one, and for
-    a number that a header cannot hold (a negative dimension), and DumpPathError where the file cannot be written.
+    Raises ValueError for a nano file, which only devices write, for a file of 1.0 with 2 GiB or more, for an empty one, and for a
+    number that a header cannot represent (a negative dimension); raises DumpPathError if the file cannot be written.
     """
     target = Path(path)
     try:
@@ -60,12 +62,12 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
         return
     yield struct.pack("<Q", len(header)) + header
     for part in parts:
-        if len(part.data):  # a tensor that the device could not copy has none, and nothing to read
+        if len(part.data):  # a tensor that the device could not copy has no bytes to read
             yield part.data.read()
 
 
 def _version(file: DumpFile) -> str:
-    """The version in the header: readers know a file of 1.0 by it, so it is 1.0 there even where the object has the default."""
+    """The version in the header. Readers recognise a file of 1.0 by it, so it is 1.0 there even if the object has the default."""
     legacy = file.variant == "1.0" and not file.version.startswith("1.")
     return "1.0" if legacy else file.version
 
@@ -106,7 +108,7 @@ def _message(file: DumpFile, *, with_data: bool) -> Any:
 
 
 def _common(tensor: DumpTensor, *, with_data: bool) -> dict[str, Any]:
-    """What inputs and outputs have alike."""
+    """The common part of inputs and outputs."""
     return {
         "data_type": tensor.data_type,
         "format": tensor.format,

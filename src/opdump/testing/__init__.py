@@ -1,4 +1,4 @@
-"""What extensions test themselves with: contracts to subclass, and stand-ins for a framework and a disk.
+"""Test support for extensions: contracts to subclass, and stand-ins for a framework and a disk.
 
 class TestMyLayout(LayoutTests):
     def layout(self):

@@ -1,4 +1,4 @@
-"""What every adapter must do, whatever it connects: a contract to subclass.
+"""The contract of every adapter: a test class to subclass.
 
 class TestTorchAdapter(AdapterTests):
     def adapter(self): return ADAPTER
@@ -8,8 +8,8 @@ class TestTorchAdapter(AdapterTests):
     def add_in_place(self, tensor, other): tensor.add_(other)  # if it has operators that write into their inputs
     def view(self, tensor): return tensor.reshape(-1)  # if it has views
 
-A test of what the subclass has no method for, or of a mode that it does not name, is none of its tests. pytest runs them, and this
-module is imported without it.
+Tests that need a method that the subclass does not have, or a mode that it does not list, are left out. pytest runs the tests,
+but this module does not import it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from opdump.testing.collecting_writer import CollectingWriter
 
 Array = npt.NDArray[Any]
 OPERATOR_FILES: dict[str, Any] = {"layout": "acl", "file_format": "bin", "saved_data": "tensor"}
-"""Of a plan whose layout files whole operators, as the modes of what happens to operators do."""
+"""The plan settings of a layout that writes whole operators, as the event modes do."""
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
@@ -51,14 +51,14 @@ class SupportsViews(Protocol):
     """Tests of an adapter whose framework has views."""
 
     def view(self, tensor: Any) -> Any:
-        """Another look at the same memory, by an operator that runs no kernel."""
+        """A view of the same memory, by an operator that runs no kernel."""
 
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def _where(condition: Callable[[type[AdapterTests]], bool]) -> Callable[[Test], Test]:
-    """A test of the classes for which this holds."""
+    """A test for the classes that fulfil this condition."""
 
     def mark(test: Test) -> Test:
         setattr(test, "is_for", condition)  # noqa: B010  functions have no such attribute, says mypy
@@ -78,17 +78,17 @@ def _for_each(**values: tuple[str, ...]) -> Callable[[Test], Test]:
 
 
 class AdapterTests(ABC):
-    """Runs small programs under an adapter and looks at what a recorder got."""
+    """Runs small programs under an adapter and checks what a recorder received."""
 
     modes: ClassVar[tuple[Captures, ...]] = ("data", "overflow", "exception")
-    """The modes of a plan (`captures`) that the adapter can serve."""
+    """The modes of a plan (`captures`) that the adapter supports."""
 
     def __init_subclass__(cls) -> None:
-        """Leaves out the tests of what the class does not have."""
+        """Leave out the tests that do not apply to the class."""
         super().__init_subclass__()
         for name, test in vars(AdapterTests).items():
             is_for = getattr(test, "is_for", None)
-            if is_for is not None and getattr(cls, name) in (test, None):  # else it is the class's own
+            if is_for is not None and getattr(cls, name) in (test, None):  # otherwise it is the class's own
                 setattr(cls, name, test if is_for(cls) else None)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
@@ -98,19 +98,19 @@ class AdapterTests(ABC):
 
     @abstractmethod
     def adapter(self) -> Adapter:
-        """The adapter under test; a new one for each call where it keeps state."""
+        """The adapter under test; a new one for each call if it has state."""
 
     @abstractmethod
     def tensor(self, array: Array) -> Any:
-        """A live tensor of the framework with these elements. It runs outside of every capture."""
+        """A live tensor of the framework with these elements. Runs outside of every capture."""
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """The elements of a live tensor. It runs outside of every capture."""
+        """The elements of a live tensor. Runs outside of every capture."""
 
     @abstractmethod
     def multiply(self, one: Any, other: Any) -> Any:
-        """The elementwise product, by one operator; the framework's own error where the shapes do not match."""
+        """The elementwise product, by one operator; raises the framework's own error if the shapes do not match."""
 
     @contextmanager
     def captured(self, path: Path, **settings: Any) -> Iterator[tuple[StepController, CollectingWriter, Recorder]]:
@@ -363,7 +363,7 @@ def _same_bits(one: Array, other: Array) -> bool:
 
 
 def _error(call: Callable[[], object]) -> BaseException:
-    """What the call raises; which error it is, is the framework's affair."""
+    """The exception of the call, of any type that the framework raises."""
     try:
         call()
     except Exception as error:  # noqa: BLE001  it is looked at

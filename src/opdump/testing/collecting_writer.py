@@ -1,4 +1,4 @@
-"""A layout's writer that keeps records in memory, for tests of whatever records."""
+"""A layout's writer that keeps records in memory, for tests of recorders and adapters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord, reco
 
 
 class CollectingWriter:
-    """Keeps what a recorder hands to a layout.
+    """Keeps everything that a recorder passes to a layout.
 
-    `tensors` holds the records of every finished step, their payloads attached; `ops` the operators, skipped ones
-    included; `counted` those that were listed before; `constants` the constants by number; `graphs` the latest graph of each number.
+    `tensors` contains the records of every finished step with their payloads; `ops` the operators, including skipped ones;
+    `counted` the numbers of those listed in an earlier step; `constants` the constants by number; `graphs` the latest graph of
+    each number.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@
         fake.run("AssignAdd", np.add, c, b, into=c)
         clock.manual_step()
 
-It shows how small an adapter can be, and lets recorder, layouts, catalog and reports be tested where no framework is.
+It shows how small an adapter can be, and allows tests of recorder, layouts, catalog and reports without a framework.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 
 
 class ArrayReader:
-    """Looks at numpy arrays."""
+    """Reads numpy arrays."""
 
     def __init__(self, plan: DumpPlan) -> None:
         self._plan = plan
@@ -58,10 +58,10 @@ class ArrayReader:
         return [entry.table for entry in entries]
 
     def finish_step(self) -> None:
-        """Everything is on the host already."""
+        """Do nothing: everything is on the host already."""
 
     def clear(self) -> None:
-        """Nothing is kept from one tensor to the next."""
+        """Do nothing: no state is kept between tensors."""
 
     @property
     def must_finish(self) -> bool:
@@ -69,7 +69,7 @@ class ArrayReader:
 
 
 class FakeAdapter:
-    """Runs functions of numpy arrays as the operators of one graph; itself the clock of its capture."""
+    """Runs functions of numpy arrays as the operators of one graph; is also the clock of its capture."""
 
     framework = "fake"
     framework_version = "1"
@@ -87,7 +87,7 @@ class FakeAdapter:
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[FakeAdapter]:
-        """Record what `run` runs while the block is open."""
+        """Record the operators of `run` while the block is open."""
         self._recorder = recorder
         self._rank_id = settings.rank_id
         self.step = recorder.plan.initial_iteration
@@ -114,7 +114,7 @@ class FakeAdapter:
     ) -> Array:
         """Run `kernel(*inputs)` as one operator and return its output.
 
-        `into` makes the operator write in place, as `np.add(a, b, out=a)` does; `skip` marks one that runs no kernel.
+        `into` makes the operator write in place, like `np.add(a, b, out=a)`; `skip` marks one that runs no kernel.
         """
         options: dict[str, Any] = {} if into is None else {"out": into}
         recorder = self._recorder
@@ -140,7 +140,7 @@ class FakeAdapter:
         number = self._ids[self.step, op_type]
         self._ids[self.step, op_type] += 1
         self._order += 1
-        # Unique and growing, also on a machine that runs two operators within a microsecond.
+        # Unique and increasing, even on a machine that runs two operators within a microsecond.
         self._last_timestamp = max(time.time_ns() // 1000, self._last_timestamp + 1)
         op_name = f"{scope}/{op_type}-op{number}"
         if not skip and not plan.selects(op_name, op_type):

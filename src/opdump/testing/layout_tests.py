@@ -1,4 +1,4 @@
-"""The contract of a layout: what goes in comes out."""
+"""The contract of a layout: records are read back as they were written."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from opdump.testing.sample_records import SampleStep, sample_step
 
 
 class LayoutTests(ABC):
-    """Subclass it in a test file as `class TestMyLayout(LayoutTests)`; pytest runs what is inherited.
+    """Subclass it in a test file as `class TestMyLayout(LayoutTests)`; pytest runs the inherited tests.
 
-    `layout` is all that is required. The records that come back must equal those that were written, order included, and their payloads
-    must hold the same elements; records with `skip` come back without a payload. A layout that keeps less says so in `kept`, and what
-    its plans need beside their defaults is said in `plan`.
+    Only `layout` is required. The records read back must equal those that were written, including their order, and their payloads
+    must have the same elements; records with `skip` have no payload. A layout that stores less overrides `kept`, and one whose
+    plans need other settings overrides `plan`.
     """
 
     @abstractmethod
     def layout(self) -> Layout:
-        """The layout under test, which must be registered under its name: plans choose it by that."""
+        """The layout under test, which must be registered under its name, because plans select it by name."""
 
     def plan(self, root: Path) -> DumpPlan:
-        """A plan that files elements and statistics into `root`."""
+        """A plan that writes elements and statistics into `root`."""
         return DumpPlan(path=root, saved_data="full", layout=self.layout().name)
 
     def kept(self, steps: Sequence[SampleStep]) -> tuple[list[OpRecord], list[TensorRecord]]:
-        """What of these steps comes back: all of it."""
+        """The part of these steps that is read back; by default, all of it."""
         return [op for step in steps for op in step.ops], [tensor for step in steps for tensor in step.tensors]
 
     def write(self, root: Path, steps: Sequence[SampleStep], rank_id: int = 0) -> None:
-        """File the steps of a rank into the directory `root`, in their order, elements and statistics."""
+        """Write the steps of a rank into the directory `root`, in order, with elements and statistics."""
         file_steps(self._writer(root, rank_id), steps)
 
     def leave(self, root: Path, step: SampleStep) -> None:
-        """File a step and leave the run without an end, as one that is killed."""
+        """Write a step and leave the run without an end, like a killed process."""
         writer = self._writer(root, 0)
         file_step(writer, step)
         writer.sink.flush()
 
     def read(self, root: Path) -> tuple[list[OpRecord], list[TensorRecord]]:
-        """Every operator and tensor below `root`, skipped ones included, in the order in which they were written."""
+        """Every operator and tensor below `root`, including skipped ones, in the order in which they were written."""
         catalog = self.catalog(root)
         found = [each.op for each in catalog.ops(include_skipped=True)], list(catalog.tensors(include_skipped=True))
         assert not catalog.problems
@@ -100,7 +100,7 @@ class LayoutTests(ABC):
         assert len(found) == len(self.kept([sample_step(0)])[1])
 
     def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path) -> None:
-        """Of the largest: by a problem of the dump, or by whoever asks for the elements. No other error comes of it."""
+        """Truncate the largest file: a problem of the dump reports it, or reading the elements does. No other error may occur."""
         self.write(tmp_path, [sample_step(0), sample_step(1)])
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         largest = max(files, key=lambda path: path.stat().st_size)
@@ -166,14 +166,14 @@ class LayoutTests(ABC):
 
 
 def file_steps(writer: RankWriter, steps: Sequence[SampleStep], *, elements: bool = True) -> None:
-    """Hand steps to a writer as a recorder does, and close it; statistics alone where `elements` are not wanted."""
+    """Pass steps to a writer like a recorder, and close it; only statistics if `elements` is False."""
     for step in steps:
         file_step(writer, step, elements=elements)
     writer.close({"executed": sum(len(step.ops) for step in steps)})
 
 
 def file_step(writer: RankWriter, step: SampleStep, *, elements: bool = True) -> None:
-    """Hand over one step, and leave the writer open."""
+    """Pass one step to a writer, and leave the writer open."""
     files: list[str | None] = []
     for op in step.ops:
         own = [tensor for tensor in step.tensors if tensor.op is op]
@@ -182,7 +182,7 @@ def file_step(writer: RankWriter, step: SampleStep, *, elements: bool = True) ->
         elif isinstance(writer, SupportsOperatorFiles):
             files += writer.write_operator(op, own)
         else:
-            assert isinstance(writer, SupportsTensorFiles), "a writer files tensors or operators"
+            assert isinstance(writer, SupportsTensorFiles), "a writer writes tensors or operators"
             files += [None if tensor.payload is None else writer.write_payload(tensor) for tensor in own]
     writer.write_step(step.step, step.ops, step.tensors, files, {})
 

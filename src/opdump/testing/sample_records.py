@@ -1,4 +1,4 @@
-"""Records of a small made-up training step: one tensor of every element type, and everything that is hard to file."""
+"""Records of a small artificial training step: one tensor of every element type, and difficult cases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.records import IO, Frame, HostPayload, Memory, OpRecord, StatisticVa
 from opdump.statistics import ElementStatistics, SummaryStatistics
 
 DTYPES = (*DTYPE_CODES, "complex64", "complex128", "float8_e4m3fn")
-"""Element types that a layout must keep; numpy holds bfloat16 and the 8-bit floats widened to float32."""
+"""Element types that a layout must keep; in numpy, bfloat16 and the 8-bit floats are widened to float32."""
 
 _FIRST_STAMP = 1_795_247_154_000_000
 _CALLER = Frame("/home/somebody/train.py", 42, "step", "loss = network(images).mean()")
@@ -22,7 +22,7 @@ _CALLER = Frame("/home/somebody/train.py", 42, "step", "loss = network(images).m
 
 @dataclass(frozen=True, slots=True)
 class SampleStep:
-    """What an adapter handed over in a step; the payloads of the tensors are in memory."""
+    """The records that an adapter passes for a step; the payloads of the tensors are in memory."""
 
     step: int
     ops: tuple[OpRecord, ...]
@@ -30,7 +30,9 @@ class SampleStep:
 
 
 def sample_step(step: int = 0, *, rank_id: int = 0, graph_id: int = 0, net_name: str = "Net") -> SampleStep:
-    """A step with every element type, a loop, views, scalars, samples, NaN and Inf, backward and parameters, odd and long names."""
+    """A step with every element type, a loop, views, scalars, samples, NaN and Inf, backward operators and parameters, unusual
+    and long names.
+    """
     sample = _Sample(step, rank_id, graph_id, net_name)
     random = np.random.default_rng(step)
     for number, dtype in enumerate(DTYPES):
@@ -131,7 +133,7 @@ class _Sample:
 
 
 def _memory_of(array: npt.NDArray[Any], storage: int) -> Memory | None:
-    """Of a third of the tensors it is not known."""
+    """The memory of a tensor; for a third of the tensors it is unknown."""
     strides = tuple(stride // array.itemsize for stride in array.strides)
     return Memory(storage, 3 * storage, strides, 1 - storage % 3) if storage % 3 else None
 
@@ -139,7 +141,7 @@ def _memory_of(array: npt.NDArray[Any], storage: int) -> Memory | None:
 def _array(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> npt.NDArray[Any]:
     values = random.integers(0, 2 if dtype == "bool" else 100, size=shape)
     if dtype.startswith("float8"):
-        values %= 16  # every number up to here is one of the type
+        values %= 16  # the type can represent every number up to here
     if dtype == "bfloat16" or dtype.startswith("float8"):
         return values.astype("float32")
     return (values + 1j * values[::-1]).astype(dtype) if dtype.startswith("complex") else values.astype(dtype)

@@ -7,7 +7,7 @@
           : full_name_with_scope: (Default/network-LeNet/conv1-Conv2d/Conv2D-op1)
           # In file train.py(175)/        x = self.conv1(x)/
 
-So it looks in the layout of MindSpore 2.3; 2.10 writes `# Fullname with scope: (...)`, `train.py:175/` and braces around
+This is the form of MindSpore 2.3; 2.10 writes `# Fullname with scope: (...)`, `train.py:175/` and braces around
 device shapes. The second line of types stands only where a kernel runs: MindSpore's files and these agree in that.
 Lines of the program run from the outermost to the innermost call.
 
