@@ -1,4 +1,4 @@
-"""What is asked for of the operators of a dump, and which of them it is."""
+"""A query for operators of a dump."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from opdump.records import OpRecord, TensorRecord
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Executions that are asked for. `is_meant` may look at all that is the same in each step that runs the same, not at arguments or
-    numbers; None means any.
+    """A query for executions. `is_meant` may use everything that is the same in each step that runs the same, so neither arguments nor numbers;
+    None selects all.
     """
 
     include_skipped: bool
     is_meant: Callable[[Execution], bool] | None = None
 
     def of(self, execution: Execution) -> Execution | None:
-        """What of an execution is asked for; None where it is not."""
+        """Return the part of an execution that the query selects, or None if it does not select the execution."""
         if not self.include_skipped:
             if execution.op.skip:
                 return None
@@ -28,12 +28,12 @@ class Asked:
         return execution if self.is_meant is None or self.is_meant(execution) else None
 
     def places(self, executions: Iterable[Execution]) -> list[int]:
-        """The places of those among all that are asked for."""
+        """Return the indices of the selected executions."""
         return [place for place, execution in enumerate(executions) if self.of(execution) is not None]
 
 
 def first_of(choices: Sequence[Asked], executions: Iterable[Execution]) -> int:
-    """The first of several choices that has any of these; their number where none has."""
+    """Return the index of the first choice that selects any of these executions, or the number of choices if none does."""
     best = len(choices)
     for execution in executions:
         for number, choice in enumerate(choices[:best]):
@@ -46,7 +46,7 @@ def first_of(choices: Sequence[Asked], executions: Iterable[Execution]) -> int:
 
 
 def grouped(ops: Iterable[OpRecord], tensors: Iterable[TensorRecord]) -> Iterator[Execution]:
-    """The operators of a step with their tensors."""
+    """Yield the operators of a step with their tensors."""
     by_operator: dict[int, list[TensorRecord]] = {}
     for tensor in tensors:
         by_operator.setdefault(id(tensor.op), []).append(tensor)

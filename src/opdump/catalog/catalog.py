@@ -5,12 +5,12 @@
         print(op.op_name, op.line, {slot: output.statistics["max"] for slot, output in op.outputs.items()})
     for tensor in catalog:                                   # every tensor, in execution order
         print(tensor.name, tensor.numpy().mean())
-    catalog.ops(source="train.py:175")                       # the operators that a line of the script became
-    catalog.to_pandas(step=2)                                # one row a tensor
+    catalog.ops(source="train.py:175")                       # the operators of a line of the script
+    catalog.to_pandas(step=2)                                # one row per tensor
 
-It reads dumps of opdump, of MindSpore's synchronous mode in either naming, and those that Ascend devices write (MindSpore's
-asynchronous mode, acl), whole or in part. Elements and steps are read when they are asked for. Files are not trusted: see
-docs/files.md for what a damaged or hostile one gives.
+It reads dumps of opdump, of MindSpore's synchronous mode in both naming schemes, and of Ascend devices (MindSpore's asynchronous mode, acl),
+completely or in part. Steps and elements are read on demand. Files are not trusted: docs/files.md describes how damaged and malicious files are
+handled.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "Execution", "Run", "open_dump"]
 
 _PARAMETER = "Parameter"
-"""op_type of what is recorded without an operator; such a name may be given with it in front."""
+"""op_type of a value recorded without an operator. Its name may be typed with this prefix."""
 
 
 class TensorKeywords(TypedDict, total=False):
-    """What `Catalog.tensors` is asked for by keyword."""
+    """The keyword arguments of `Catalog.tensors`."""
 
     step: int | None
     rank: int | None
@@ -61,27 +61,27 @@ class TensorKeywords(TypedDict, total=False):
 
 
 def open_dump(path: str | os.PathLike[str], *, run: RunChoice = "latest") -> Catalog:
-    """Open a dump: its root directory, a `rank_N` of it, a net in that, or one iteration; of an Ascend device its root, a time,
-    a device, a model, or one directory of data.
+    """Open a dump: its root directory, a `rank_N` in it, a net in that, or one iteration; for an Ascend device, its root, a time, a device, a model,
+    or one directory of data.
 
-    Where several captures wrote into the directory, `run` chooses: "latest" takes for each step the last run that has it,
-    a number that run alone (`Catalog.runs` lists them), "all" everything.
+    If several captures wrote into the directory, `run` selects: "latest" takes each step from the last run that has it, a number selects only
+    that run (`Catalog.runs` lists them), and "all" selects everything.
 
-    Raises UnknownLayoutError where there is no dump, NotInDumpError where it has no such run, and CorruptDumpError where a
-    link or a table leads out of it.
+    Raises UnknownLayoutError if there is no dump, NotInDumpError if there is no such run, and CorruptDumpError if a link or a table leads out
+    of the dump.
     """
     return Catalog(Path(path), read_ranks(Path(path), run=run))
 
 
 class Catalog:
-    """The records of a dump. Iterating gives every tensor, by rank, step and execution order."""
+    """The records of a dump. Iterating yields every tensor, by rank, step and execution order."""
 
     def __init__(self, path: Path, trees: Iterable[Rank]) -> None:
         self.path = path
         self._trees = {tree.rank_id: tree for tree in trees}
         self._last: tuple[tuple[int, int], StepContent] | None = None
         self._lengths: dict[tuple[int, int], int] = {}
-        """Tensors with data of the steps that were read, by rank and step."""
+        """Number of tensors with data in the steps that were read, by rank and step."""
 
     def __repr__(self) -> str:
         ranks = ", ".join(map(str, self.ranks[:3])) + (", ..." if len(self.ranks) > 3 else "")
@@ -99,7 +99,7 @@ class Catalog:
         return self.tensors()
 
     def __len__(self) -> int:
-        """How many tensors iterating gives; steps that were not looked at before are read for it."""
+        """Return the number of tensors that iterating yields. Steps that were not read before are read."""
         places = [(rank, step) for rank in self.ranks for step in self._trees[rank].steps]
         for place in places:
             if place not in self._lengths:
@@ -107,7 +107,7 @@ class Catalog:
         return sum(self._lengths[place] for place in places)
 
     def __bool__(self) -> bool:
-        """Whether it has any tensor."""
+        """Return whether the dump has any tensor."""
         return next(self.tensors(), None) is not None
 
     @property
@@ -117,7 +117,7 @@ class Catalog:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The captures that wrote into the directory, by rank and time; for MindSpore's, as their time stamps show."""
+        """The captures that wrote into the directory, by rank and time. Those of MindSpore are derived from time stamps."""
         return tuple(run for rank in self.ranks for run in self._trees[rank].runs)
 
     @property
@@ -132,33 +132,33 @@ class Catalog:
 
     @property
     def model_directories(self) -> tuple[ModelDirectories, ...]:
-        """The directories of each rank whose directories tell models apart, a device's; those of the chosen run."""
+        """The directories of each rank that has one directory per model, as devices do; those of the selected run."""
         trees = (self._trees[rank] for rank in self.ranks)
         return tuple(tree.model_directories() for tree in trees if isinstance(tree, SupportsModels))
 
     @property
     def problems(self) -> tuple[CorruptDumpError, ...]:
-        """What could not be read so far; it grows as steps are read."""
+        """What could not be read so far. More may be added when further steps are read."""
         return tuple(problem for rank in self.ranks for problem in self._trees[rank].problems)
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
-        """The steps that a rank recorded, ascending."""
+        """Return the steps that a rank recorded, ascending."""
         return self._tree(rank).steps
 
     def graph(self, graph_id: int = 0, rank: int | None = None) -> Graph | None:
-        """The graph of that number from .pb or .ir; None where the dump has neither. The lowest rank unless one is named."""
+        """Return a graph from .pb or .ir, or None if the dump has neither. The default is the lowest rank."""
         return self._tree(rank).graph(graph_id)
 
     def history(self, graph_id: int = 0, rank: int | None = None) -> tuple[int, ...]:
-        """The steps that the execution history of a graph lists; a second run repeats them."""
+        """Return the steps in the execution history of a graph. A second run repeats them."""
         return self._tree(rank).history(graph_id)
 
     def execution_order(self, graph_id: int = 0, rank: int | None = None) -> tuple[str, ...]:
-        """The full names of a graph's operators in the order of its execution order file."""
+        """Return the full names of a graph's operators in the order of its execution order file."""
         return self._tree(rank).execution_order(graph_id)
 
     def constants(self, rank: int | None = None) -> tuple[TensorRecord, ...]:
-        """The constants (tensors that no operator made), which belong to no step; those of every rank unless one is named."""
+        """Return the constants (tensors that no operator produced), which belong to no step. The default is all ranks."""
         ranks = self.ranks if rank is None else (self._tree(rank).rank_id,)
         return tuple(record for number in ranks for record in self._trees[number].constants())
 
@@ -173,19 +173,19 @@ class Catalog:
         source: str | None = None,
         include_skipped: bool = False,
     ) -> Iterator[Execution]:
-        """Every execution of an operator with its tensors (`.inputs`, `.outputs`), in execution order.
+        """Return every execution of an operator with its tensors (`.inputs`, `.outputs`), in execution order.
 
-        name     what `opdump show --op` takes: a full name or the end of it, a module or scope, a type by any framework's name,
-                 a kernel, `name-regex(...)`, a parameter, who made a tensor (`{op_name}:{slot}`)
-        op_type  the type as it was recorded, and no other
-        source   `FILE:LINE` or `FILE`: the operators that this line of the program became, those with it anywhere on their
-                 stack; the file may be given by its last components (`train.py`, `net/model.py`)
+        name     as for `opdump show --op`: a full name or the end of it, a module or scope, a type in the spelling of any framework, a kernel,
+                 `name-regex(...)`, a parameter, or the producer of a tensor (`{op_name}:{slot}`)
+        op_type  exactly the recorded type
+        source   `FILE:LINE` or `FILE`: the operators with this line anywhere on their stack; the file may be given by its last components
+                 (`train.py`, `net/model.py`)
 
-        Operators and tensors that left no data on purpose (`skip`) are hidden unless they are asked for, or `name` means
-        nothing else. Operators without a kernel stand in the first step that ran them; `counted` has the later ones.
+        Operators and tensors that left no data on purpose (`skip`) are hidden, unless `include_skipped` is set or `name` matches nothing else.
+        Operators without a kernel are listed in the first step that ran them; `counted` counts the later ones.
 
-        Raises NotInDumpError, with the nearest names, where the dump has no operator that `name` means, and ConfigError for a
-        `name-regex(...)` that cannot be used.
+        Raises NotInDumpError, with the nearest names, if no operator matches `name`, and ConfigError for a `name-regex(...)` that cannot
+        be used.
         """
         filters = _Filters(graph, op_type, None if source is None else SourcePlace(source))
         if name is None:
@@ -205,8 +205,8 @@ class Catalog:
     """The older name of `ops`."""
 
     def _first_of(self, choices: Sequence[Asked], step: int | None, rank: int | None) -> tuple[int, list[str]]:
-        """The first choice that some operator fits; their number where none does, and then the names of all operators, in the order in
-        which they first ran. Steps are looked at until it is the very first.
+        """Return the index of the first choice that matches an operator. If none does, return the number of choices and the names of all operators,
+        in the order in which they first ran. Steps are read until the very first choice matches.
         """
 
         def looked_at(executions: Sequence[Execution]) -> tuple[int, Sequence[str]]:
@@ -244,13 +244,13 @@ class Catalog:
         return grouped(content.ops, content.tensors)
 
     def columns(self, step: int, rank: int | None = None, *, inspected: bool = False) -> BatchColumns | None:
-        """A step in columns; None where it is to be read as records: `inspected`, also where the records tell what is wrong with elements."""
+        """Return a step in columns, or None if it must be read as records. `inspected`: also None if only the records show damaged elements."""
         tree = self._tree(rank)
         return tree.columns(step, inspected=inspected) if isinstance(tree, SupportsColumns) else None
 
     def counted(self, step: int, rank: int | None = None) -> Mapping[SkipReason, int]:
-        """How many operators without data ran in a step that an earlier one lists, by reason; on the lowest rank unless one
-        is named.
+        """Return the number of operators without data that ran in a step and are listed in an earlier one, by reason. The default is the lowest
+        rank.
         """
         return self._content(self._tree(rank).rank_id, step).counted
 
@@ -266,22 +266,22 @@ class Catalog:
         io: IO | None = None,
         include_skipped: bool = False,
     ) -> Iterator[TensorRecord]:
-        """The tensors of `ops`; `io`: inputs alone, or outputs alone."""
+        """Return the tensors of `ops`. `io`: only inputs, or only outputs."""
         found = self.ops(
             name, step=step, rank=rank, graph=graph, op_type=op_type, source=source, include_skipped=include_skipped
         )
         return (record for execution in found for record in execution.tensors if io is None or record.io == io)
 
     def to_pandas(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pd.DataFrame:
-        """The tensors that `tensors` gives for these arguments, as a DataFrame of pandas: one row for each, with its operator, module,
-        line, dtype, shape and every statistic. docs/python.md lists the columns. No elements are read.
+        """Return the result of `tensors` for these arguments as a DataFrame of pandas: one row per tensor, with its operator, module, line, dtype,
+        shape and every statistic. docs/python.md lists the columns. No elements are read.
 
-        Raises PackageMissingError where pandas is not installed (`pip install 'opdump[pandas]'`), else as `ops` does.
+        Raises PackageMissingError if pandas is not installed (`pip install 'opdump[pandas]'`), and the errors of `ops`.
         """
         return pandas_frame(self.tensors(name, **which))
 
     def to_polars(self, name: str | None = None, **which: Unpack[TensorKeywords]) -> pl.DataFrame:
-        """The same as a DataFrame of polars."""
+        """Return the same as a DataFrame of polars."""
         return polars_frame(self.tensors(name, **which))
 
     def find(
@@ -293,8 +293,8 @@ class Catalog:
         io: IO | None = None,
         include_skipped: bool = False,
     ) -> Iterator[TensorRecord]:
-        """The tensors of the operators that `kernels` matches, in the three forms of the config: a full name, a type, or
-        `name-regex(...)`. Without kernels, of all.
+        """Return the tensors of the operators that `kernels` matches, in the three forms of the config: a full name, a type, or `name-regex(...)`.
+        Without kernels, return all.
 
         Raises ConfigError for a pattern that cannot be used.
         """
@@ -314,9 +314,9 @@ class Catalog:
     def op(
         self, name: str, step: int | None = None, rank: int | None = None, *, occurrence: int | None = None
     ) -> Execution:
-        """The first execution of the operator of that name: its full name, or the last component of it.
+        """Return the first execution of the operator with that full name, or with that last component of it.
 
-        Raises NotInDumpError with the nearest names where there is none.
+        Raises NotInDumpError, with the nearest names, if there is none.
         """
 
         def is_named(execution: Execution) -> bool:
@@ -342,7 +342,7 @@ class Catalog:
         return self.ops(source=place, step=step, rank=rank, include_skipped=include_skipped)
 
     def _not_found(self, name: str, step: int | None, rank: int | None, names: list[str]) -> NotInDumpError:
-        """The error for a name that no operator has; `names` are those of all that were looked at."""
+        """Return the error for a name that no operator has. `names` are the names of all operators that were examined."""
         view = self._without_kernel(name, rank)
         if view is not None and step is not None:
             return NotInDumpError(
@@ -352,7 +352,7 @@ class Catalog:
         return NotInDumpError(f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, names)}")
 
     def _without_kernel(self, name: str, rank: int | None) -> str | None:
-        """The full name of the operator of that name (full, or its last component) that runs no kernel; None if none does."""
+        """Return the full name of an operator without a kernel that has this full name or last component; None if there is none."""
         for number in self.graphs:
             graph = self.graph(number, rank)
             for node in graph.nodes if graph is not None else ():
@@ -361,13 +361,13 @@ class Catalog:
         return None
 
     def _places(self, step: int | None, rank: int | None) -> Iterator[tuple[int, int]]:
-        """The ranks and steps that are meant."""
+        """Yield the selected ranks and steps."""
         for number in self.ranks if rank is None else (self._tree(rank).rank_id,):
             for one in self._trees[number].steps if step is None else (step,):
                 yield number, one
 
     def _content(self, rank: int, step: int) -> StepContent:
-        # The one that was read last is often asked for again.
+        # The last content is cached, because it is often requested again.
         if self._last is None or self._last[0] != (rank, step):
             note("reading step", step, "of rank", rank, "in", self.path)
             content = self._trees[rank].step(step)
@@ -398,8 +398,8 @@ class _Filters:
 
 
 def _choices(name: str, include_skipped: bool, filters: _Filters) -> list[Asked]:
-    """What a name may mean, the likeliest first; what left no data is meant where nothing else is."""
-    from opdump.catalog.operator_choice import OperatorChoice  # reads the table of all operators' names
+    """Return the possible meanings of a name, most likely first. Operators without data count only if nothing else matches."""
+    from opdump.catalog.operator_choice import OperatorChoice  # imports the table of all operator names
 
     def of(meant: Callable[[Execution], bool], skipped: bool) -> Asked:
         return Asked(skipped, lambda execution: filters.take(execution) and meant(execution))

@@ -1,20 +1,20 @@
-"""Makes tables of tensors with pandas or polars: one row for each, with its operator and every statistic. Both packages are optional.
+"""Creates tables of tensors with pandas or polars: one row per tensor, with its operator and every statistic. Both packages are optional.
 
 | column | type | |
 |---|---|---|
 | rank, step | int | |
-| order, occurrence | int | position in the step; which execution of the name in it |
-| operator, type, kernel, phase | text | the full name of the operator; its type; what the framework calls it |
+| order, occurrence | int | position in the step; number of the execution with this name in the step |
+| operator, type, kernel, phase | text | the full name of the operator; its type; the framework's name of it |
 | module | text | the operator's scope: the full name without its last component |
-| file, line, code | text, int, text | the innermost line of the program; missing where none is known |
+| file, line, code | text, int, text | the innermost line of the program; missing if unknown |
 | io, slot, argument | text, int, text | `input` or `output`, position, name in the operator's schema |
 | dtype, shape, elements | text, tuple (list of int in polars), int | of the whole tensor, before any widening |
-| made_by | text | of an input: who made it |
-| max, min, avg, l2norm | float | each statistic that any of the tensors has, by the config's spelling; missing where a tensor has it not |
+| made_by | text | for an input: its producer |
+| max, min, avg, l2norm | float | each statistic that any of the tensors has, named as in the config; missing for a tensor without it |
 | nan count, ... | int (float in pandas where some are missing) | |
 | md5, hash, xxh3 | text | |
 
-NaN of a statistic is NaN in polars and a missing statistic is null; pandas writes NaN for both.
+A statistic that is NaN is NaN in polars, and a missing one is null; in pandas both are NaN.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def pandas_frame(tensors: Iterable[TensorRecord]) -> pd.DataFrame:
-    """The table as a DataFrame of pandas. Raises PackageMissingError where pandas is not installed."""
+    """Return the table as a DataFrame of pandas. Raises PackageMissingError if pandas is not installed."""
     package = _package("pandas")
     columns = _columns(tensors)
     columns["line"] = package.array(columns["line"], dtype="Int64")
@@ -50,7 +50,7 @@ def pandas_frame(tensors: Iterable[TensorRecord]) -> pd.DataFrame:
 
 
 def polars_frame(tensors: Iterable[TensorRecord]) -> pl.DataFrame:
-    """The table as a DataFrame of polars. Raises PackageMissingError where polars is not installed."""
+    """Return the table as a DataFrame of polars. Raises PackageMissingError if polars is not installed."""
     package = _package("polars")
     columns = _columns(tensors)
     whole, text = package.Int64, package.String
@@ -63,13 +63,13 @@ def polars_frame(tensors: Iterable[TensorRecord]) -> pl.DataFrame:
 
 
 def polars_kind(name: str, column: Iterable[StatisticValue | None]) -> Any:
-    """The type of a column of `polars_frame` that has these values of a statistic."""
+    """Return the type of a column of `polars_frame` with these values of a statistic."""
     package = _package("polars")
     return {float: package.Float64, int: package.Int64, str: package.String}[_kind_of(name, column)]
 
 
 def statistic_column(name: str, values: Sequence[StatisticValue | None]) -> list[StatisticValue | None]:
-    """The values of a statistic as a table has them: of one type."""
+    """Convert the values of a statistic to a single type, as a table requires."""
     kind = _kind_of(name, values)
     return [value if value is None else kind(value) for value in values] if kind is not int else [*values]
 
@@ -89,7 +89,7 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
             last, of_op = op, (op.rank_id, op.step, op.order, op.occurrence, *names, *place)
         shape = record.shape
         elements = math.prod(shape)
-        count = elements if elements <= _LARGEST else None  # of a shape that no tensor has
+        count = elements if elements <= _LARGEST else None  # a damaged dump may have such a shape
         rows.append((*of_op, record.io, record.slot, record.argument, record.dtype, shape, count, record.source))
         values = dict(record.statistics)
         found.update(values)
@@ -103,7 +103,7 @@ def _columns(tensors: Iterable[TensorRecord]) -> dict[str, list[Any]]:
 
 
 def _kind_of(name: str, column: Iterable[StatisticValue | None]) -> type[StatisticValue]:
-    """Of the values of a statistic: those of a package tell by themselves. Numbers beyond 64 bits have a column of floats."""
+    """Return the type of a statistic. That of an extension is derived from its values. A column with numbers beyond 64 bits has floats."""
     if name in OWN:
         return OWN[name].kind
     values = [value for value in column if value is not None]
@@ -117,5 +117,5 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise PackageMissingError(
-            f"to_{name}() makes a table of {name}, which cannot be imported here ({error}); type: pip install 'opdump[{name}]'"
+            f"to_{name}() returns a table of {name}, which cannot be imported here ({error}); type: pip install 'opdump[{name}]'"
         ) from error

@@ -1,4 +1,4 @@
-"""One execution of an operator with its tensors: what a catalog gives for each operator."""
+"""One execution of an operator with its tensors, as a catalog returns it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Value = TypeVar("Value")
 
 
 def _of_op(read: Callable[[OpRecord], Value]) -> Value:
-    """A property of an execution that its operator has."""
+    """Return a property of an execution that reads a field of its operator."""
     return cast(Value, property(lambda execution: read(execution.op)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Execution:
-    """One execution of an operator with its tensors, by slot order. The fields of its `OpRecord` are here too."""
+    """One execution of an operator with its tensors, ordered by slot. It also has the fields of its `OpRecord`."""
 
     op: OpRecord
     tensors: tuple[TensorRecord, ...] = ()
 
     @property
     def inputs(self) -> dict[int, TensorRecord]:
-        """Inputs by slot; a slot without a tensor (None, a number) is missing."""
+        """Inputs by slot. Slots without a tensor (None, a number) are missing."""
         return {record.slot: record for record in self.tensors if record.io == "input"}
 
     @property
@@ -39,7 +39,7 @@ class Execution:
         return {record.slot: record for record in self.tensors if record.io == "output"}
 
     def by_slot(self) -> tuple[dict[int, TensorRecord], dict[int, TensorRecord]]:
-        """Inputs and outputs."""
+        """Return inputs and outputs, each by slot."""
         inputs: dict[int, TensorRecord] = {}
         outputs: dict[int, TensorRecord] = {}
         for record in self.tensors:

@@ -1,13 +1,13 @@
-"""Parses the name of operators as a user types it: whatever `opdump show` prints of one can be given back to it.
+"""Parses the name of operators as a user types it. Every name that `opdump show` prints is accepted.
 
-Default/network-Net/conv1-Conv2d/convolution-op7     its full name, or the end of it from a slash on
+Default/network-Net/conv1-Conv2d/convolution-op7     its full name, or the end of it after a slash
 Default/network-Net/conv1-Conv2d                     all in this scope
-convolution, Conv2D                                  all of this type, by any framework's name
+convolution, Conv2D                                  all of this type, in the spelling of any framework
 aten::convolution                                    all of this kernel
-name-regex(Default/.+)                               all whose full name this expression matches
+name-regex(Default/.+)                               all whose full name matches this expression
 Parameter.conv1.weight, conv1.weight                 a parameter
-Default/network-Net/conv1-Conv2d/convolution-op7:0   who made a tensor, as the column "made by" has it
-data-3, Parameter.exp_avg.fc.weight                  what no operator made: those that read it
+Default/network-Net/conv1-Conv2d/convolution-op7:0   the producer of a tensor, as in the column "made by"
+data-3, Parameter.exp_avg.fc.weight                  a value that no operator produced: its readers
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _PARAMETER = "Parameter"
 
 @dataclass(frozen=True, slots=True)
 class OperatorChoice:
-    """A name as it was given, and what it may mean."""
+    """A name as typed, and its possible meanings."""
 
     text: str
     pattern: KernelPattern
 
     @classmethod
     def parse(cls, text: str) -> OperatorChoice:
-        """Raises ConfigError for a `name-regex(...)` that cannot be used."""
+        """Parse a name. Raises ConfigError for a `name-regex(...)` that cannot be used."""
         return cls(text, KernelPattern.parse(text))
 
     def readings(self) -> Iterable[Callable[[Execution], bool]]:
-        """What the name may mean, the likeliest first: of these the first that finds something counts."""
+        """Return the possible meanings of the name, most likely first. The first one that matches an operator counts."""
         yield self._is_named
         yield self._is_in_scope
         yield self._made_a_tensor

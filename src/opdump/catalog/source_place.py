@@ -1,4 +1,4 @@
-"""Parses a line of the program, or a file of it, as a user types it: `train.py:175`, `net/model.py`."""
+"""Parses a file or a line of the program as a user types it: `train.py:175`, `net/model.py`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from opdump.call_stacks import Frame, Stack
 
 
 class SourcePlace:
-    """`FILE:LINE` or `FILE`; the file may be given by its last components."""
+    """`FILE:LINE` or `FILE`. The file may be given by its last components."""
 
     def __init__(self, text: str) -> None:
         file, colon, line = text.rpartition(":")
         has_line = bool(colon) and line.isascii() and line.isdigit()
         self._file = Path(file if has_line else text).parts
         self._line = int(line) if has_line else None
-        # Very many operators share a few stacks, and these the stacks of their callers. A referenced object keeps its identity.
+        # Very many operators share few stacks, and these share their callers. The stacks are referenced, so that their identities stay unique.
         self._known: dict[int, tuple[Stack, bool]] = {}
 
     def is_on(self, stack: Sequence[Frame]) -> bool:
-        """Whether any line of the stack is the one that is meant."""
+        """Return whether any line of the stack matches."""
         if not isinstance(stack, Stack):
             return any(map(self._is_meant, stack))
         passed: list[Stack] = []
