@@ -93,3 +93,45 @@ def test_fault_is_found_in_trainings_that_are_rounded_otherwise(tmp_path: Path, 
     program = training("bias before batch norm", "Adam")
     faulty = program.replace("step == 3", f"step == {step}").replace("pass", fault)
     assert compared(tmp_path, program, with_rows_turned(faulty)).verdict == "divergent"
+
+
+SINGLE, FUSED = "foreach=False", "fused=True"
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer"),
+    [
+        ("bias before batch norm", "AdamW"),
+        ("layer norm before batch norm", "Adam"),
+        ("bias before group norm", "AdamW"),
+        ("attention before batch norm", "AdamW"),
+    ],
+)
+def test_a_fused_optimizer_is_the_same_as_one_of_several_operators(
+    tmp_path: Path, network: str, optimizer: str
+) -> None:
+    program = training(network, "SGD").replace(
+        OPTIMIZERS["SGD"], f"{optimizer}(network.parameters(), lr=0.01, {SINGLE})"
+    )
+    result = compared(tmp_path, program, program.replace(SINGLE, FUSED))
+    assert (result.verdict, list(result.introduced)) == ("benign", [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "phase"),
+    [
+        ("lr=0.01", "lr=0.011", "optimizer"),
+        ("lr=0.01", "lr=0.01, weight_decay=0.5", "optimizer"),
+        ("nn.ReLU()", "nn.LeakyReLU(0.1)", "forward"),
+    ],
+    ids=["rate", "decay", "activation"],
+)
+def test_a_fault_beside_a_fused_optimizer_is_named(tmp_path: Path, old: str, new: str, phase: str) -> None:
+    program = training("bias before batch norm", "SGD").replace(
+        OPTIMIZERS["SGD"], f"AdamW(network.parameters(), lr=0.01, {SINGLE})"
+    )
+    result = compared(tmp_path, program, program.replace(SINGLE, FUSED).replace(old, new))
+    named = result.introduced[0].b or result.introduced[0].a
+    assert result.verdict == "divergent"
+    assert named is not None
+    assert named.phase == phase

@@ -26,7 +26,7 @@ from opdump.comparison.other_arguments import does_the_same
 from opdump.comparison.precision import accepted_rounding
 from opdump.comparison.rounding_that_grows import GROWTH, makes_much_of_nothing, single_elements
 from opdump.comparison.statistics_apart import apart
-from opdump.comparison.step_rows import inputs_of
+from opdump.comparison.step_rows import inputs_of, is_fused
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_columns import Floats, Places, rows_apart
 from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
@@ -104,10 +104,22 @@ class StepValues:
         """Both runs. Of each the pieces are known as well: the other has them, cut into tensors in another way."""
         certain_b = {self._alignment.b_of[here] for here in self._certain}
         went_apart = self._steps_off >= _SHOWN
-        return (
-            _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart),
-            _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart),
-        )
+        first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart)
+        second = _Side(b, a, pieces_b, self._alignment.a_of, certain_b, self._base, self._left[1], went_apart)
+        if any(is_fused(node) for trace in (a, b) for node in trace.nodes):
+            self._share_noise(first, second)
+        return first, second
+
+    def _share_noise(self, first: _Side, second: _Side) -> None:
+        """What is noise where a fused optimizer wrote it is noise in the other run, too, which has values on the way to it that the fused optimizer
+        does not give.
+        """
+        updates = second.updates()
+        for storage, place in first.updates().items():
+            there = updates.get(self._alignment.storages.get(storage, -1))
+            if there is not None and "noise" in (first.state(place), second.state(there)):
+                first.take_for_noise(place)
+                second.take_for_noise(there)
 
     def results_apart(self, *, also_written: bool) -> list[Output]:
         """Of B, what no operator reads, or also what lasts, and is further from what the same operator gives in A than rounding of the first
@@ -230,6 +242,20 @@ class _Side:
             if state != "known" or drift > self._base:
                 found[_key(self.trace.nodes[place[0]].outputs[place[1]])] = Made(place, state, drift)
         return found
+
+    def updates(self) -> Mapping[int, Output]:
+        """What the optimizer leaves, by storage."""
+        return {
+            memory.storage: (index, slot)
+            for index, slot in self._rows.written(self._columns.told)
+            if self.trace.nodes[index].op.phase == "optimizer"
+            and (memory := self.trace.nodes[index].outputs[slot].memory) is not None
+        }
+
+    def take_for_noise(self, place: Output) -> None:
+        """Takes an output that the other run does not have for noise."""
+        if self._followed.get(place) == "unknown":
+            self._followed[place] = "noise"
 
     @property
     def has_all_known(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -81,6 +81,14 @@ class Node:
         return scope_of(self.op)
 
     @cached_property
+    def inputs_by_place(self) -> Mapping[str, Sequence[int]]:
+        """The slots of inputs by their places in the lists that they are arguments in (`[3]`); those that are in no list are under the empty text."""
+        found: dict[str, list[int]] = {}
+        for slot in sorted(self.inputs):
+            found.setdefault(place_in_list(self.inputs[slot]), []).append(slot)
+        return found
+
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """How many elements each output has."""
         return tuple(math.prod(record.shape) for record in self.outputs.values())
@@ -97,6 +105,12 @@ class Node:
             tuple((slot, record.shape) for slot, record in self.inputs.items()),
             tuple((slot, record.shape) for slot, record in self.outputs.items()),
         )
+
+
+def place_in_list(record: TensorRecord) -> str:
+    """The place of a tensor in the list that it is an argument in, `[3]`; empty where it is in none."""
+    name, bracket, place = record.argument.rpartition("[")
+    return bracket + place if name else ""
 
 
 def are_of_two_modes(a: Node, b: Node) -> bool:

@@ -6,8 +6,8 @@ import math
 from types import MappingProxyType
 from typing import Final
 
-from opdump.comparison.nodes import Node
-from opdump.comparison.step_rows import inputs_of, kind_of
+from opdump.comparison.nodes import Node, place_in_list
+from opdump.comparison.step_rows import inputs_of, is_fused, kind_of
 from opdump.comparison.value_index import has_statistics, norm_of
 
 GROWTH: Final = 32.0
@@ -16,6 +16,9 @@ _NOTHING: Final = 1e-4
 """What is so much smaller than the others is next to nothing."""
 _DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
 """The input that an operator divides by."""
+_PARAMETERS: Final = "self["
+_SQUARES: Final = frozenset({"exp_avg_sqs", "state_sums"})
+"""Arguments of fused optimizers: the parameters, and the squares that they divide by the roots of."""
 _SIGNS: Final = frozenset({"sign", "sgn"})
 _PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm"})
 
@@ -24,12 +27,30 @@ def makes_much_of_nothing(node: Node, slot: int) -> bool:
     """Whether some elements are divided by next to nothing, or their sign alone counts: an optimizer makes full steps of what rounding left."""
     if kind_of(node) in _SIGNS:
         return True
+    if is_fused(node):
+        return _divides_by_next_to_nothing(node, slot)
     slots, place = inputs_of(node, slot), _DIVISORS.get(kind_of(node))
     divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
     if divisor is None or not has_statistics(divisor):
         return False
     least = float(divisor.statistics.get("min", math.inf))
     return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)
+
+
+def _divides_by_next_to_nothing(node: Node, slot: int) -> bool:
+    """Whether what a fused optimizer gives a parameter is a division by the root of squares of which some are next to nothing."""
+    written = node.outputs[slot]
+    if not written.argument.startswith(_PARAMETERS):
+        return False
+    place = place_in_list(written)
+    squares = [each for each in node.outputs.values() if each.argument in {f"{name}{place}" for name in _SQUARES}]
+    return any(
+        has_statistics(each)
+        and 0
+        <= float(each.statistics.get("min", math.inf))
+        <= _NOTHING**2 * float(each.statistics.get("avg", -math.inf))
+        for each in squares
+    )
 
 
 def single_elements(node: Node, slot: int, drift: float) -> float:

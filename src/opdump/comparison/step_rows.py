@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from opdump.comparison.differences import epsilon_of
-from opdump.comparison.nodes import Node, may_leave_results
+from opdump.comparison.nodes import Node, may_leave_results, place_in_list
 from opdump.comparison.value_columns import Bools, Floats, Places
 from opdump.records import TensorRecord
 
@@ -20,6 +20,8 @@ Slot = tuple[int, int]
 
 OF_LISTS: Final = "_foreach_"
 """What the names of operators begin with that do the same to each of a list of tensors."""
+_FUSED: Final = "_fused_"
+"""What the names of operators begin with that are all of an optimizer's step."""
 _SHARE: Final = 0.1
 """A type that at least this share of the values of a run has is its choice, and no accident."""
 _PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
@@ -183,9 +185,16 @@ class _Sums:
 def inputs_of(node: Node, slot: int) -> list[int]:
     """The inputs that an output is made of: all, but where an operator does the same to each of a list of tensors."""
     slots, count = sorted(node.inputs), len(node.outputs)
+    if is_fused(node) and (place := place_in_list(node.outputs[slot])):
+        return sorted([*node.inputs_by_place.get(place, ()), *node.inputs_by_place.get("", ())])
     if not node.bare_type.startswith(OF_LISTS) or count < 2 or len(slots) % count:
         return slots
     return slots[sorted(node.outputs).index(slot) :: count]
+
+
+def is_fused(node: Node) -> bool:
+    """Whether it is all of an optimizer's step, for each of a list of parameters: `_fused_adam_`."""
+    return node.op.phase == "optimizer" and node.bare_type.startswith(_FUSED)
 
 
 def kind_of(node: Node) -> str:
