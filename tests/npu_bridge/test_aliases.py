@@ -120,7 +120,7 @@ assert sys.modules["{name}"].ORIGINAL
 """,
         path=path,
     )
-    assert f"there is a package {name} in this environment, and it stays what `import {name}` gives" in printed
+    assert f"there is a package {name} in this environment, and `import {name}` still imports it" in printed
 
 
 def test_a_real_package_that_comes_later_is_not_hidden_either(tmp_path: Path, name: str) -> None:

@@ -1,4 +1,6 @@
-"""What of this package is compiled (native/audit.cpp, native/frames.cpp, native/interrupts.cpp); apart from the kernels, for a Python that starts loads no numpy."""
+"""The compiled part of this package (native/audit.cpp, frames.cpp, interrupts.cpp). It is separate from the kernels, so that no numpy is loaded at
+start.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from types import ModuleType
 
 
 def compiled() -> ModuleType | None:
-    """The compiled module; None where opdump was installed without a C++ compiler."""
+    """Return the compiled module, or None if opdump was installed without a C++ compiler."""
     try:
         return import_module("opdump.interpreter._native")
     except ImportError:

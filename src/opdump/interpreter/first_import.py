@@ -2,10 +2,10 @@
 
 wait_for(("torch", "tensorflow"), before=check, after=begin)
 import torch                             check("torch"), the import itself, begin("torch")
-stand_down()                             nobody of `wait_for` is called any more
+stand_down()                             ends all calls of `wait_for`
 
 forget = after_import("tensorflow", prepare)
-import tensorflow                        the import itself, prepare(tensorflow), once; forget() takes it back
+import tensorflow                        the import itself, prepare(tensorflow), once; forget() cancels it
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as usual, and calls functions: `sought` where somebody looks for one of `names`, which may be what puts it there,
-    `imports` for the context in which it is imported, `is_there` once it was. `is_first`: it is one of `wait_for`.
+    """Finds modules as usual and calls functions: `sought` when one of `names` is searched for, which may make it available; `imports` for the
+    context in which it is imported; `is_there` after its import. `is_first`: created by `wait_for`.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class _Finder(MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._looking.discard(fullname)
-        # To look for a module is not to import it, so nobody else is called yet.
+        # Searching for a module does not import it, so the other functions are not called yet.
         if spec is not None and spec.loader is not None:
             spec.loader = _Telling(spec.loader, self)
         return spec
 
     def take_out(self) -> None:
-        """Nobody is called any more, not even by a module that is being imported."""
+        """Stop all calls, even for a module that is being imported."""
         self.waits = False
         sys.meta_path.remove(self)
 
@@ -93,10 +93,10 @@ class _Telling(Loader):
 
 
 def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Call | None = None) -> None:
-    """Calls `before` and `after` around each import of one of `names`, by its name, until `stand_down`.
+    """Call `before` and `after` with the name around each import of one of `names`, until `stand_down`.
 
-    `to_be_found` is called when somebody looks for one of them, which may be what puts it there. Errors of all come out of the
-    import; one of `before` keeps the module from being imported.
+    `to_be_found` is called when one of them is searched for, and may make it available. Errors of all three functions are raised by the import; an
+    error of `before` prevents the import.
     """
 
     def imports(module: ModuleType) -> AbstractContextManager[object]:
@@ -108,7 +108,7 @@ def wait_for(names: Sequence[str], *, before: Call, after: Call, to_be_found: Ca
 
 
 def waits() -> bool:
-    """Whether any call of `wait_for` is in force."""
+    """Return whether a `wait_for` is in effect."""
     return any(each.is_first for each in _finders())
 
 
@@ -119,9 +119,9 @@ def stand_down() -> None:
 
 
 def after_import(name: str, function: Function, *, inside: Context = nullcontext) -> Callable[[], None]:
-    """Calls `function` with the module `name` once it was imported, and never again. Errors of it come out of the import.
+    """Call `function` with the module `name` once after its import. Its errors are raised by the import.
 
-    The import itself runs inside of `inside()`. What it returns takes all of that back.
+    The import itself runs inside of `inside()`. The returned function cancels everything.
     """
 
     def call_once(module: ModuleType) -> None:
@@ -152,5 +152,5 @@ def _finders() -> list[_Finder]:
 
 
 def _finders_of(name: str) -> list[_Finder]:
-    """Those of `after_import`."""
+    """Return the finders of `after_import` for this module."""
     return [each for each in _finders() if not each.is_first and name in each.names]

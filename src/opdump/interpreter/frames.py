@@ -1,7 +1,7 @@
-"""Walks the frames of a call stack; compiled, or in Python.
+"""Walks the frames of a call stack, in compiled code or in Python.
 
-In Python each frame costs 1 µs once an audit hook is there, for a look at its code and the code's identity are events. `sys._getframe` is
-another; `calling_frame` is none.
+In Python, each frame costs 1 µs if there is an audit hook, because reading its code and the code's identity are audit events. `sys._getframe` is
+another such event; `calling_frame` is not.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ Says = Callable[[CodeType], bool | None]
 
 
 class PythonFrames:
-    """The twin of the compiled `Frames`: what two functions say of code objects decides which frames are given.
+    """The Python twin of the compiled `Frames`. Two functions of code objects decide which frames are returned.
 
-    `is_ours` and `is_mine` are asked once for each code object, which is kept alive.
+    `is_ours` and `is_mine` are called once for each code object, which is kept alive.
     """
 
     def __init__(self, is_ours: Says, is_mine: Says) -> None:
         self._ours, self._mine = _Question(is_ours), _Question(is_mine)
 
     def caller(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame, from this one on, that is not ours; None where there is none."""
+        """Return the innermost frame, starting with this one, that is not ours, or None."""
         answer = self._ours.answer
         while frame is not None and answer(frame.f_code) is not False:
             frame = frame.f_back
         return frame
 
     def place(self, frame: FrameType) -> tuple[int, int]:
-        """The identity of its code, and its instruction."""
+        """Return the identity of the frame's code, and its instruction."""
         return id(frame.f_code), frame.f_lasti
 
     def walk(self, frame: FrameType | None, boundary: int) -> tuple[list[int], FrameType | None]:
-        """Identity of the code and instruction of each frame that is mine, alternating, innermost first.
+        """Return the identity of the code and the instruction of each frame that is mine, alternating, innermost first.
 
-        Ends at the frame with the identity `boundary`, unless it is mine, and gives it; and where `is_mine` says None.
+        The walk ends at the frame with the identity `boundary`, unless it is mine, and returns that frame. It also ends if `is_mine` returns None.
         """
         found: list[int] = []
         answer = self._mine.answer
@@ -56,7 +56,7 @@ class PythonFrames:
         return found, None
 
     def below(self, frame: FrameType | None, name: str) -> list[int]:
-        """The same of the frames below the innermost function of that name, or of all."""
+        """Return the same for the frames below the innermost function of that name, or for all frames if there is none."""
         found: list[int] = []
         while frame is not None and frame.f_code.co_name != name:
             code = frame.f_code
@@ -69,7 +69,7 @@ class PythonFrames:
 class _Question:
     def __init__(self, ask: Says) -> None:
         self._ask = ask
-        # By identity: to hash a code object takes as long as to hash all of its instructions.
+        # By identity, because hashing a code object means hashing all of its instructions.
         self._known: dict[int, tuple[CodeType, bool | None]] = {}
 
     def answer(self, code: CodeType) -> bool | None:
@@ -80,7 +80,7 @@ class _Question:
 
 
 def _calling_frame(depth: int) -> FrameType:
-    """`sys._getframe(depth)`, of the function that calls this one."""
+    """Return `sys._getframe(depth)` of the calling function."""
     return _getframe(depth + 1)
 
 

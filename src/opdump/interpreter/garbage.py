@@ -1,4 +1,4 @@
-"""Garbage collection, less often, for work that makes many objects and little garbage."""
+"""Reduces garbage collection during work that creates many objects and little garbage."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _OBJECTS: Final = 50_000
 
 @contextmanager
 def collected_rarely() -> Iterator[None]:
-    """Looks for garbage once for so many new objects in the block.
+    """Collect garbage only after 50,000 new objects during the block.
 
-    A comparison holds a record for each tensor of a step, in no cycles: a third of its time would go into looking through them.
+    A comparison holds a record for each tensor of a step, without cycles; searching them for garbage would take a third of its time.
     """
     before = gc.get_threshold()
     gc.set_threshold(_OBJECTS, *before[1:])
@@ -26,7 +26,9 @@ def collected_rarely() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Thousands of records are made at once and freed at once; to look for cycles among them would take longer than that."""
+    """Disable garbage collection during the block. Thousands of records are created and freed at once, and searching them for cycles would take
+    longer.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

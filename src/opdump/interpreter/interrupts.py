@@ -1,4 +1,4 @@
-"""Ctrl-C in the midst of what is to be done as a whole."""
+"""Defers KeyboardInterrupt until a critical section has finished."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COMPILED: Final = compiled()
 
 
 def not_interrupted(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """A function in which SIGINT waits until it has returned; a second one does not wait.
+    """Decorate a function so that SIGINT waits until it has returned. A second SIGINT does not wait.
 
-    Python runs handlers of signals between any two of its instructions, in the main thread, and that of Ctrl-C raises KeyboardInterrupt there, which a
-    program may catch and go on after. Whoever handles SIGINT, in Python or not, is told of it afterwards, as if it had come then. Where opdump
-    was installed without a C++ compiler it does not wait.
+    Python runs signal handlers between any two of its instructions in the main thread. The handler of Ctrl-C raises KeyboardInterrupt there, which a
+    program may catch to go on. After the function, any handler of SIGINT, in Python or not, is called as if the signal had just arrived. If opdump
+    was installed without a C++ compiler, SIGINT does not wait.
     """
     if _COMPILED is None:
         return function

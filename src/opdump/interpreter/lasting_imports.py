@@ -1,4 +1,4 @@
-"""Imports without garbage collection, for a command that runs for a moment."""
+"""Imports without garbage collection, for short commands."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def imported_for_good(module: str) -> Iterator[None]:
-    """Imports `module` in the block without garbage collection, and keeps its objects out of later collections.
+    """Import `module` in the block without garbage collection, and exclude its objects from later collections.
 
-    Imports make many objects and no garbage. Collecting meanwhile takes a tenth of the start, and collecting at
-    the end of the program as much again. Does nothing where `module` was imported before.
+    Imports create many objects and no garbage. Collecting during imports takes a tenth of the start-up time, and collecting at the end of the program
+    as much again. Do nothing if `module` was imported before.
     """
     if module in sys.modules:
         yield

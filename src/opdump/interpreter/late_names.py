@@ -1,8 +1,8 @@
-"""Names of a package that are imported when somebody asks for them, so that the package itself is light to import.
+"""Imports the names of a package on first use, so that the package itself is quick to import.
 
     __getattr__ = late_names(__name__, {".reading": ("read_dump_file",), ...})
 
-`opdump show` needs one file of a package, and Python imports the package with it.
+`opdump show` needs one file of a package, but Python imports the package with it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 
 def late_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are those of modules, by these as a relative import has them.
+    """Return the `__getattr__` of a package. `homes` maps modules, written as in a relative import, to the names that they define.
 
-    No module may have the name of what it holds: Python puts a module that was imported in the place of such a name.
+    No module may have the same name as something in it: Python sets an imported module as an attribute of the package.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

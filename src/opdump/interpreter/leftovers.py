@@ -1,9 +1,9 @@
-"""Names temporary files for the process that writes them, so that those of dead processes can be found and removed.
+"""Names temporary files after the process that writes them, so that those of dead processes can be found and removed.
 
     .4f1c02aa91d3-41237-8812345-9f2c6d10e4b7-140213-17.part
      place        pid   start   of the sink  thread serial
 
-The place is this start of this system, and the container in it: a process of another is never taken for dead.
+The place identifies this boot of the system and the container, so that a process of another system is never considered dead.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _PROCESS: Final = re.compile(r"(?P<place>[0-9a-f]{12})-(?P<pid>[0-9]{1,10})-(?P<
 _NAME: Final = re.compile(
     rf"\.(?P<process>{re.sub('[?]P<[a-z]+>', '?:', _PROCESS.pattern)})-[0-9a-f-]+\.part", re.ASCII
 )
-_START_FIELD: Final = 19  # of /proc/{pid}/stat behind the name of the command
+_START_FIELD: Final = 19  # of /proc/{pid}/stat, counted after the name of the command
 
 
 def this_process() -> str:
-    """Identifies this process among all, also among those of other systems and of other times."""
+    """Return an ID of this process that is unique, also among other systems and other times."""
     return named_process(os.getpid())
 
 
 def named_process(pid: int) -> str:
-    """Identifies another process of this system."""
+    """Return the ID of another process of this system."""
     return f"{_place()}-{pid}-{_start_of(pid) or 0}"
 
 
 def is_dead(process: str) -> bool:
-    """Whether what `this_process` named is a process of this system that has ended."""
+    """Return whether an ID of `this_process` belongs to a process of this system that has ended."""
     match = _PROCESS.fullmatch(process)
     if match is None or match["place"] != _place():
         return False
@@ -49,7 +49,7 @@ def is_dead(process: str) -> bool:
 
 
 def ancestors() -> tuple[int, ...]:
-    """The ids of the processes that started this one, directly or not, as far as the system knows them and they still run."""
+    """Return the process IDs of the ancestors of this process, as far as the system knows them and they are running."""
     found = [os.getppid()]
     with suppress(OSError, ValueError, IndexError):
         while found[-1] > 1:
@@ -63,12 +63,12 @@ def own_prefix() -> str:
 
 
 def temporary_name() -> str:
-    """A name for a file that this thread writes now."""
+    """Return the name for a temporary file of this thread."""
     return f"{own_prefix()}{threading.get_ident():x}{SUFFIX}"
 
 
 def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory, links themselves and not what they lead to; what cannot be listed is left out."""
+    """Yield everything below a directory. Links are not followed; directories that cannot be listed are skipped."""
     pending = [str(root)]
     while pending:
         with suppress(OSError), os.scandir(pending.pop()) as entries:
@@ -79,13 +79,13 @@ def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def is_left_over(name: str) -> bool:
-    """Whether it is the name of a temporary file of a process of this system that is dead."""
+    """Return whether the name is that of a temporary file of a dead process of this system."""
     match = _NAME.fullmatch(name)
     return match is not None and is_dead(match["process"])
 
 
 def remove(entry: os.DirEntry[str]) -> None:
-    """Remove a temporary file, or a directory of them; what cannot be removed stays."""
+    """Remove a temporary file, or a directory of them, if possible."""
     with suppress(OSError):
         if stat.S_ISDIR(entry.stat(follow_symlinks=False).st_mode):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -94,7 +94,7 @@ def remove(entry: os.DirEntry[str]) -> None:
 
 
 def clear(directory: int) -> None:
-    """Remove the temporary files of dead processes from an open directory, and not from those below it; what cannot be removed stays."""
+    """Remove the temporary files of dead processes from an open directory, but not from those below it, if possible."""
     with suppress(OSError):
         for name in os.listdir(directory):
             if name.endswith(SUFFIX) and is_left_over(name):
@@ -104,7 +104,7 @@ def clear(directory: int) -> None:
 
 @cache
 def _place() -> str:
-    """The host, this start of it, and the container whose numbers of processes are counted apart."""
+    """Return a hash of the host, its boot, and the container with its own process IDs."""
     parts = [socket.gethostname()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -114,7 +114,7 @@ def _place() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in ticks since the start of the system; None where it is dead, 0 where that is unknown."""
+    """Return when a process started, in ticks since boot; None if it is dead, 0 if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except FileNotFoundError:
@@ -123,12 +123,12 @@ def _start_of(pid: int) -> int | None:
         return 0
     state, *fields = text.rpartition(b")")[2].split()
     if state in (b"Z", b"X") and not _has_threads(pid):
-        return None  # it ended, and its parent has not looked
+        return None  # ended, and its parent has not collected the exit status
     return int(fields[_START_FIELD - 1])
 
 
 def _has_threads(pid: int) -> bool:
-    """Whether threads of a process run whose first thread has ended."""
+    """Return whether threads of a process are running although its first thread has ended."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:

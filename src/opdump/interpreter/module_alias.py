@@ -1,7 +1,7 @@
-"""Gives a package of opdump a second name: `import npu_bridge` gives `opdump.npu_bridge`, where there is no other npu_bridge.
+"""Gives a package of opdump a second name: `import npu_bridge` imports `opdump.npu_bridge` if there is no other npu_bridge.
 
-Modules keep their own names and are the same objects under both, so that a class is one class. A package of that name that
-can be imported is never hidden, also if it becomes importable later.
+Modules keep their own names and are the same objects under both, so that each class exists once. Another package with that name that can be
+imported is never hidden, even if it becomes importable later.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from types import ModuleType
 
 
 def add_alias(alias: str, package: str) -> bool:
-    """Makes `import alias` and imports of its modules give those of `package`; a second call changes nothing.
+    """Make `import alias` and imports of its modules return those of `package`. A second call changes nothing.
 
-    False, with a warning, where there is another package of that name; it is left as it is.
+    If there is another package with that name, warn, leave it as it is, and return False.
     """
     finder = _AliasFinder(alias, package)
     if sys.modules.get(alias) is not sys.modules.get(package) and (alias in sys.modules or finder.finds_another()):
         warnings.warn(
-            f"there is a package {alias} in this environment, and it stays what `import {alias}` gives; "
+            f"there is a package {alias} in this environment, and `import {alias}` still imports it; "
             f"import {package}... by that name, or run without {alias} installed",
             stacklevel=3,
         )
         return False
     if finder not in sys.meta_path:
-        sys.meta_path.insert(0, finder)  # first: other finders would load the files once more under the second name
+        sys.meta_path.insert(0, finder)  # first, because other finders would load the files again under the second name
     return True
 
 
 def remove_alias(alias: str, package: str) -> None:
-    """Ends what `add_alias` began; names that were imported keep their objects."""
+    """Undo `add_alias`. Names that were imported keep their objects."""
     finder = _AliasFinder(alias, package)
     while finder in sys.meta_path:
         sys.meta_path.remove(finder)
@@ -46,13 +46,13 @@ def remove_alias(alias: str, package: str) -> None:
 
 
 def has_alias(alias: str, package: str) -> bool:
-    """Whether `add_alias` is in force."""
+    """Return whether `add_alias` is in effect."""
     return _AliasFinder(alias, package) in sys.meta_path
 
 
 @dataclass(frozen=True)
 class _AliasFinder(MetaPathFinder):
-    """Finds `alias` and what is in it as modules of `package`."""
+    """Finds `alias` and its modules as modules of `package`."""
 
     alias: str
     package: str
@@ -66,7 +66,7 @@ class _AliasFinder(MetaPathFinder):
         elif not fullname.startswith(f"{self.alias}."):
             return None
         elif sys.modules.get(self.alias) is not sys.modules.get(self.package):
-            return None  # a module of another package of that name
+            return None  # a module of another package with that name
         own = self.package + fullname[len(self.alias) :]
         return None if importlib.util.find_spec(own) is None else ModuleSpec(fullname, _AliasLoader(own))
 
@@ -76,7 +76,7 @@ class _AliasFinder(MetaPathFinder):
 
 
 class _AliasLoader(Loader):
-    """Gives a module that has a name already."""
+    """Returns a module that is already imported under its own name."""
 
     def __init__(self, own: str) -> None:
         self.own = own
@@ -88,4 +88,4 @@ class _AliasLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put that of the second name there
+        module.__spec__ = self._spec  # the import system has replaced it by that of the second name

@@ -1,7 +1,7 @@
-"""Watches the starts of processes by audit hooks of Python, and finds those that cannot be followed.
+"""Watches the starts of processes with Python's audit hooks, and finds those that cannot be followed.
 
-A process finds its run by a variable of its environment. Nobody adds that to an environment that the program has put together itself:
-the process would see another one than it was given.
+A process finds its run by an environment variable. It is not added to an environment that the program has composed itself, because the process
+would then see a different environment.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, Final, Literal
 from opdump.interpreter.compiled import compiled
 
 FAMILY_VARIABLE: Final = "OPDUMP_FAMILY"
-"""Names the directory of the run that this process belongs to."""
+"""Names the directory of the run to which this process belongs."""
 START_VARIABLE: Final = "OPDUMP_START"
-"""Asks for a capture; who has it alone looks for the run among the processes that started it."""
+"""Requests a capture. A process that has only this variable searches for the run among its ancestors."""
 Kind = Literal["forked", "started", "replaced"]
 _PYTHON: Final = re.compile(r"python[\d.]*(\.exe)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A process that is about to begin. `replaced`: this process becomes it. `command` is empty for a fork, and where it is not known."""
+    """A process that is about to start. `replaced`: this process becomes it. `command` is empty for a fork, and if it is unknown."""
 
     kind: Kind
     command: tuple[str, ...] = ()
     file: str = ""
     finds_the_run: bool = True
-    """It gets an environment with one of the variables, or this process's own."""
+    """Whether its environment has one of the variables, or is that of this process."""
 
     @property
     def is_python(self) -> bool:
-        """Whether the command runs Python, itself or through a shell, `env` or the like; True where it is not known."""
+        """Whether the command runs Python, directly or through a shell, `env` or the like. True if the command is unknown."""
         if not self.command:
             return True
         words = " ".join(self.command).split()
@@ -43,7 +43,7 @@ class Start:
 
     @property
     def obstacle(self) -> str:
-        """Why a Python that starts so cannot be followed; nothing where it can, or is none."""
+        """Why a Python process that starts like this cannot be followed. Empty if it can, or if it is not Python."""
         if self.kind == "forked" or not self.command or not self.is_python:
             return ""
         if not self.finds_the_run:
@@ -55,10 +55,10 @@ class Start:
 
 
 def watch_starts(call: Callable[[Start], object]) -> None:
-    """Calls a function before each start of a process, in this process and those that are forked from it, for ever: Python forgets no
-    audit hook. A start that C code makes by itself is not seen.
+    """Call a function before each start of a process, in this process and those forked from it. This is permanent, because Python cannot remove an
+    audit hook. A start in C code without an audit event is not seen.
     """
-    readers = _READERS  # names of a module are gone when the interpreter ends, and hooks are called to the last
+    readers = _READERS  # hooks are called to the very end of the interpreter, when globals of modules are gone
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         reader = readers.get(event)
@@ -67,14 +67,14 @@ def watch_starts(call: Callable[[Start], object]) -> None:
         try:
             start = reader(arguments)
         except (TypeError, ValueError):
-            return  # no command at all: Python raises in a moment, and starts nothing
+            return  # not a command: Python raises an error next, and starts nothing
         if start is not None:
             call(start)
 
     native = compiled()
     if native is not None:
         native.add_audit_hook(hook, tuple(readers))
-    else:  # called for every event, so that each `id()` takes half a microsecond longer
+    else:  # called for every event: each `id()` takes half a microsecond longer
         sys.addaudithook(hook)
 
 
@@ -86,7 +86,7 @@ def _popen(arguments: tuple[Any, ...]) -> Start:
 
 def _posix_spawn(arguments: tuple[Any, ...]) -> Start | None:
     if sys._getframe(2).f_code.co_filename.endswith("subprocess.py"):
-        return None  # the hook had it as a Popen
+        return None  # already seen as a Popen
     return _executed("started", arguments)
 
 
@@ -96,7 +96,7 @@ def _executed(kind: Kind, arguments: tuple[Any, ...]) -> Start:
 
 
 def _import(arguments: tuple[Any, ...]) -> Start | None:
-    # multiprocessing and what is made like it start processes by calls without a hook; each loads the module for it just before.
+    # multiprocessing and similar modules start processes by calls without an audit event; each imports its popen module just before.
     return Start("started") if str(arguments[0]).rpartition(".")[2].startswith("popen_") else None
 
 
@@ -124,7 +124,7 @@ def _finds_the_run(environ: Any) -> bool:
 
 
 def _is_script(command: str) -> bool:
-    """Whether it is a file that names Python in its first line, as torchrun does."""
+    """Return whether the command is a file that names Python in its first line, such as torchrun."""
     import shutil
 
     file = shutil.which(command)
@@ -149,7 +149,7 @@ def _leaves_out_site(words: Sequence[str]) -> bool:
         if "S" in letters:
             return True
         if option in ("c", "m"):
-            return False  # what follows is the program's
+            return False  # the rest are arguments of the program
         if option and not value:
             next(rest, None)
     return False

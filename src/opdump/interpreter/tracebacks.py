@@ -1,10 +1,10 @@
-"""Tracebacks without the frames of opdump: those that a command prints, and those that the program prints itself.
+"""Removes the frames of opdump from tracebacks, both those that a command prints and those that the program prints itself.
 
     with printed_as_the_programs():
         traceback.print_exc(), traceback.print_stack(), logging.exception("..."), an error that ends a thread
 
-A frame that a function of PyTorch stands in between opdump and the operator is left out too. An error that opdump raised itself keeps all of its frames:
-there they are what matters. Messages of errors in which a framework writes the traceback of a callback are cleaned in the same way.
+A frame of PyTorch between opdump and the operator is removed too. An error that opdump itself raised keeps all of its frames, because they matter
+there. Error messages in which a framework writes the traceback of a callback are cleaned in the same way.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 
 _COMMANDS: Final = os.path.join(PACKAGE, "commands") + os.sep
 CALLED: Final = "<called under capture>"
-"""The name of a frame that stands for a line of the program: that line has a frame of its own."""
-# What stands between opdump's frames and below them: PyTorch's way from a dispatch mode to the kernel that it calls.
+"""The name of a frame that represents a line of the program. That line also has a frame of its own."""
+# Frames between and below those of opdump: the path in PyTorch from a dispatch mode to the kernel that it calls.
 _GLUE: Final = (
     os.path.join("torch", "_ops.py"),
     os.path.join("torch", "_compile.py"),
     os.path.join("torch", "utils", "_stats.py"),
     os.path.join("torch", "utils", "_python_dispatch.py"),
-    # The end of a capture is a context manager's.
+    # The end of a capture runs in a context manager.
     contextlib.__file__,
 )
-# A line that calls for the program what the program called. What is no Python, or takes no such arguments, raises there.
+# A line of opdump that makes the program's call. Errors of functions without Python code, and wrong arguments, are raised there.
 _HANDS_ON: Final = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
 _FRAME: Final = r'^(?P<margin> *)File "(?P<file>[^"\n]*)", line (?P<line>\d+).*\n(?:(?P=margin) +.*\n)*\n?'
 _WRITTEN: Final = re.compile(_FRAME, re.MULTILINE)
-"""A frame as it is written in a message, with its line of source and an empty line where there are such."""
+"""A frame as written in a message, with its source line and an empty line if they are present."""
 _WRITTEN_ONES: Final = re.compile(f"(?:{_FRAME})+", re.MULTILINE)
 _Entry = tuple[FrameType, Any]
-"""A frame, and where in it: what the walks of the module `traceback` give."""
+"""A frame and a position in it, as the walks of the module `traceback` yield them."""
 
 
 def is_own(traceback: TracebackType) -> bool:
-    """Whether a frame is opdump's."""
+    """Return whether a frame belongs to opdump."""
     return traceback.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def innermost(traceback: TracebackType) -> TracebackType:
-    """The frame in which an error was raised."""
+    """Return the frame in which an error was raised."""
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback
 
 
 def rebuilt(frames: Sequence[TracebackType]) -> TracebackType | None:
-    """A traceback of these frames, the outermost first; None of none."""
+    """Return a traceback of these frames, outermost first, or None if there are none."""
     made: TracebackType | None = None
     for frame in reversed(frames):
         made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
@@ -67,7 +67,7 @@ def rebuilt(frames: Sequence[TracebackType]) -> TracebackType | None:
 
 
 def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without opdump's frames, unless opdump raised the error: there the frames are what matters."""
+    """Return a traceback without opdump's frames, unless opdump raised the error: then the frames matter."""
     if traceback is None or is_own(innermost(traceback)):
         return traceback
     frames = []
@@ -80,12 +80,12 @@ def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def hands_on(file: str, line: int) -> bool:
-    """Whether a line of opdump calls for the program what the program called."""
+    """Return whether a line of opdump makes the program's call."""
     return _HANDS_ON.search(linecache.getline(file, line)) is not None
 
 
 def strip(error: BaseException) -> None:
-    """Removes opdump's frames, in place, from an error and from every error chained to it, so that existing references to the traceback see it too."""
+    """Remove opdump's frames, in place, from an error and all errors chained to it, so that existing references to the traceback see the change."""
     for each in chained(error):
         clean_message(each)
         if not _is_whole([*_walked(each.__traceback__)]):
@@ -93,7 +93,7 @@ def strip(error: BaseException) -> None:
 
 
 def clean_message(error: BaseException) -> None:
-    """Takes opdump's frames out of the tracebacks that stand in the message of an error, wherever the error keeps it, in place."""
+    """Remove opdump's frames, in place, from tracebacks in the message of an error, in whichever attribute the error keeps it."""
     error.args = tuple(_cleaned(each) if isinstance(each, str) else each for each in error.args)
     for name, value in list(getattr(error, "__dict__", {}).items()):
         if isinstance(value, str) and PACKAGE in value:
@@ -101,12 +101,12 @@ def clean_message(error: BaseException) -> None:
 
 
 def _cleaned(text: str) -> str:
-    """The text without the frames of opdump that are written in it, and without those that lead to the program."""
+    """Return the text without the frames of opdump written in it, and without those that lead to the program."""
     return _WRITTEN_ONES.sub(lambda found: _programs_of(found[0]), text) if PACKAGE in text else text
 
 
 def _programs_of(written: str) -> str:
-    """Of frames written one after the other those that the program's own run has; all, if opdump raised the error."""
+    """Return the frames of the program among written frames, or all if opdump raised the error."""
     frames = [*_WRITTEN.finditer(written)]
     file, line = frames[-1]["file"], int(frames[-1]["line"])
     if file.startswith(PACKAGE) and not hands_on(file, line):
@@ -117,7 +117,7 @@ def _programs_of(written: str) -> str:
 
 
 def chained(error: BaseException) -> Iterator[BaseException]:
-    """An error, those that it came from, and those of a group, each once."""
+    """Yield an error, its causes and contexts, and the errors of a group, each once."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -127,11 +127,11 @@ def chained(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         pending += [current.__cause__, current.__context__]
-        pending += getattr(current, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
+        pending += getattr(current, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 lacks
 
 
 def stripped(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from its first frame of the program on; the frames of opdump behind that are taken out of it."""
+    """Return the traceback from its first frame of the program on, with later frames of opdump removed from it."""
     head: TracebackType | None = traceback
     left_out = traceback is not None and _is_left_out(traceback.tb_frame, False)
     while head is not None and left_out:
@@ -150,17 +150,17 @@ def stripped(traceback: TracebackType | None) -> TracebackType | None:
 
 @contextlib.contextmanager
 def printed_as_the_programs() -> Iterator[None]:
-    """While the block runs, what prints tracebacks leaves opdump's frames out: the module `traceback`, and errors that end a thread or are ignored."""
+    """Remove opdump's frames from tracebacks during the block: those of the module `traceback`, and of errors that end a thread or are ignored."""
     undo: list[Callable[[], None]] = []
     try:
         for name, walk in _WALKS.items():
-            if hasattr(traceback_module, name):  # that of Python 3.11 and later, and the older one
+            if hasattr(traceback_module, name):  # one name is of Python 3.11 and later, another is older
                 undo.append(_replaced(traceback_module, name, walk(getattr(traceback_module, name))))
         for owner, name, default in (
             (threading, "excepthook", threading.__excepthook__),
             (sys, "unraisablehook", sys.__unraisablehook__),
         ):
-            if getattr(owner, name) is default:  # else the program has one of its own
+            if getattr(owner, name) is default:  # otherwise the program has set its own
                 undo.append(_replaced(owner, name, _stripping(default)))
         printed = traceback_module.TracebackException
         undo.append(_replaced(printed, "__init__", _cleaning(printed.__init__)))
@@ -212,7 +212,9 @@ def _walks_outermost_first(
 
 def _walks_innermost_first(original: Callable[[FrameType | None], Iterable[_Entry]]) -> Callable[..., Iterator[_Entry]]:
     def walk_stack(f: FrameType | None) -> Iterator[_Entry]:
-        if f is None:  # the frame that asked the module for its stack; the original counts frames, of which this is one
+        if (
+            f is None
+        ):  # the caller of the module's function; the original counts frames, and this function is one of them
             f = sys._getframe(1)
             while f is not None and f.f_code.co_filename == traceback_module.__file__:
                 f = f.f_back
@@ -229,7 +231,9 @@ _WALKS: Final[dict[str, Callable[[Any], Callable[..., Iterator[_Entry]]]]] = {
 
 
 def programs_frames(entries: Sequence[_Entry]) -> Sequence[_Entry]:
-    """The entries that the program's own run would have, the outermost first; all, if opdump raised the error, or asks for its own stack."""
+    """Return the entries that the program would have without opdump, outermost first. Return all if opdump raised the error or asks for its own
+    stack.
+    """
     if _is_whole(entries):
         return entries
     commands = [place for place, (frame, _) in enumerate(entries) if frame.f_code.co_filename.startswith(_COMMANDS)]

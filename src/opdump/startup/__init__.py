@@ -1,10 +1,10 @@
-"""The start-up hook: the plain command `python train.py` dumps where a variable of opdump's own asks for it.
+"""The start-up hook: with the variable OPDUMP_START, the plain command `python train.py` is captured.
 
     OPDUMP_START=1 MINDSPORE_DUMP_CONFIG=data_dump.json python train.py
     OPDUMP_START="-c acl.json --strict" python -m package.train
 
-`opdump_start.pth`, which is installed beside the package, has every Python look at two variables when it starts, and calls `begin`
-where one of them is set. Without them nothing of opdump is imported. docs/start.md.
+The file `opdump_start.pth`, which is installed with the package, lets every Python check two variables when it starts, and calls `begin` if one of
+them is set. Without them, nothing of opdump is imported. See docs/start.md.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 START_VARIABLE = "OPDUMP_START"
 """`1`, or options of `opdump run`."""
 FAMILY_VARIABLE = "OPDUMP_FAMILY"
-"""Set while a capture runs, for the processes that its program starts."""
+"""Set during a capture, for the processes that its program starts."""
 _OWN = ("opdump", "msaccucmp")
 
 
 def begin() -> None:
-    """Prepares this process to be captured as soon as it imports a framework; called before the program starts.
+    """Prepare this process to be captured as soon as it imports a framework. Called before the program starts.
 
-    Nothing is read and nothing is made before that: what never imports a framework runs as if opdump were not there.
+    Nothing is read or created before that import: a program without a framework runs as if opdump were not installed.
     """
     from opdump.interpreter.first_import import waits
 
-    # Python may find the file that calls this in several directories: one of the user, one of all.
+    # Python may find the .pth file in several directories, for example that of the user and that of the system.
     if waits() or _is_own_command(sys.orig_argv):
         return
     family = os.environ.get(FAMILY_VARIABLE, "")
@@ -47,7 +47,7 @@ def begin() -> None:
 
 
 def _is_own_command(command: list[str]) -> bool:
-    """Whether the process is a command of opdump's, which says itself what it captures."""
+    """Return whether the process is a command of opdump, which starts its own capture."""
     for place, word in enumerate(command[1:], start=1):
         if word == "-m":
             return command[place + 1 : place + 2] in [[name] for name in _OWN]

@@ -1,4 +1,4 @@
-"""A process that a program under capture started as another Python: spawned by multiprocessing, or by subprocess."""
+"""A child process of a captured program that is a new Python: spawned by multiprocessing, or by subprocess."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 
 
 def await_work(directory: str) -> bool:
-    """Captures this process once it has imported the framework that the run is of, and has work; False where the run has ended."""
+    """Capture this process once it has imported the framework of the run and has its work. Return False if the run has ended."""
     from opdump.capturing.children.roles import role_of_command
 
     role = role_of_command(sys.orig_argv)
@@ -26,7 +26,7 @@ def await_work(directory: str) -> bool:
 
 
 def await_work_of_ancestors(asked: str) -> bool:
-    """The same for a process whose environment does not name the run, and that was started by a process of one; False where there is none."""
+    """The same for a process whose environment does not name the run, but that has an ancestor in one. Return False if there is none."""
     import os
     import tempfile
 
@@ -36,7 +36,7 @@ def await_work_of_ancestors(asked: str) -> bool:
         names = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("opdump-family--")]
     except OSError:
         return False
-    # Runs of others are no matter: until here nothing is imported that is slow, or that may not be there.
+    # Runs of other users do not matter. Up to here, no module is imported that is slow or may be missing.
     begun = tuple(f"opdump-family--{named_process(process)}--" for process in (ancestors() if names else ()))
     if not any(name.startswith(begun) for name in names):
         return False
@@ -47,7 +47,7 @@ def await_work_of_ancestors(asked: str) -> bool:
 
 
 def await_framework_of(directory: str) -> None:
-    """Captures this process once it has imported the framework that the run is of."""
+    """Capture this process once it has imported the framework of the run."""
     wait_for(_FRAMEWORKS, before=lambda _: None, after=lambda name: _begin(directory, name))
 
 
@@ -76,6 +76,6 @@ def _begin(directory: str, name: str) -> None:
 
 
 def _is_server() -> bool:
-    """Whether this is the server that forks processes of multiprocessing, and no such process."""
+    """Return whether this is the fork server of multiprocessing, and not one of its processes."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     return multiprocessing is None or multiprocessing.parent_process() is None

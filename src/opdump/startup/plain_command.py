@@ -1,7 +1,7 @@
-"""A program that was started by itself and not by `opdump run`, captured from its first import of a framework to its end.
+"""Captures a program that was started without `opdump run`, from its first import of a framework to its end.
 
-What `opdump run` does around a program is done here from within: the config is read just before the framework is imported, errors
-are printed by way of `sys.excepthook`, and the report when the interpreter ends.
+What `opdump run` does around a program is done here from within: the config is read just before the framework is imported, errors are printed by
+`sys.excepthook`, and the report is printed when the interpreter ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _DROP_INS: Final = ("npu_bridge", "npu_device")
 
 
 def await_framework(asked: str) -> None:
-    """Captures this process from its first import of a framework on, as `asked` says: `1`, or options of `opdump run`."""
+    """Capture this process from its first import of a framework on. `asked`: `1`, or options of `opdump run`."""
     command = _PlainCommand(asked)
-    # Registered first, so it is called last, and may choose the exit code.
+    # Registered first, so that it runs last and can set the exit code.
     atexit.register(command.leave)
     watch_starts(command.starts)
     if hasattr(os, "register_at_fork"):
@@ -46,7 +46,7 @@ def await_framework(asked: str) -> None:
 
 
 class _PlainCommand:
-    """The one program of this process."""
+    """The program of this process."""
 
     def __init__(self, asked: str) -> None:
         self._asked = asked
@@ -55,21 +55,21 @@ class _PlainCommand:
         self._facts: ScriptFacts | None = None
         self._plan: DumpPlan | None = None
         self._by_itself = False
-        """The program asks for its dumps itself."""
+        """Whether the program requests its dumps itself."""
         self._began = False
         self._stack = ExitStack()
         self._family: Family | None = None
-        """Of the processes that the program has started before it imported a framework."""
+        """The family of the processes that the program started before it imported a framework."""
         self._starts_unfollowed: Counter[str] = Counter()
-        """How many Pythons the program has started by then in a way that nobody can follow, by that."""
+        """Number of Python processes started before that import that cannot be followed, by how they were started."""
         self._dump: Dump | None = None
         self._say: Callable[[], int | None] = lambda: None
-        """Tells the report where processes of the program still ran when its capture ended."""
+        """Prints the report if child processes were still running when the capture ended."""
         self._code: int | None = None
-        """What the process is to end with, where that is not the program's affair."""
+        """The exit code of the process, if opdump determines it."""
 
     def check(self, _name: str = "") -> None:
-        """Reads what is asked for. What cannot be used ends the process, before the program's first step."""
+        """Read the options and the config. If they cannot be used, end the process before the program's first step."""
         if self._options is not None or self._began:
             return
         import click
@@ -85,7 +85,7 @@ class _PlainCommand:
             self._end(f"opdump: error: OPDUMP_START={self._asked!r}: {error.format_message()}", EXIT_USAGE)
 
     def begin(self, name: str) -> None:
-        """Begins the capture, where `name` is the framework that the program is written for."""
+        """Begin the capture if `name` is the framework of the program."""
         self.check()
         options, facts = self._options, self._facts
         if self._began or options is None or facts is None or not self._is_wanted(name, options, facts):
@@ -100,7 +100,7 @@ class _PlainCommand:
             self._end(f"opdump: error: {error}", 1)
 
     def starts(self, start: Start) -> None:
-        """The program is about to start a process: what it does belongs to this run, also where a framework is imported there alone."""
+        """Handle a process that the program is about to start: it belongs to this run, even if only that process imports a framework."""
         if self._began or self._code is not None or os.getpid() != self._process:
             return
         if start.kind == "replaced" or not start.is_python:
@@ -119,7 +119,7 @@ class _PlainCommand:
                 with made_later():
                     self._read()
         except (OpdumpError, click.UsageError):
-            return  # whoever imports a framework says so
+            return  # reported in the process that imports a framework
         if self._plan is not None:
             self._await_children(self._plan)
 
@@ -127,8 +127,8 @@ class _PlainCommand:
         from opdump.capturing.processes import awaiting_children
 
         options, facts = self._options, self._facts
-        assert options is not None, "the plan was read with them"
-        assert facts is not None, "and so were the facts"
+        assert options is not None, "options are read before the plan"
+        assert facts is not None, "facts are read before the plan"
         framework: str = options.framework
         if framework == "auto":
             framework = "" if facts.names_no_framework else facts.framework
@@ -137,7 +137,7 @@ class _PlainCommand:
         )
 
     def forked(self) -> None:
-        """In a forked process, before the program imported a framework: it is a child of this run."""
+        """In a process forked before the program imported a framework: wait for its work as a child of this run."""
         if self._began:
             return
         family, self._family = self._family, None
@@ -148,7 +148,7 @@ class _PlainCommand:
             await_framework_of(str(family.directory))
 
     def leave(self) -> None:
-        """The end of the process, after everything else."""
+        """Run at the end of the process, after everything else."""
         if os.getpid() != self._process:
             return
         self._code = self._say() or self._code
@@ -169,7 +169,7 @@ class _PlainCommand:
         if found.pop("as_module") or found.pop("arguments") or found.pop("script") != "program":
             import click
 
-            raise click.UsageError("expected 1 or options of `opdump run`; the program is what the command starts")
+            raise click.UsageError("expected 1 or options of `opdump run`, without a program: that is the running one")
         options = RunOptions(**found)
         facts = facts_of_script(_source_of_main())
         file = options.file(os.environ)
@@ -185,7 +185,7 @@ class _PlainCommand:
     def _is_wanted(self, name: str, options: RunOptions, facts: ScriptFacts) -> bool:
         if options.framework != "auto":
             return name == options.framework
-        if facts.names_no_framework:  # the first that comes, and not what that imports for its own use
+        if facts.names_no_framework:  # the first one, unless another framework imported it for its own use
             return name != "jax" or sys.modules.keys().isdisjoint(("torch", "tensorflow"))
         return name == facts.framework or (name in _DROP_INS and facts.framework == "tensorflow")
 
@@ -217,12 +217,12 @@ class _PlainCommand:
         self._dump.when_ended = told_elsewhere
         self._dump.may_wait = True
         self._dump.started_before(self._starts_unfollowed)
-        # After what the capture made registered its own end, so that this runs before it.
+        # Exit functions run in reverse order: this one has to run before those that the capture registered.
         atexit.register(self._finish, rank)
         self._stack.enter_context(progress_lines(self._dump, enabled=rank in (None, 0)))
 
     def _finish(self, rank: int | None) -> None:
-        """Ends the capture and says what it did; at the end of the interpreter, when the program's own functions were called."""
+        """End the capture and print its report. Runs at the end of the interpreter, after the program's own exit functions."""
         if os.getpid() != self._process:
             return
         from opdump.commands import EXIT_INCOMPLETE
@@ -233,7 +233,7 @@ class _PlainCommand:
         assert options is not None, "the capture began"
         try:
             self._stack.close()
-        except Exception as error:  # noqa: BLE001  whatever it is, it is said and it decides how the process ends
+        except Exception as error:  # noqa: BLE001  any error is printed and sets the exit code
             print_error(error, sys.__excepthook__)
             self._code = 1
         dump = self._dump
@@ -258,7 +258,7 @@ class _PlainCommand:
         print_reports([report], rank=rank, as_json=options.as_json)
 
     def _tell_children(self) -> None:
-        """Says what the children did, at the end of a program that imported no framework itself."""
+        """Report the children, at the end of a program that imported no framework itself."""
         family, plan = self._family, self._plan
         if self._began or family is None or plan is None or os.getpid() != self._process:
             return
@@ -268,7 +268,7 @@ class _PlainCommand:
         from opdump.errors import IncompleteCaptureError
 
         options = self._options
-        assert options is not None, "the plan was read with them"
+        assert options is not None, "options are read before the plan"
         report = report_of_children(plan, family, self._starts_unfollowed)
         self._stack.close()
         if report is None:
@@ -282,7 +282,7 @@ class _PlainCommand:
         print_reports([report], rank=rank_among_several(os.environ), as_json=options.as_json)
 
     def _put_in_hook(self) -> None:
-        """Prints the error that ends the program as `opdump run` does. A program that sets a hook of its own has that alone."""
+        """Print the error that ends the program like `opdump run`. If the program sets its own hook, only that one is used."""
         from opdump.adapters.base import DumpComplete
         from opdump.commands.ending import COMPLETE, print_error
 
@@ -303,7 +303,7 @@ class _PlainCommand:
         self._stack.callback(put_back)
 
     def _end(self, message: str, code: int) -> NoReturn:
-        """Ends the process; a program that catches even this ends with `code` all the same."""
+        """End the process with `code`, even if the program catches the SystemExit."""
         stand_down()
         self._code = code
         self._began = True
@@ -320,7 +320,7 @@ def _say(message: str) -> None:
 
 
 def _source_of_main() -> str:
-    """The text of the program; empty for a command line, an interpreter at a prompt, and what has no text."""
+    """Return the source of the program, or an empty string for `python -c`, an interactive interpreter, and a program without source."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file is None or not os.path.isfile(file):
         return ""
