@@ -60,7 +60,7 @@ def capture(
 
     eager            capture inside functions compiled with `torch.compile`, by running them eagerly
     stop_after_dump  raise `DumpComplete` once the last selected step is on disk
-    strict           make unknown keys an error, and operators that left no data for another reason than the plan
+    strict           raise an error for unknown keys, and for operators that left no data for another reason than the plan
     steps            what ends an iteration: "auto", or "manual" for only `dump.step()` (`iteration` selects the iterations to record)
     overflow         record only the operators that overflow, and how
     on_exception     record the inputs of an operator that raises; without a path, into ASCEND_WORK_PATH or the current directory

@@ -86,9 +86,8 @@ class _Turns:
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # reentrant: a signal handler may read a dump in the middle of a transaction of its own thread
+        # Reentrant: a signal handler may read a dump in the middle of a transaction of its own thread.
+        self._lock = threading.RLock()
 
     @contextmanager
     def take(self) -> Iterator[None]:

@@ -360,7 +360,7 @@ class IndexReader:
         for number, others, file in budget.each(rows):
             if not 0 <= number < tensors:
                 raise CorruptDumpError(
-                    f"batch {batch.id} of the index has {tensors} tensors and says more of tensor {shown(number)}"
+                    f"batch {batch.id} of the index has {tensors} tensors, but also data for tensor {shown(number)}"
                 )
             if file is not None:
                 files[number] = text(file)

@@ -170,10 +170,10 @@ def by_places(value: Any, tensors: int, what: str) -> dict[int, Any]:
     written = "".join(found)
     if not (written.isascii() and written.isdigit() and "" not in found and max(map(len, found)) < 20):
         bad = next((key for key in found if not (key.isascii() and key.isdigit() and len(key) < 20)), "")
-        raise CorruptDumpError(f"{what} has {tensors} tensors and says more of tensor {shown(bad)}")
+        raise CorruptDumpError(f"{what} has {tensors} tensors, but also data for tensor {shown(bad)}")
     places = [*map(int, found)]
     if max(places) >= tensors:
-        raise CorruptDumpError(f"{what} has {tensors} tensors and says more of tensor {max(places)}")
+        raise CorruptDumpError(f"{what} has {tensors} tensors, but also data for tensor {max(places)}")
     return dict(zip(places, found.values(), strict=True))
 
 

@@ -212,9 +212,8 @@ def _walks_outermost_first(
 
 def _walks_innermost_first(original: Callable[[FrameType | None], Iterable[_Entry]]) -> Callable[..., Iterator[_Entry]]:
     def walk_stack(f: FrameType | None) -> Iterator[_Entry]:
-        if (
-            f is None
-        ):  # the caller of the module's function; the original counts frames, and this function is one of them
+        if f is None:
+            # The caller of the module's function: the original counts frames, and this function is one of them.
             f = sys._getframe(1)
             while f is not None and f.f_code.co_filename == traceback_module.__file__:
                 f = f.f_back

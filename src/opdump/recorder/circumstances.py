@@ -1,8 +1,8 @@
 """Explains why a capture recorded nothing: the first reason that applies, in the words of the configuration.
 
-    recorder.circumstances.last_step = 3
+    recorder.circumstances.next_step = 4
     why_nothing(recorder.plan, recorder.circumstances, executed=0, skipped={})
-    Nothing("no selected step was reached: the program ended step 3, and `iteration` asks for 5-8; ...", is_gap=True)
+    Nothing("no selected step was reached: the program ended steps 0 to 3, and `iteration` asks for 5-8", is_gap=True)
 
 Adapters fill in what only they know. Facts that are not filled in are not mentioned.
 """
@@ -90,7 +90,7 @@ def _bound_met(case: _Case) -> str:
 def _no_trigger(case: _Case) -> str:
     if not case.skipped.get("not triggered"):
         return ""
-    return f"no trigger fired ({', '.join(case.plan.triggers) or 'dump.trigger()'}), and steps are filed only then (ring={case.plan.ring})"
+    return f"no trigger fired ({', '.join(case.plan.triggers) or 'dump.trigger()'}), and steps are written only then (ring={case.plan.ring})"
 
 
 def _unable(case: _Case) -> str:

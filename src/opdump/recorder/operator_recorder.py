@@ -60,9 +60,8 @@ class OperatorRecorder(Recorder):
     @told_where_it_stops
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         with self.lock:
-            self._graphs_ran.update(
-                op.graph_id for op in sequence.ops[:1]
-            )  # all operators of a block belong to one graph
+            # All operators of a block belong to one graph.
+            self._graphs_ran.update(op.graph_id for op in sequence.ops[:1])
             self._sort()
             return super().take_block(sequence, step, timestamps, tensors)
 

@@ -43,7 +43,7 @@ _NUMBERS_OF_NOBODY: Final = 100_000_000
 
 
 def _started_before() -> int:
-    """The number of `multiprocessing` processes that the first process started before this one; 0 for other processes."""
+    """Return how many `multiprocessing` processes the first process started before this one; 0 for other processes."""
     processes = sys.modules.get("multiprocessing.process")
     identity: tuple[int, ...] = () if processes is None else getattr(processes.current_process(), "_identity", ())
     return identity[0] - 1 if len(identity) == 1 and identity[0] < _OWN_NUMBERS else 0
