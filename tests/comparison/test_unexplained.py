@@ -205,3 +205,55 @@ print((VALUE).exp().mean().item())
 def test_sums_in_another_order_are_benign(tmp_path: Path, saved: Saved) -> None:
     values = "data @ weight / 512", "(data[:, :200] @ weight[:200] + data[:, 200:] @ weight[200:]) / 512"
     assert compared(tmp_path, ROUNDED, values, saved).verdict == "benign"
+
+
+READ_BY_THREADS = """
+import threading
+import torch
+torch.set_num_threads(1)
+
+def read(number):
+    memory = torch.empty(2, dtype=torch.uint8)
+    memory.numpy()[:] = [(0, 0, 88, 120, 0, 17)[number], number]
+    numbers.append(memory[0].item())
+
+numbers = []
+for number in VALUE:
+    THREAD
+print(sorted(numbers))
+"""
+IN_THREADS = "thread = threading.Thread(target=read, args=(number,)); thread.start(); thread.join()"
+GIVEN_BY_THREADS = READ_BY_THREADS.replace(
+    "numbers.append(memory[0].item())", "numbers.append(memory.float() * 3)"
+).replace("sorted(numbers)", "len(numbers)")
+OF_A_POOL = READ_BY_THREADS.replace("import threading", "from concurrent.futures import ThreadPoolExecutor").replace(
+    "THREAD", "with ThreadPoolExecutor(1) as pool: pool.submit(read, number).result()"
+)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(READ_BY_THREADS.replace("THREAD", IN_THREADS), id="numbers"),
+        pytest.param(GIVEN_BY_THREADS.replace("THREAD", IN_THREADS), id="outputs"),
+        pytest.param(OF_A_POOL, id="pool"),
+    ],
+)
+def test_threads_that_run_in_another_order_differ_in_nothing(tmp_path: Path, program: str, saved: Saved) -> None:
+    result = compared(tmp_path, program, ("(0, 1, 2, 3, 4, 5)", "(2, 0, 3, 5, 4, 1)"), saved)
+    assert result.verdict in ("benign", "identical")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("program", "numbers"),
+    [
+        pytest.param(READ_BY_THREADS.replace("THREAD", IN_THREADS), "(2, 0, 3, 3, 4, 1)", id="a_thread_reads_another"),
+        pytest.param(READ_BY_THREADS.replace("THREAD", "read(number)"), "(2, 0, 3, 5, 4, 1)", id="without_threads"),
+    ],
+)
+def test_other_numbers_and_another_order_of_the_program_are_divergent(
+    tmp_path: Path, program: str, numbers: str, saved: Saved
+) -> None:
+    assert compared(tmp_path, program, ("(0, 1, 2, 3, 4, 5)", numbers), saved).verdict == "divergent"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from opdump.call_stacks import Stack
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
@@ -27,7 +28,7 @@ from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.precision import accepted_rounding
-from opdump.comparison.statistics_apart import apart, differ_only_in_digests, has_digest, same_statistics
+from opdump.comparison.statistics_apart import apart, differ_only_in_digests, has_digest, numbers_of, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
@@ -68,6 +69,11 @@ def with_other_digests(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect
     return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).with_other_digests()
 
 
+def with_other_numbers(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
+    """Where the program first reads a different number from memory that no operator wrote; at most one suspect, and none in training."""
+    return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).with_other_numbers()
+
+
 def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> bool:
     """Whether the runs have results in common, or graphs whose results are `judged`, and no results that differ."""
     found = _Unexplained(a, b, alignment, no_spread, judged)
@@ -87,7 +93,7 @@ class _Unexplained:
     def found(self) -> list[Suspect]:
         pairs, alone_a, alone_b = self._pairs()
         self.has_common = bool(pairs) or self._found_again
-        far = [each for each in pairs if self._far(*each)]
+        far = self._without_order_of_threads([each for each in pairs if self._far(*each)])
         if self._trains:
             # A batch in another order: what is trained tells whether that matters.
             written = set(results(self.b).written)
@@ -113,6 +119,13 @@ class _Unexplained:
         far = [each for each in pairs if _differ_only_in_digests(*self._records(*each))]
         if self._trains:
             far = [each for each in far if each[1] in written]
+        return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
+
+    def with_other_numbers(self) -> list[Suspect]:
+        if self._trains:
+            return []
+        of_memory = [each for each in self._pairs()[0] if each[1][1] < 0 and read_as_number(self.b.nodes[each[1][0]])]
+        far = self._without_order_of_threads([each for each in of_memory if self._far(*each)])
         return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
@@ -201,6 +214,28 @@ class _Unexplained:
             return True
         return found > self._most_of(epsilon)
 
+    def _without_order_of_threads(self, pairs: list[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
+        """The pairs without results that threads gave in both runs, in another order: no program fixes the order of its threads."""
+        of_threads = [
+            (one, other)
+            for one, other in pairs
+            if _is_of_thread(self.a.nodes[one[0]]) and _is_of_thread(self.b.nodes[other[0]])
+        ]
+        if len(of_threads) < 2:
+            return pairs
+        left_b: defaultdict[Hashable, list[Place]] = defaultdict(list)
+        for _, other in of_threads:
+            left_b[_held(self.b, other)].append(other)
+        left_a: list[Place] = []
+        for one, _ in of_threads:
+            same = left_b[_held(self.a, one)]
+            if same:
+                same.pop()
+            else:
+                left_a.append(one)
+        left = zip(left_a, sorted(place for places in left_b.values() for place in places), strict=True)
+        return sorted([*set(pairs).difference(of_threads), *left])
+
     def _is_reordered(self, one: Place, other: Place) -> bool:
         """Whether two results are near when the elements of each are put in order."""
         if _differ_only_in_digests(*self._records(one, other)):
@@ -248,6 +283,21 @@ class _Unexplained:
         slot = other[1] if other[1] >= 0 else ~other[1]
         score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
         return Suspect("result", self.a.nodes[one[0]], self.b.nodes[other[0]], io, slot, score, what)
+
+
+def _is_of_thread(node: Node) -> bool:
+    """Whether a thread of the program ran it: the outermost line is not one of a module."""
+    stack = node.op.stack
+    outermost = stack.outermost if isinstance(stack, Stack) else stack
+    return bool(outermost) and outermost[-1].function not in {"", "<module>"}
+
+
+def _held(trace: Trace, place: Place) -> Hashable:
+    """The operator, its line of code and what a result holds."""
+    node, record = trace.nodes[place[0]], record_at(trace, place)
+    frame = node.op.stack[0]
+    values = record.numpy().tobytes() if has_elements(record) else numbers_of(record)
+    return node.bare_type, frame.function, frame.code, record.dtype, record.shape, values
 
 
 def _by(off: float | None) -> str:
