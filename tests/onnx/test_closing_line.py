@@ -70,3 +70,21 @@ def test_a_second_run_counts_what_it_wrote_as_it_lies_there(mode: str, tmp_path:
     written = {path: facts for path, facts in on_disk(tmp_path).items() if before.get(path) != facts}
     assert report.files == len(written), sorted(path.name for path in written)
     assert report.bytes == sum(size for _, size in written.values())
+
+
+@pytest.mark.parametrize("names", [None, ["missing"]])
+def test_runs_that_failed_are_the_reason_why_nothing_was_captured(tmp_path: Path, names: list[str] | None) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"], "relu")
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (3,)) for name in "xy"]
+    model = helper.make_model(
+        helper.make_graph([relu], "Net", values[:1], values[1:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    with opdump.onnx.session(model, path=str(tmp_path)) as session:
+        shape = (2,) if names is None else (3,)
+        with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+            session.run(names, {"x": np.ones(shape, np.float32)})
+    assert session.report is not None
+    assert session.report.nothing is not None
+    assert session.report.nothing.reason == "no run of a model reached its end"

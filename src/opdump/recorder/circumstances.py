@@ -222,6 +222,8 @@ def _no_kernels(case: _Case) -> str:
 
 
 def _left_out(case: _Case) -> str:
+    if not case.skipped and not case.executed and case.around.executions:
+        return "no run of a model reached its end"
     if not case.skipped:
         return "the selection excluded every operator that ran"
     by_count = sorted(case.skipped.items(), key=lambda item: (-item[1], item[0]))
