@@ -155,7 +155,7 @@ def _slow_disk(place: Place) -> Found:
         _ran(found, place, root, ended, 0)
         contents[name] = contents_of(opdump.open(root))
         peaks[name] = int(ended.out[0].split()[-1]) * 1024
-        told = re.search(r"warning: the program waited [\d.]+ s for the disk", ended.err[0])
+        told = re.search(r"warning: the program was blocked for [\d.]+ s by disk writes", ended.err[0])
         # Beside other load the writer may be slower than the training on a quick disk, too.
         if name != "quick" and (told is not None) != (name == "slow"):
             found.wrong.append(f"{root}: the time that the training waited is told wrongly: {ended.err[0]}")

@@ -74,7 +74,7 @@ def test_dumps_of_version_2_are_read_whole(name: str, tensors: int, dumps: Path)
 def test_an_index_of_version_2_with_a_column_of_version_3_is_of_neither(dumps: Path) -> None:
     run_sql("ALTER TABLE signatures ADD COLUMN sample INTEGER NOT NULL DEFAULT 0")(index_file(dumps / "sync"))
     (problem,) = open_dump(dumps / "sync").problems
-    assert "reads no index with tables, views, triggers or columns of others" in str(problem)
+    assert "does not read an index with foreign tables, views, triggers or columns" in str(problem)
 
 
 def test_nothing_is_added_to_an_index_of_version_2(dumps: Path) -> None:
@@ -158,6 +158,6 @@ def test_an_index_of_version_3_with_a_column_of_version_4_is_of_neither(tmp_path
     dump = _unpacked("version_3", tmp_path) / "sync"
     run_sql("ALTER TABLE signatures ADD COLUMN memory TEXT NOT NULL DEFAULT ''")(index_file(dump))
     (problem,) = open_dump(dump).problems
-    assert "reads no index with tables, views, triggers or columns of others" in str(problem)
+    assert "does not read an index with foreign tables, views, triggers or columns" in str(problem)
     with pytest.raises(DumpPathError, match=r"is an index of version 3.*dump into a new directory"):
         new_writer(DumpPlan(path=dump))

@@ -302,7 +302,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         opdump.capture(path=tmp_path / "d", ring=3, triggers=["nam"], **STATISTICS).__enter__()
     with (
         opdump.capture(path=tmp_path / "d", **STATISTICS) as dump,
-        pytest.raises(CaptureStateError, match="begin the capture with ring=3"),
+        pytest.raises(CaptureStateError, match="begin it with ring=3"),
     ):
         dump.trigger()
 

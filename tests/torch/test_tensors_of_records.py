@@ -115,5 +115,5 @@ def test_without_elements_the_error_is_that_of_numpy() -> None:
 
 def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(PackageMissingError, match=r"pip install torch, or take numpy\(\)"):
+    with pytest.raises(PackageMissingError, match=r"pip install torch, or use numpy\(\)"):
         _record(np.zeros(2, "float32"), "float32").torch()
