@@ -101,7 +101,7 @@ def _expression(chance: random.Random, depth: int) -> str:
         (r"(a|b)(a|b)(a|b)\1", "back reference"),
         ("((a{1000}){1000}){1000}", "smaller counts"),
         ("((){1000}){1000}", "smaller counts"),
-        ("(" * 150 + "a+" + ")" * 150 + "+b", "within each other"),
+        ("(" * 150 + "a+" + ")" * 150 + "+b", "are nested"),
     ],
 )
 def test_what_has_no_bound_is_refused_when_it_is_read(expression: str, why: str) -> None:

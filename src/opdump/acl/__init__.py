@@ -15,7 +15,9 @@
 A model file is ONNX, memory is that of the host, work is done when it is asked for. Calls return as those of pyACL do: the code
 alone (0 where all went well), or a value and the code. `acl.get_recent_err_msg()` has the message of the last failure.
 
-docs/acl.md lists every call: same, different, missing.
+A model file is ONNX, memory is the host's, and work is executed synchronously. Calls return like those of pyACL: only the code (0
+for success), or a value and the code. `acl.get_recent_err_msg()` returns the message of the last failure. docs/acl.md lists every
+call: same, different, missing.
 """
 
 from __future__ import annotations
@@ -105,45 +107,45 @@ _LEVELS: Final = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 @returns_code
 def init(config_path: str | os.PathLike[str] | None = None) -> None:
-    """Begins. `config_path` is an acl.json whose dump counts for all models loaded afterwards; None or "" for no dump. A relative path is looked for
-    beside the program first, then in the current directory.
+    """Initialise. `config_path` is an acl.json whose dump applies to all models loaded afterwards; None or "" for no dump. A
+    relative path is looked up beside the program first, then in the current directory.
 
-    Called again it counts, and returns 100002: as many `finalize` are needed. Codes of the file: 100003 where there is none that
-    can be read, 100006 for brackets that are nested too deep, 100009 for what is wrong in it; 100000 where an earlier
-    configuration of this process had another content.
+    A repeated call is counted and returns 100002; an equal number of `finalize` calls is needed. Codes for the file: 100003 if it
+    cannot be read, 100006 for brackets nested too deeply, 100009 for invalid content; 100000 if an earlier configuration of this
+    process had other content.
     """
     process().init(config_path)
 
 
 @returns_code
 def finalize() -> None:
-    """Ends what `init` began: everything is on disk, models are unloaded. Called once too often it returns 100037."""
+    """Undo `init`: everything is on disk, models are unloaded. One call too many returns 100037."""
     process().finalize()
 
 
 def finalize_reference() -> tuple[int, int]:
-    """The same; how many `finalize` are needed still, and the code."""
+    """The same; returns the number of `finalize` calls that are still needed, and the code."""
     code = finalize()
     return process().references, code
 
 
 def get_recent_err_msg() -> str:
-    """What was wrong with the last call of this thread that failed; empty where none has since it was asked for."""
+    """The message of this thread's last failed call; empty if none has failed since it was last requested."""
     return MESSAGES.take()
 
 
 def get_soc_name() -> str:
-    """What computes: no device of Ascend."""
+    """The processor in use, which is not an Ascend device."""
     return "CPU"
 
 
 def get_version() -> tuple[int, int, int, int]:
-    """Major, minor and patch number of the interface, and the code: 1.0.0; newer calls are there if `hasattr` finds them."""
+    """Major, minor and patch number of the interface, and the code: 1.0.0. Use `hasattr` to test for newer calls."""
     return 1, 0, 0, Code.SUCCESS.value
 
 
 def app_log(level: int, message: str) -> None:
-    """Logs a message to the logger `opdump.acl`: 0 debug, 1 info, 2 warning, 3 error."""
+    """Log a message to the logger `opdump.acl`: 0 debug, 1 info, 2 warning, 3 error."""
     LOG.log(_LEVELS[level] if level in range(len(_LEVELS)) else logging.ERROR, "%s", message)
 
 

@@ -1,6 +1,6 @@
 """Return codes of the calls, with the names of the public headers.
 
-docs/acl.md#return-codes has when each is returned.
+docs/acl.md#return-codes lists when each is returned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """What a call returns."""
+    """The return code of a call."""
 
     SUCCESS = 0
     INVALID_PARAM = 100000

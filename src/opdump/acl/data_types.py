@@ -1,4 +1,4 @@
-"""Converts numbers of element types and formats in calls, which are neither those of dump files nor those of numpy.
+"""Converts the numbers of element types and formats in calls, which differ from those of dump files and of numpy.
 
 Source: the public headers (aclDataType, aclFormat); numpy's own numbers (`numpy.dtype.num`) for `acl.util`.
 """
@@ -38,7 +38,7 @@ DTYPES: Final[Mapping[int, str]] = MappingProxyType(
         40: "float4_e2m1fn",
     }
 )
-"""Names of records by the number of aclDataType."""
+"""Type names of records by the number of aclDataType."""
 NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for number, name in DTYPES.items()})
 UNDEFINED_TYPE: Final = -1
 FORMAT_ND: Final = 2
@@ -48,24 +48,24 @@ _WITHOUT_ARRAY: Final = frozenset({"string", "int4", "float4_e2m1fn"})
 _STORAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"bfloat16": "uint16", "float8_e5m2": "uint8", "float8_e4m3fn": "uint8", "float8_e8m0fnu": "uint8"}
 )
-# Every type of fixed size without objects; dates and long doubles are no elements of tensors.
+# Every type of fixed size without objects; dates and long doubles are not element types of tensors.
 _CODES_BY_NUMBER: Final[dict[int, str]] = {np.dtype(code).num: code for code in "?bBhHiIlLqQefdFD"}
 
 
 def storage(dtype: str) -> np.dtype[Any] | None:
-    """The numpy type for the raw bits of an element; None for text and for what is packed into less than a byte."""
+    """The numpy type for the raw bits of an element; None for text and for types packed into less than a byte."""
     return None if dtype in _WITHOUT_ARRAY else np.dtype(_STORAGE.get(dtype, dtype))
 
 
 def numpy_type(number: int) -> np.dtype[Any] | None:
-    """The numpy type of that number (`numpy.dtype.num`); None where it is none that a tensor has."""
+    """The numpy type of that number (`numpy.dtype.num`); None if tensors cannot have it."""
     code = _CODES_BY_NUMBER.get(number)
     return None if code is None else np.dtype(code)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output: name, element type as in records, and shape; a dimension of -1 is not known."""
+    """An input or output: name, element type as in records, and shape; -1 is an unknown dimension."""
 
     name: str
     dtype: str
@@ -78,12 +78,12 @@ class TensorInfo:
 
     @property
     def least_size(self) -> int:
-        """Bytes where every dimension that is not known is 1."""
+        """Number of bytes if every unknown dimension is 1."""
         return size_of(self.dtype, [1 if dim < 0 else dim for dim in self.dims])
 
 
 def size_of(dtype: str, dims: Sequence[int]) -> int:
-    """Bytes of a tensor; 0 for text."""
+    """Number of bytes of a tensor; 0 for text."""
     kind = storage(dtype)
     if kind is None:
         return (math.prod(dims) + 1) // 2 if dtype != "string" else 0

@@ -17,13 +17,13 @@ def create_dataset() -> int:
 
 @returns_code
 def destroy_dataset(dataset: int) -> None:
-    """Forgets a data set; its buffers stay."""
+    """Forget a data set; its buffers stay."""
     process().handles.remove(dataset, Dataset, "acl.mdl.destroy_dataset")
 
 
 @returns_value(0)
 def add_dataset_buffer(dataset: int, buffer: int) -> int:
-    """Adds the buffer of the next input or output; the data set, and the code."""
+    """Add the buffer of the next input or output; returns the data set, and the code."""
     where = "acl.mdl.add_dataset_buffer"
     found = process().handles.get(dataset, Dataset, where)
     process().handles.get(buffer, DataBuffer, where)
@@ -38,14 +38,14 @@ def get_dataset_num_buffers(dataset: int) -> int:
 
 @returns_plain(0)
 def get_dataset_buffer(dataset: int, index: int) -> int:
-    """The buffer of a slot; 0 where there is none."""
+    """The buffer of a slot; 0 if there is none."""
     buffers = process().handles.get(dataset, Dataset, "acl.mdl.get_dataset_buffer").buffers
     return of_slot(buffers, index, "acl.mdl.get_dataset_buffer")
 
 
 @returns_value(0)
 def set_dataset_tensor_desc(dataset: int, desc: int, index: int) -> int:
-    """Says what shape an input has in the next runs; the data set, and the code."""
+    """Set the shape of an input for the next runs; returns the data set, and the code."""
     where = "acl.mdl.set_dataset_tensor_desc"
     found = process().handles.get(dataset, Dataset, where)
     process().handles.get(desc, TensorDesc, where)
@@ -56,7 +56,7 @@ def set_dataset_tensor_desc(dataset: int, desc: int, index: int) -> int:
 
 @returns_plain(0)
 def get_dataset_tensor_desc(dataset: int, index: int) -> int:
-    """The description that was set for a slot; 0 where none was."""
+    """The description that was set for a slot; 0 if none was."""
     return process().handles.get(dataset, Dataset, "acl.mdl.get_dataset_tensor_desc").descs.get(index, 0)
 
 

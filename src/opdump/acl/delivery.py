@@ -1,4 +1,4 @@
-"""Delivers dumps to a callback: as long as one is registered, it gets each chunk, and nothing goes to disk.
+"""Delivers dumps to a callback: while one is registered, it receives each chunk, and nothing is written to disk.
 
 See docs/acl.md#the-dump-in-memory.
 """
@@ -23,15 +23,15 @@ from opdump.sink.file_bytes import Buffer
 _HEADER: Final = struct.Struct("<4096sIIqi")
 APPEND: Final = -1
 _LARGEST_CHUNK: Final = 2**27
-"""Files are handed over in pieces of 128 MiB, as devices write them."""
+"""Files are passed in pieces of 128 MiB, as devices write them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpChunk:
-    """A piece of a file. `offset` is where it belongs in the file; -1: behind what is there.
+    """A piece of a file. `offset` is its position in the file; -1 appends it.
 
-    `bytes(chunk)` is the C struct: the file's path in 4096 bytes, the length of the data (32 bits), whether it is the last
-    piece (32 bits), the offset (64 bits, signed), the flag (32 bits, signed), then the data without padding.
+    `bytes(chunk)` is the C struct: the file's path in 4096 bytes, the length of the data (32 bits), whether it is the last piece
+    (32 bits), the offset (64 bits, signed), the flag (32 bits, signed), then the data without padding.
     """
 
     file_name: str
@@ -49,7 +49,7 @@ class DumpChunk:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> DumpChunk:
-        """The chunk of such bytes. Raises ValueError for fewer than it announces."""
+        """The chunk in these bytes. Raises ValueError for fewer bytes than it announces."""
         if len(raw) < _HEADER.size:
             raise ValueError(f"a chunk has {_HEADER.size} bytes and its data, and these are {len(raw)}")
         name, size, is_last, offset, flag = _HEADER.unpack_from(raw)
@@ -60,11 +60,11 @@ class DumpChunk:
 
 
 Callback = Callable[[DumpChunk, int], int | None]
-"""Gets a chunk and the length of its struct; 0 or None where it took it."""
+"""Called with a chunk and the length of its struct; returns 0 or None if it accepted it."""
 
 
 class Delivery:
-    """The callback of a process, where one is registered."""
+    """The callback of a process, if one is registered."""
 
     def __init__(self) -> None:
         self._callback: Callback | None = None
@@ -74,7 +74,7 @@ class Delivery:
         return self._callback is not None
 
     def register(self, callback: Callback | None, flag: int) -> None:
-        """A second registration is ignored. Raises CallError for what cannot be called, and for a flag that is not 0."""
+        """A second registration is ignored. Raises CallError for an object that is not callable, and for a flag that is not 0."""
         if not callable(callback) or flag != 0:
             raise CallError(
                 Code.FAILURE, f"reg_callback: found {callback!r} and flag {flag!r}, expected a function and the flag 0"
@@ -86,7 +86,7 @@ class Delivery:
         self._callback = None
 
     def send(self, path: str, data: bytes, *, append: bool = False) -> None:
-        """Hands a file over. What the callback raises or refuses is logged: a dump never ends the run that it looks at."""
+        """Pass a file to the callback. Exceptions and rejections of the callback are logged: a dump never ends the run."""
         callback = self._callback
         if callback is None:
             return
@@ -116,7 +116,7 @@ class DeliveringSink(DirectorySink):
             super().write_parts(relative, parts)
             return
         data = b"".join(bytes(part) for part in parts)
-        # Text is handed over with the zero byte at its end.
+        # Text is passed with a terminating zero byte.
         self._delivery.send(f"{self.root}/{relative}", data + b"\0" if relative.endswith(".csv") else data)
 
     def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
@@ -128,7 +128,7 @@ class DeliveringSink(DirectorySink):
 
 
 class CallbackWriter(AscendWriter):
-    """Writes dumps of models to disk, or hands them to the callback."""
+    """Writes dumps of models to disk, or passes them to the callback."""
 
     def __init__(self, plan: DumpPlan, run: RunFacts, delivery: Delivery) -> None:
         super().__init__(plan, run)
@@ -160,7 +160,7 @@ class CallbackWriter(AscendWriter):
 
     def _claim(self, above: str) -> None:
         if self._delivery.is_on:
-            self._time = self.time  # nothing comes to the disk that another run could meet
+            self._time = self.time  # nothing is on disk that another run could collide with
         else:
             super()._claim(above)
 

@@ -36,22 +36,22 @@ _MODES = {4: (DATA, WATCH), 5: (OVERFLOW,)}
 
 @returns_code
 def reg_callback(callback: Callback | None, flag: int = 0) -> None:
-    """From now on nothing goes to disk: `callback(chunk, length)` gets each piece of a file, and returns 0 or None.
+    """From now on nothing is written to disk: `callback(chunk, length)` receives each piece of a file, and returns 0 or None.
 
-    500001 for no function, or another flag than 0. A second registration is ignored, and returns 0.
+    Returns 500001 if it is not a function, or for another flag than 0. A second registration is ignored, and returns 0.
     """
     process().delivery.register(callback, flag)
 
 
 def unreg_callback() -> None:
-    """Files go to disk again."""
+    """Write files to disk again."""
     process().delivery.unregister()
 
 
 def get_path(dump_type: int) -> str | None:
-    """Where a kind of dump goes: 1, 2, 3 failing operators (brief, norm, detail), 4 data, 5 overflows; None where it is off.
+    """The directory of a kind of dump: 1, 2, 3 failing operators (brief, norm, detail), 4 data, 5 overflow; None if it is off.
 
-    The directory of failing operators is made.
+    The directory of failing operators is created.
     """
     recording = process().recording
     if recording is None:
@@ -68,9 +68,9 @@ def get_path(dump_type: int) -> str | None:
 
 @returns_code
 def get_exception_info_path(address: int, size: int) -> None:
-    """Writes the directory of failing operators, and a zero byte, into memory.
+    """Write the directory of failing operators, and a zero byte, into memory.
 
-    100000 for no memory and for too little, 500001 where failing operators are not dumped.
+    Returns 100000 for missing or insufficient memory, 500001 if failing operators are not dumped.
     """
     where = "acl.dump.get_exception_info_path"
     if not address or size <= 1:
@@ -83,10 +83,10 @@ def get_exception_info_path(address: int, size: int) -> None:
 
 @returns_code
 def save_exception_info(file: str | None, tag: str, tensors: Sequence[tuple[int, int]]) -> None:
-    """Writes tensors, pairs of a description and a buffer, to `{directory of failing operators}/{file}.custom.{time}`.
+    """Write tensors, pairs of a description and a buffer, to `{directory of failing operators}/{file}.custom.{time}`.
 
-    `tag` stands in the file as the attribute `user_tag`. 100000 for a name that is none or has "..", for no tensors, more than 25
-    dimensions and no memory; 500001 where failing operators are not dumped.
+    The file has `tag` as the attribute `user_tag`. Returns 100000 for an invalid name or one with "..", for no tensors, more than
+    25 dimensions and missing memory; 500001 if failing operators are not dumped.
     """
     save_tensors(process(), file, tag, tensors, "acl.dump.save_exception_info")
 

@@ -1,6 +1,6 @@
-"""Turns errors into return codes: inside of `acl` a mistake is raised, outside it is a number and a message.
+"""Converts errors to return codes: inside `acl`, a mistake raises an exception; the caller gets a number and a message.
 
-`acl.get_recent_err_msg()` gives the message of the last call that failed; the logger `opdump.acl` logs every one.
+`acl.get_recent_err_msg()` returns the message of the last failed call; the logger `opdump.acl` logs every one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 class CallError(Exception):
-    """A call cannot be done; `code` is what it returns. `is_answer`: programs ask by it, and nothing is wrong."""
+    """A call fails; `code` is its return value. `is_answer`: the code answers a query, and nothing is wrong."""
 
     def __init__(self, code: int, message: str, *, is_answer: bool = False) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class CallError(Exception):
 
 
 class Messages:
-    """The messages of calls that failed, until somebody asks for them. Each thread has its own."""
+    """The messages of failed calls, until they are requested. Each thread has its own."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -40,7 +40,7 @@ class Messages:
         self._of_thread.last = message
 
     def take(self) -> str:
-        """The last message of the calling thread; empty where none of its calls has failed since the last time."""
+        """The last message of the calling thread; empty if none of its calls has failed since the last request."""
         message: str = getattr(self._of_thread, "last", "")
         self._of_thread.last = ""
         return message
@@ -59,7 +59,7 @@ def code_of(error: Exception) -> int:
 
 
 def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
-    """Turns a function that raises into a call that returns 0, or the code of what went wrong."""
+    """Convert a function that raises to a call that returns 0 or an error code."""
 
     @functools.wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> int:
@@ -73,7 +73,7 @@ def returns_code(function: Callable[Given, None]) -> Callable[Given, int]:
 
 
 def returns_value(nothing: Any) -> Callable[[Callable[Given, Value]], Callable[Given, tuple[Any, int]]]:
-    """The same for a call that returns a value and the code: `nothing` stands for the value where it fails."""
+    """The same for a call that returns a value and the code: `nothing` is the value after a failure."""
 
     def wrap(function: Callable[Given, Value]) -> Callable[Given, tuple[Any, int]]:
         @functools.wraps(function)
@@ -89,7 +89,7 @@ def returns_value(nothing: Any) -> Callable[[Callable[Given, Value]], Callable[G
 
 
 def returns_plain(nothing: Value) -> Callable[[Callable[Given, Value]], Callable[Given, Value]]:
-    """The same for a call without a code: it returns `nothing` where it fails."""
+    """The same for a call without a code: it returns `nothing` after a failure."""
 
     def wrap(function: Callable[Given, Value]) -> Callable[Given, Value]:
         @functools.wraps(function)

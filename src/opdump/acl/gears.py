@@ -1,4 +1,4 @@
-"""The shapes that a model takes where it was converted for several: its gears.
+"""The gears of a model: the alternative shapes that it was converted for.
 
 ATC takes them as options, and a model for a device has them. An ONNX file has them as metadata, by the same names and in
 the same words:
@@ -50,14 +50,14 @@ class Gears:
         return TensorInfo(SELECTOR, "int32", (len(self.choices[0]),))
 
     def whole(self, gear: int) -> list[int]:
-        """The shapes of all inputs, one behind the other, in the order of `input_shape`."""
+        """The concatenated shapes of all inputs, in the order of `input_shape`."""
         return [dim for place in self.order for dim in self.shapes[gear][place]]
 
 
 def with_gears(
     metadata: Mapping[str, str], inputs: Sequence[TensorInfo], where: str
 ) -> tuple[tuple[TensorInfo, ...], Gears | None]:
-    """The inputs as the metadata has them, and the gears; None where there are none. Raises CallError for what cannot be meant."""
+    """The inputs as in the metadata, and the gears; None if there are none. Raises CallError for invalid metadata."""
     shaped, order = _shaped(metadata.get(_INPUT_SHAPE), inputs, where)
     kinds = [kind for kind in KINDS if metadata.get(kind)]
     if not kinds:
@@ -80,7 +80,7 @@ def with_gears(
 def _shaped(
     text: str | None, inputs: Sequence[TensorInfo], where: str
 ) -> tuple[tuple[TensorInfo, ...], tuple[int, ...]]:
-    """The inputs with the shapes in the metadata, and the order of those."""
+    """The inputs with the shapes in the metadata, and their order."""
     found, order = list(inputs), []
     names = [info.name for info in inputs]
     for part in filter(None, (each.strip() for each in (text or "").split(";"))):

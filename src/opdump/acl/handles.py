@@ -20,7 +20,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(slots=True)
 class DataBuffer:
-    """Memory of a tensor; without any, a run allocates it and `owner` keeps it."""
+    """Memory of a tensor. If there is none, a run allocates it and `owner` keeps it."""
 
     address: int
     size: int
@@ -28,7 +28,7 @@ class DataBuffer:
 
 @dataclass(slots=True)
 class TensorDesc:
-    """Element type (number of aclDataType), shape and format of a tensor; a dimension of -1 is not known."""
+    """Element type (number of aclDataType), shape and format of a tensor; -1 is an unknown dimension."""
 
     data_type: int
     dims: list[int]
@@ -48,7 +48,7 @@ class Dataset:
 
 @dataclass(slots=True)
 class ModelDesc:
-    """What is described, None before `get_desc`; the model's number where it is a loaded one."""
+    """The described model, None before `get_desc`; the model's number if it is a loaded one."""
 
     model_id: int | None = None
     info: ModelInfo | None = None
@@ -56,14 +56,14 @@ class ModelDesc:
 
 @dataclass(slots=True)
 class LoadConfig:
-    """How a model is to be loaded: values by the number of aclmdlConfigAttr."""
+    """The options for loading a model: values by the number of aclmdlConfigAttr."""
 
     values: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ExecConfig:
-    """How a model is to be run: values by the number of aclmdlExecConfigAttr."""
+    """The options for running a model: values by the number of aclmdlExecConfigAttr."""
 
     values: dict[int, int] = field(default_factory=dict)
 
@@ -77,12 +77,12 @@ class OpAttr:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Work is done when it is asked for: a stream waits for callbacks alone."""
+    """Work is executed synchronously, so a stream only waits for callbacks."""
 
 
 @dataclass(slots=True)
 class Event:
-    """A moment in a stream: nanoseconds of `time.perf_counter_ns`, None until it is recorded."""
+    """A point in a stream: nanoseconds of `time.perf_counter_ns`, None until it is recorded."""
 
     recorded: int | None = None
 
@@ -95,11 +95,11 @@ class Context:
 
 
 class Handles:
-    """Gives out handles and finds what they stand for."""
+    """Creates handles and looks up their objects."""
 
     def __init__(self) -> None:
         self._objects: dict[int, object] = {}
-        # Threads ask for handles at the same time.
+        # Several threads may request handles at the same time.
         self._numbers = itertools.count(_FIRST, _BETWEEN)
 
     def add(self, thing: object) -> int:
@@ -108,7 +108,7 @@ class Handles:
         return handle
 
     def get(self, handle: Any, kind: type[Kind], where: str) -> Kind:
-        """What a handle stands for. Raises CallError for one that was never given, was destroyed, or is of another kind."""
+        """The object of a handle. Raises CallError for a handle that was never created, was destroyed, or is of another kind."""
         found = self._objects.get(handle) if isinstance(handle, int) else None
         if not isinstance(found, kind):
             what = "nothing" if found is None else f"a {type(found).__name__}"

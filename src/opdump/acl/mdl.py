@@ -134,25 +134,25 @@ __all__ = [
 
 @returns_code
 def init_dump() -> None:
-    """Makes ready to dump. 100001 before `acl.init`, 100002 where `finalize_dump` was not called since the last time."""
+    """Prepare to dump. Returns 100001 before `acl.init`, 100002 if `finalize_dump` was not called since the last time."""
     process().init_dump()
 
 
 @returns_code
 def set_dump(config_path: str | os.PathLike[str] | None = None) -> None:
-    """From now on models are loaded under this acl.json, and under no earlier one. Models that are loaded keep theirs.
+    """Load models under this acl.json from now on, replacing an earlier one. Loaded models keep theirs.
 
-    Checked in this order: 100001 before `acl.init`, 100045 before `init_dump`, 100000 for None, 100003 and 100006 for the
-    file, 100009 for what is wrong in it. Where it fails, what was set before stays.
+    Checked in this order: 100001 before `acl.init`, 100045 before `init_dump`, 100000 for None, 100003 and 100006 for the file,
+    100009 for invalid content. After a failure, the earlier setting stays.
     """
     process().set_dump(config_path)
 
 
 @returns_code
 def finalize_dump() -> None:
-    """Ends every dump, that of `acl.init` too: everything is on disk. Models run on without.
+    """End every dump, including that of `acl.init`: everything is on disk. Models continue to run without a dump.
 
-    100001 before `acl.init`, 100045 before `init_dump`.
+    Returns 100001 before `acl.init`, 100045 before `init_dump`.
     """
     process().finalize_dump()
 
@@ -162,23 +162,25 @@ def finalize_dump() -> None:
 
 @returns_code
 def set_dynamic_batch_size(model_id: int, dataset: int, index: int, batch_size: int) -> None:
-    """Says which batch the next runs on this data set have. `index` is that of the input `ascend_mbatch_shape_data`.
+    """Set the batch size of the next runs on this data set. `index` is that of the input `ascend_mbatch_shape_data`.
 
-    100000 for 0, for no buffer and for one without memory, 145012 for one of less than 4 bytes, 145013 for what is no gear.
+    Returns 100000 for 0, for a missing buffer and for one without memory, 145012 for one of less than 4 bytes, 145013 for a size
+    that is not a gear.
     """
     _set_gear(model_id, dataset, index, "dynamic_batch_size", [batch_size], "acl.mdl.set_dynamic_batch_size")
 
 
 @returns_code
 def set_dynamic_hw_size(model_id: int, dataset: int, index: int, height: int, width: int) -> None:
-    """The same of height and width. The codes are those of `set_dynamic_batch_size`; the buffer has 8 bytes at least."""
+    """The same for height and width. The codes are those of `set_dynamic_batch_size`; the buffer needs at least 8 bytes."""
     _set_gear(model_id, dataset, index, "dynamic_image_size", [height, width], "acl.mdl.set_dynamic_hw_size")
 
 
 @returns_code
 def set_input_dynamic_dims(model_id: int, dataset: int, index: int, dims: Any) -> None:
-    """The same of the shapes of all inputs behind each other: `{"dimCount": 5, "dims": [2, 20, 1, 20, 1]}`, as `get_input_dynamic_dims`
-    gives them. The codes are those of `set_dynamic_batch_size`; the buffer has 4 bytes for each number of the gear.
+    """The same for the concatenated shapes of all inputs: `{"dimCount": 5, "dims": [2, 20, 1, 20, 1]}`, as
+    `get_input_dynamic_dims` returns them. The codes are those of `set_dynamic_batch_size`; the buffer needs 4 bytes for each
+    number of the gear.
     """
     where = "acl.mdl.set_input_dynamic_dims"
     count = dims.get("dimCount") if isinstance(dims, dict) else None
@@ -234,30 +236,30 @@ def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, wanted: list[
 
 @returns_code
 def execute(model_id: int, inputs: int, outputs: int) -> None:
-    """Runs a model on the buffers of two data sets.
+    """Run a model on the buffers of two data sets.
 
-    100017 and 100018 where they do not fit, 145013 where the model has gears and none was set, 500000 where the run fails.
+    Returns 100017 and 100018 if they do not fit, 145013 if the model has gears and none was set, 500000 if the run fails.
     """
     _execute(model_id, inputs, outputs, "acl.mdl.execute")
 
 
 @returns_code
 def execute_async(model_id: int, inputs: int, outputs: int, stream: int) -> None:
-    """The same; it is done when this returns, so that the stream waits for callbacks alone."""
+    """The same; it has finished when this returns, so the stream only waits for callbacks."""
     check_stream(stream, "acl.mdl.execute_async")
     _execute(model_id, inputs, outputs, "acl.mdl.execute_async")
 
 
 @returns_code
 def execute_v2(model_id: int, inputs: int, outputs: int, stream: int, handle: int) -> None:
-    """The same as `execute`; the times of the handle have no meaning."""
+    """The same as `execute`; the timeouts in the handle have no effect."""
     check_stream(stream, "acl.mdl.execute_v2")
     process().handles.get(handle, ExecConfig, "acl.mdl.execute_v2")
     _execute(model_id, inputs, outputs, "acl.mdl.execute_v2")
 
 
 def create_exec_config_handle() -> int:
-    """How a model is to be run, nothing yet."""
+    """Options for running a model, initially empty."""
     return process().handles.add(ExecConfig())
 
 
@@ -268,7 +270,7 @@ def destroy_exec_config_handle(handle: int) -> None:
 
 @returns_code
 def set_exec_config_opt(handle: int, attribute: int, value: Any) -> None:
-    """How long a run waits for its stream (0) and for events (1), in milliseconds; -1 for ever. Without an effect here."""
+    """Set how long a run waits for its stream (0) and for events (1), in milliseconds; -1 for ever. Has no effect here."""
     where = "acl.mdl.set_exec_config_opt"
     found = process().handles.get(handle, ExecConfig, where)
     if attribute not in (0, 1) or not isinstance(value, int) or value < -1:
@@ -348,7 +350,7 @@ def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -
 
 
 def _described_dims(dataset: Dataset, slot: int, info: TensorInfo, where: str) -> tuple[int, ...] | None:
-    """The shape that the program has set for an input; None where it has set none."""
+    """The shape that the program has set for an input; None if it has set none."""
     if slot not in dataset.descs:
         return None
     desc = process().handles.get(dataset.descs[slot], TensorDesc, where)

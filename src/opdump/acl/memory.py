@@ -1,9 +1,8 @@
 """Host memory behind integer addresses.
 
-Every address that a call is given is looked up here first, and more bytes than there are behind it are refused: those of
-memory that was got from `acl` or registered, and of arrays and tensors of the callers (`owners.py`). Of any other
-address is known alone whether the operating system has mapped it. So a wrong number gives a return code where a device would
-crash.
+Every address in a call is looked up first, and an access beyond its block is rejected. Known blocks are memory that was allocated
+by `acl` or registered, and arrays and tensors of the callers (`owners.py`). For any other address, it is only known whether the
+operating system has mapped it. So a wrong number returns an error code where a device would crash.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LARGEST: Final = 2**46
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Memory from `address` on. `view` gives its bytes, None once nobody owns them any more."""
+    """Memory from `address` on. `view` returns its bytes, or None when its owner is gone."""
 
     address: int
     size: int
@@ -42,28 +41,28 @@ class _Block:
     is_ours: bool
     """Allocated here, so that `free` may be called for it."""
     is_found: bool = False
-    """It was not registered: an array of a caller."""
+    """Not registered: an array of a caller."""
 
 
 class Memory:
-    """The blocks that a process has got or registered. They may lie within each other."""
+    """The blocks that a process has allocated or registered. They may overlap."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
         self._held: dict[int, bytes] = {}
-        """Registered bytes objects, which have no weak references."""
+        """Registered bytes objects, which do not support weak references."""
         self._gone: dict[int, int] = {}
-        """Size, by address, of blocks that were freed and of arrays that died, the last ones."""
+        """Sizes, by address, of the most recently freed blocks and collected arrays."""
         self._next_look = _BETWEEN_LOOKS
 
     def allocate(self, size: Any) -> int:
-        """The address of `size` new bytes, on a boundary of 64. Raises CallError for no size and where there is no memory."""
+        """The address of `size` new bytes, aligned to 64. Raises CallError for an invalid size and if memory is exhausted."""
         if not isinstance(size, int) or not 0 < size < LARGEST:
             raise CallError(Code.INVALID_PARAM, f"malloc: size is {size!r}, expected a number of bytes from 1 on")
         try:
-            # What lies beside it is nobody's: an address that runs over the edge is no other array's.
+            # The memory beside it belongs to no array: an address beyond the edge cannot hit another array.
             whole = np.zeros(size + 3 * _ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise CallError(Code.INTERNAL_ERROR, f"malloc: there are no {size} bytes of memory left") from error
@@ -75,7 +74,7 @@ class Memory:
         return address
 
     def free(self, address: int) -> None:
-        """Forgets a block. Arrays that were made over it keep their bytes."""
+        """Forget a block. Arrays that were made over it keep their bytes."""
         with self._lock:
             block = self._blocks.get(address)
             if block is None or not block.is_ours:
@@ -86,7 +85,7 @@ class Memory:
             self._remove(address)
 
     def register(self, array: npt.NDArray[Any]) -> int:
-        """The address of an array's elements; known as long as their memory lives."""
+        """The address of an array's elements; known as long as their memory exists."""
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -102,7 +101,7 @@ class Memory:
             self._forget_unused_bytes()
             address = int(np.frombuffer(data, np.uint8).ctypes.data)
             self._held[address] = data
-            # Objects of a single byte are everybody's: Python has one of each.
+            # Objects of a single byte are shared: Python has one of each.
             writeable = len(data) > 1
             self._add(
                 _Block(address, len(data), lambda: _at(address, len(data), data, writeable=writeable), is_ours=False)
@@ -112,7 +111,7 @@ class Memory:
     def at(self, address: Any, size: Any, *, where: str, write: bool = False) -> Bytes:
         """`size` bytes from an address on, without a copy.
 
-        Raises CallError for an address that is not known, for more bytes than are there, and to `write` into what is constant.
+        Raises CallError for an unknown address, for an access beyond its block, and for writing (`write`) into constant memory.
         """
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
@@ -146,7 +145,9 @@ class Memory:
         return found
 
     def _known(self, address: int, size: int) -> tuple[Bytes | None, int, bool]:
-        """The bytes, where a live block has them all; how many there are at most, -1 for no live block; whether that was registered."""
+        """The bytes, if a live block contains all of them; the maximum available, -1 if there is no live block; whether the block
+        was registered.
+        """
         most, is_registered = -1, False
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             block = self._blocks[self._starts[place]]
@@ -163,7 +164,9 @@ class Memory:
         return None, most, is_registered
 
     def _is_free_for_others(self, address: int, size: int, *, write: bool) -> bool:
-        """Whether memory of which nothing is known may be used: it is mapped, and is not what we had, nor beside what we have."""
+        """Whether unknown memory may be used: it is mapped, and is neither one of our former blocks nor adjacent to a current
+        one.
+        """
         near = [
             *((block.address, block.size) for block in self._blocks.values() if block.is_ours or block.view() is None),
             *self._gone.items(),
@@ -189,7 +192,7 @@ class Memory:
         self._held.pop(address, None)
 
     def _forget_the_dead(self) -> None:
-        """Now and then, so that a program of many short-lived arrays leaves no trace of each."""
+        """Runs occasionally, so that a program with many short-lived arrays does not accumulate entries."""
         if len(self._blocks) < self._next_look:
             return
         for address in [address for address, block in self._blocks.items() if block.view() is None]:
@@ -198,7 +201,7 @@ class Memory:
 
     def _forget_unused_bytes(self) -> None:
         for address in list(self._held):
-            # Held here, by the view, and by this call: nobody else has it.
+            # Referenced here, by the view, and by this call: there is no other owner.
             if sys.getrefcount(self._held[address]) <= 3:
                 self._remove(address)
 

@@ -30,7 +30,7 @@ def destroy_desc(desc: int) -> None:
 
 @returns_code
 def get_desc(desc: int, model_id: int) -> None:
-    """Fills a description from a loaded model."""
+    """Fill a description from a loaded model."""
     where = "acl.mdl.get_desc"
     found = process().handles.get(desc, ModelDesc, where)
     model = process().model(model_id, where)
@@ -39,7 +39,7 @@ def get_desc(desc: int, model_id: int) -> None:
 
 @returns_code
 def get_desc_from_file(desc: int, path: str | os.PathLike[str]) -> None:
-    """Fills a description from a file that is not loaded. The codes are those of `load_from_file`."""
+    """Fill a description from a file that is not loaded. The codes are those of `load_from_file`."""
     where = "acl.mdl.get_desc_from_file"
     found = process().handles.get(desc, ModelDesc, where)
     found.model_id, found.info = None, info_of_source(Path(path), where)
@@ -47,7 +47,7 @@ def get_desc_from_file(desc: int, path: str | os.PathLike[str]) -> None:
 
 @returns_code
 def get_desc_from_mem(desc: int, address: int, size: int) -> None:
-    """Fills a description from a model in memory that is not loaded."""
+    """Fill a description from a model in memory that is not loaded."""
     where = "acl.mdl.get_desc_from_mem"
     found = process().handles.get(desc, ModelDesc, where)
     source = process().memory.at(address, size, where=where).tobytes()
@@ -56,7 +56,7 @@ def get_desc_from_mem(desc: int, address: int, size: int) -> None:
 
 @returns_plain(0)
 def get_num_inputs(desc: int) -> int:
-    """Of a model with gears one more than it has itself: the input that selects the gear."""
+    """The number of inputs. A model with gears has one more, which selects the gear."""
     return len(_described(desc, "acl.mdl.get_num_inputs").inputs)
 
 
@@ -67,19 +67,19 @@ def get_num_outputs(desc: int) -> int:
 
 @returns_plain(0)
 def get_input_size_by_index(desc: int, index: int) -> int:
-    """Bytes of an input, in the largest gear; every dimension that is not known is 1."""
+    """Bytes of an input, in the largest gear; every unknown dimension counts as 1."""
     return _size(desc, "input", index, "acl.mdl.get_input_size_by_index")
 
 
 @returns_plain(0)
 def get_output_size_by_index(desc: int, index: int) -> int:
-    """Bytes of an output, in the largest gear; every dimension that is not known is 1."""
+    """Bytes of an output, in the largest gear; every unknown dimension counts as 1."""
     return _size(desc, "output", index, "acl.mdl.get_output_size_by_index")
 
 
 @returns_value({})
 def get_input_dims(desc: int, index: int) -> dict[str, Any]:
-    """`{"name": ..., "dimCount": ..., "dims": [...]}`; a dimension of -1 is not known, or changes with the gear."""
+    """`{"name": ..., "dimCount": ..., "dims": [...]}`; a dimension of -1 is unknown, or changes with the gear."""
     return _dims(_info(desc, "input", index, "acl.mdl.get_input_dims"))
 
 
@@ -88,13 +88,13 @@ get_input_dims_v2 = get_input_dims
 
 @returns_value({})
 def get_output_dims(desc: int, index: int) -> dict[str, Any]:
-    """The same of an output; of a model with gears in the largest."""
+    """The same for an output; for a model with gears, in the largest one."""
     return _dims(_info(desc, "output", index, "acl.mdl.get_output_dims"))
 
 
 @returns_value({})
 def get_cur_output_dims(desc: int, index: int) -> dict[str, Any]:
-    """The same in the gear that was set last, or of the last run where there is none; before that as `get_output_dims`."""
+    """The same in the gear that was last set or, without gears, of the last run; before that like `get_output_dims`."""
     where = "acl.mdl.get_cur_output_dims"
     info = _info(desc, "output", index, where)
     found = process().handles.get(desc, ModelDesc, where)
@@ -114,7 +114,7 @@ def get_cur_output_dims(desc: int, index: int) -> dict[str, Any]:
 
 @returns_value({})
 def get_dynamic_batch(desc: int) -> dict[str, Any]:
-    """`{"batchCount": 2, "batch": [1, 4]}`; no batch of a model without such gears."""
+    """`{"batchCount": 2, "batch": [1, 4]}`; empty for a model without such gears."""
     gears = _gears(desc, "dynamic_batch_size", "acl.mdl.get_dynamic_batch")
     batch = [] if gears is None else [choice[0] for choice in gears.choices]
     return {"batchCount": len(batch), "batch": batch}
@@ -122,7 +122,7 @@ def get_dynamic_batch(desc: int) -> dict[str, Any]:
 
 @returns_value({})
 def get_dynamic_hw(desc: int, index: int = -1) -> dict[str, Any]:
-    """`{"hwCount": 2, "hw": [[416, 416], [832, 832]]}`; none of a model without such gears. `index` has no meaning."""
+    """`{"hwCount": 2, "hw": [[416, 416], [832, 832]]}`; empty for a model without such gears. `index` is ignored."""
     del index
     gears = _gears(desc, "dynamic_image_size", "acl.mdl.get_dynamic_hw")
     sizes = [] if gears is None else [list(choice) for choice in gears.choices]
@@ -131,7 +131,7 @@ def get_dynamic_hw(desc: int, index: int = -1) -> dict[str, Any]:
 
 @returns_value(0)
 def get_input_dynamic_gear_count(desc: int, index: int = -1) -> int:
-    """How many gears of `dynamic_dims` there are. `index` has no meaning."""
+    """The number of gears of `dynamic_dims`. `index` is ignored."""
     del index
     gears = _gears(desc, "dynamic_dims", "acl.mdl.get_input_dynamic_gear_count")
     return 0 if gears is None else len(gears.choices)
@@ -139,9 +139,9 @@ def get_input_dynamic_gear_count(desc: int, index: int = -1) -> int:
 
 @returns_value([])
 def get_input_dynamic_dims(desc: int, index: int, gear_count: int) -> list[dict[str, Any]]:
-    """The gears of `dynamic_dims`, each `{"name": "", "dimCount": 5, "dims": [...]}`: the shapes of all inputs behind each other.
+    """The gears of `dynamic_dims`, each `{"name": "", "dimCount": 5, "dims": [...]}`: the concatenated shapes of all inputs.
 
-    100000 for a `gear_count` other than that of `get_input_dynamic_gear_count`. `index` has no meaning.
+    Returns 100000 if `gear_count` differs from `get_input_dynamic_gear_count`. `index` is ignored.
     """
     del index
     where = "acl.mdl.get_input_dynamic_dims"
@@ -161,7 +161,7 @@ def get_input_dynamic_dims(desc: int, index: int, gear_count: int) -> list[dict[
 
 @returns_plain("")
 def get_tensor_real_name(desc: int, name: str) -> str:
-    """The name itself: none is shortened. Empty where no input and no output has it."""
+    """The name itself, because no name is shortened. Empty if no input or output has it."""
     where = "acl.mdl.get_tensor_real_name"
     found = _described(desc, where)
     if name not in {info.name for info in (*found.inputs, *found.outputs)}:
@@ -191,7 +191,7 @@ def get_output_index_by_name(desc: int, name: str) -> int:
 
 @returns_plain(UNDEFINED_TYPE)
 def get_input_data_type(desc: int, index: int) -> int:
-    """Number of aclDataType; -1 for what has none."""
+    """Number of aclDataType; -1 for types without one."""
     return _info(desc, "input", index, "acl.mdl.get_input_data_type").data_type
 
 
@@ -202,7 +202,7 @@ def get_output_data_type(desc: int, index: int) -> int:
 
 @returns_plain(-1)
 def get_input_format(desc: int, index: int) -> int:
-    """ONNX knows no formats: ND."""
+    """ONNX has no formats: ND."""
     _info(desc, "input", index, "acl.mdl.get_input_format")
     return FORMAT_ND
 

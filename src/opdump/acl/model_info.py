@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class ModelInfo:
-    """Inputs and outputs of a model. A model with gears has the one more that chooses, and its outputs have the largest shapes.
+    """Inputs and outputs of a model. A model with gears has the additional input that selects the gear, and its outputs have the
+    largest shapes.
 
-    `values` of ONNX Runtime are the inputs and outputs of a session. Raises CallError for gears that cannot be meant.
+    `values` of ONNX Runtime are the inputs and outputs of a session. Raises CallError for invalid gears.
     """
 
     def __init__(self, model: ModelFile, inputs: Sequence[Any], outputs: Sequence[Any], where: str) -> None:
@@ -43,7 +44,7 @@ class ModelInfo:
         return tuple(TensorInfo(info.name, info.dtype, dims) for info, dims in zip(self._open, shapes, strict=True))
 
     def output_dims(self, gear: int) -> Shapes:
-        """The shapes of the outputs in a gear; -1 is known after a run alone."""
+        """The shapes of the outputs in a gear; -1 is known only after a run."""
         assert self.gears is not None
         found = self._shapes.get(gear)
         if found is None:
@@ -62,7 +63,7 @@ class ModelInfo:
         return found
 
     def size(self, side: str, index: int) -> int:
-        """Bytes of an input or output in the largest gear; every dimension that is not known is 1."""
+        """Bytes of an input or output in the largest gear; every unknown dimension counts as 1."""
         if side == "output":
             return self.outputs[index].least_size
         if self.gears is None or index == len(self.own_inputs):

@@ -1,6 +1,6 @@
-"""Loading models, also by a configuration handle (`acl.mdl`).
+"""Loading models, also with a configuration handle (`acl.mdl`).
 
-Programs for a device name an OM file; the ONNX file for it is found here.
+Programs for a device name an OM file; this module finds the corresponding ONNX file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OM_MAGIC: Final = b"IMOD"
 
 
 def onnx_file(path: Path, where: str) -> Path:
-    """The path itself, or the ONNX file beside it where the path is that of an OM file or of none.
+    """The path itself, or the ONNX file beside it if the path names an OM file or does not exist.
 
-    Raises CallError: 100003 where there is neither, 100006 for an OM file that has no ONNX file beside it.
+    Raises CallError: 100003 if neither exists, 100006 for an OM file without an ONNX file beside it.
     """
     if path.suffix != _OM and not _is_om(path):
         return path
     if path.is_file() and not _is_om(path):
-        return path  # an ONNX file by that name
+        return path  # an ONNX file with that name
     beside = path.with_suffix(".onnx")
     if beside.is_file():
         LOG.info("%s: %s is loaded in its place", where, beside)
@@ -63,7 +63,7 @@ _PATH: Final = 2
 _MEMORY: Final = 3
 _MEMORY_SIZE: Final = 4
 _WITHOUT_MEANING: Final = frozenset({5, 6, 7, 8, 13})
-"""Memory of weights and of the workspace, their sizes, and how the workspace is used: ONNX Runtime has memory of its own."""
+"""Memory of weights and of the workspace, their sizes, and the use of the workspace: ONNX Runtime has memory of its own."""
 _QUEUES: Final = frozenset({9, 10, 11, 12})
 _WEIGHT_PATH: Final = 14
 # aclmdlLoadType
@@ -74,17 +74,17 @@ _FROM_QUEUES: Final = (5, 6)
 
 @returns_value(0)
 def load_from_file(path: str | os.PathLike[str]) -> int:
-    """Loads an ONNX file. Its model is called by the stem of the file, its number counts from 1.
+    """Load an ONNX file. The model is named after the stem of the file; its number counts from 1.
 
-    For `resnet.om` the file `resnet.onnx` beside it is loaded, unless there is an ONNX file by that name. 100003 for a file that is
-    not there, 100006 for one without a model, 500000 for one that ONNX Runtime refuses.
+    For `resnet.om`, the file `resnet.onnx` beside it is loaded, unless `resnet.om` is itself an ONNX file. Returns 100003 for a
+    missing file, 100006 for one without a model, 500000 for one that ONNX Runtime rejects.
     """
     return _load(Path(path), "acl.mdl.load_from_file")
 
 
 @returns_value(0)
 def load_from_mem(address: int, size: int) -> int:
-    """Loads an ONNX file from memory. Its model is called by the name of its graph."""
+    """Load an ONNX file from memory. The model is named after its graph."""
     return _load(_bytes(address, size, "acl.mdl.load_from_mem"), "acl.mdl.load_from_mem")
 
 
@@ -106,18 +106,20 @@ def load_from_mem_with_mem(address: int, size: int, work: int, work_size: int, w
 
 @returns_code
 def unload(model_id: int) -> None:
-    """100011 for a model that is not loaded."""
+    """Unload a model. Returns 100011 for a model that is not loaded."""
     process().unload(model_id)
 
 
 def query_size(path: str | os.PathLike[str]) -> tuple[int, int, int]:
-    """Bytes of working memory and of weights, and the code. 1 and the size of the file: nobody has to allocate them."""
+    """Bytes of working memory and of weights, and the code: 1 and the size of the file, because the caller need not allocate
+    them.
+    """
     size, code = _file_size(path)
     return int(size > 0), size, code
 
 
 def query_size_from_mem(address: int, size: int) -> tuple[int, int, int]:
-    """The same of a model in memory."""
+    """The same for a model in memory."""
     found, code = _memory_size(address, size)
     return int(found > 0), found, code
 
@@ -141,7 +143,7 @@ def _memory_size(address: int, size: int) -> int:
 
 
 def create_config_handle() -> int:
-    """How a model is to be loaded, nothing yet."""
+    """Options for loading a model, initially empty."""
     return process().handles.add(LoadConfig())
 
 
@@ -152,10 +154,11 @@ def destroy_config_handle(handle: int) -> None:
 
 @returns_code
 def set_config_opt(handle: int, attribute: int, value: Any) -> None:
-    """Says something of how a model is to be loaded.
+    """Set an option for loading a model.
 
-    0 the priority, 1 from where (1, 2 file; 3, 4 memory), 2 the path, 3 and 4 address and size in memory. Memory for weights
-    and working (5 to 8, 13) has no meaning here. 100000 for what is none, and for queues and weights in a file of their own.
+    The attributes: 0 is the priority, 1 the source (1, 2 file; 3, 4 memory), 2 the path, 3 and 4 address and size in memory. Options
+    for memory of weights and workspace (5 to 8, 13) have no effect. Returns 100000 for an invalid option, and for queues and
+    weights in a separate file.
     """
     where = "acl.mdl.set_config_opt"
     found = process().handles.get(handle, LoadConfig, where)
@@ -185,7 +188,9 @@ def set_config_opt(handle: int, attribute: int, value: Any) -> None:
 
 @returns_value(0)
 def load_with_config(handle: int) -> int:
-    """Loads a model as the handle says. 100000 where something is missing in it; else the codes of `load_from_file`."""
+    """Load a model with the options of the handle. Returns 100000 if an option is missing, otherwise the codes of
+    `load_from_file`.
+    """
     where = "acl.mdl.load_with_config"
     values = process().handles.get(handle, LoadConfig, where).values
     kind = values.get(_LOAD_TYPE)
@@ -225,7 +230,7 @@ def _load(source: Path | bytes, where: str) -> int:
 
 @contextmanager
 def _refusals(source: Path | bytes, where: str) -> Iterator[None]:
-    """Turns what is wrong with a model into a return code."""
+    """Convert errors about a model to return codes."""
     try:
         yield
     except ModelFileError as error:

@@ -54,10 +54,10 @@ def execute_v2(
     attr: int,
     stream: int,
 ) -> None:
-    """Runs an operator of ONNX on buffers. The descriptions of the outputs get the shapes that came out.
+    """Run an ONNX operator on buffers. The descriptions of the outputs receive the resulting shapes.
 
-    A model of it that `load` or `set_model_dir` found is taken where its inputs fit; else one is made. 100024 where ONNX has no such
-    operator or does not take the attributes, 100021 and 100022 where buffers do not fit, 500000 where the run fails.
+    A model of it that `load` or `set_model_dir` found is used if its inputs fit; otherwise one is created. Returns 100024 if ONNX
+    has no such operator or does not accept the attributes, 100021 and 100022 if buffers do not fit, 500000 if the run fails.
     """
     buffers = input_descs, inputs, output_descs, outputs
     _execute("acl.op.execute_v2", op_type, *buffers, attr, stream, sets_shapes=True)
@@ -73,7 +73,7 @@ def execute(
     attr: int,
     stream: int,
 ) -> None:
-    """The same; the descriptions of the outputs stay as they are."""
+    """The same; the descriptions of the outputs stay unchanged."""
     buffers = input_descs, inputs, output_descs, outputs
     _execute("acl.op.execute", op_type, *buffers, attr, stream, sets_shapes=False)
 
@@ -130,7 +130,7 @@ def _execute(
 
 @returns_code
 def update_params(op_type: str, input_descs: Sequence[int], output_descs: Sequence[int], attr: int) -> None:
-    """Makes the model of an operator ready for these shapes. The codes are those of `execute_v2`."""
+    """Prepare the model of an operator for these shapes. The codes are those of `execute_v2`."""
     where = "acl.op.update_params"
     with process().lock:
         process().must_be_initialised(where)
@@ -140,7 +140,7 @@ def update_params(op_type: str, input_descs: Sequence[int], output_descs: Sequen
 
 @returns_code
 def set_model_dir(directory: str | os.PathLike[str]) -> None:
-    """Loads every model of one operator (`*.onnx`) in a directory. 100003 where there is no such directory."""
+    """Load every model of one operator (`*.onnx`) in a directory. Returns 100003 if there is no such directory."""
     folder = Path(directory)
     if not folder.is_dir():
         raise CallError(Code.INVALID_FILE, f"acl.op.set_model_dir: {folder} is no directory")
@@ -150,16 +150,16 @@ def set_model_dir(directory: str | os.PathLike[str]) -> None:
 
 @returns_code
 def load(model: int, size: int) -> None:
-    """Loads a model of one operator from memory. 100006 for what is none."""
+    """Load a model of one operator from memory. Returns 100006 for an invalid model."""
     _add(process().memory.at(model, size, where="acl.op.load").tobytes(), "acl.op.load")
 
 
 @returns_code
 def start_dump_args(dump_type: Any, path: str | os.PathLike[str] | None) -> None:
-    """Chooses a directory for descriptions of the arguments of operators, and makes it.
+    """Select a directory for descriptions of the arguments of operators, and create it.
 
-    500001 for a type without the bit 1, for no path, for what is no directory that can be read and written, and where it was
-    started already. Descriptions are written by calls of operators of Ascend's library alone, and there are none here.
+    Returns 500001 for a type without the bit 1, for a missing path, for a path that is not a readable and writable directory, and
+    if it was started already. Only operators of Ascend's library write descriptions, and there are none here.
     """
     if not isinstance(dump_type, int) or not dump_type & _DUMPS_ARGS:
         raise CallError(Code.FAILURE, f"acl.op.start_dump_args: the type is {dump_type!r}, expected one with the bit 1")
@@ -183,7 +183,7 @@ def start_dump_args(dump_type: Any, path: str | os.PathLike[str] | None) -> None
 
 @returns_code
 def stop_dump_args(dump_type: Any) -> None:
-    """Ends it. Allowed where nothing was started; 500001 for a type without the bit 1."""
+    """End it. Allowed if nothing was started; returns 500001 for a type without the bit 1."""
     if not isinstance(dump_type, int) or not dump_type & _DUMPS_ARGS:
         raise CallError(Code.FAILURE, f"acl.op.stop_dump_args: the type is {dump_type!r}, expected one with the bit 1")
     process().is_writing_args = False
@@ -193,7 +193,7 @@ def stop_dump_args(dump_type: Any) -> None:
 
 
 def create_attr() -> int:
-    """Attributes of an operator, none yet."""
+    """Attributes of an operator, initially empty."""
     return process().handles.add(OpAttr())
 
 
@@ -204,7 +204,7 @@ def destroy_attr(attr: int) -> None:
 
 @returns_code
 def set_attr_bool(attr: int, name: str, value: bool) -> None:
-    """ONNX has no truth values among attributes: 1 and 0."""
+    """ONNX attributes have no booleans: 1 and 0."""
     _set(attr, name, int(bool(value)), "acl.op.set_attr_bool")
 
 

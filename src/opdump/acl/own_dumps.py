@@ -1,4 +1,4 @@
-"""Writes tensors that a program names itself, while it handles a failure.
+"""Writes tensors that a program selects itself, while it handles a failure.
 
 See docs/acl.md#the-dump-in-memory.
 """
@@ -27,7 +27,7 @@ _MODE: Final = 0o400
 
 
 def exception_root(process: Process, where: str) -> Path:
-    """Where failing operators are dumped to. Raises CallError (500001) where no configuration asks for them."""
+    """The directory for failing operators. Raises CallError (500001) if no configuration requests them."""
     recording = process.recording
     if recording is None or not recording.plan.mode.failures_only:
         raise CallError(
@@ -37,9 +37,9 @@ def exception_root(process: Process, where: str) -> Path:
 
 
 def save_tensors(process: Process, name: Any, tag: str, tensors: Sequence[tuple[int, int]], where: str) -> Path:
-    """Writes tensors, each a description and a buffer, as the inputs of one dump file, and returns its path.
+    """Write tensors, each a description and a buffer, as the inputs of one dump file; returns its path.
 
-    Raises CallError (100000) for a name that is none or leads upwards, no tensors, more than 25 dimensions, no memory.
+    Raises CallError (100000) for an invalid name or one that leads upwards, no tensors, more than 25 dimensions, missing memory.
     """
     if not isinstance(name, str) or not name or ".." in PurePosixPath(name).parts or name.startswith("/"):
         raise CallError(

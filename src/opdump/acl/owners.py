@@ -1,10 +1,10 @@
-"""Finds the array whose memory lies behind an address that the program took itself.
+"""Finds the array that owns the memory at an address that the program obtained itself.
 
     acl.rt.memcpy(device, image.nbytes, image.ctypes.data, image.nbytes, 1)
     acl.create_data_buffer(tensor.data_ptr(), tensor.nbytes)
 
-The array is looked for among the local variables of the calls that led here, and what is in
-them; where it is found its bounds count. What the operating system has mapped is known for every other address.
+The array is searched among the local variables of the calling functions, and the objects in them; if it is found, its bounds
+apply. For every other address, it is only known what the operating system has mapped.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MOST: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An array or a tensor of the host whose memory goes from `address` on for `size` bytes."""
+    """An array or a tensor of the host whose memory spans `size` bytes from `address`."""
 
     holder: Any
-    """What is alive as long as the memory is: it takes weak references."""
+    """An object that exists as long as the memory, and supports weak references."""
     address: int
     size: int
     is_writeable: bool
     starts_in_another_order: bool
-    """The address is that of its first element, and the elements do not follow one after the other in C order."""
+    """The address is that of its first element, and the elements are not contiguous in C order."""
 
 
 def owner_of(address: int, size: int) -> Owner | None:
-    """The array or tensor, among those in the variables of callers outside of this package, that has `size` bytes from an address on.
+    """The array or tensor, among the variables of callers outside this package, that has `size` bytes from an address on.
 
-    The largest around the address where none has so many.
+    If none is large enough, the largest one that contains the address.
     """
     found: Owner | None = None
     for value in _objects_of_callers():
@@ -65,7 +65,7 @@ def _rank(owner: Owner) -> tuple[int, bool]:
 
 
 def is_mapped(address: int, size: int, *, write: bool) -> bool:
-    """Whether the operating system lets this process read, or write, every one of these bytes. False where that is unknown."""
+    """Whether this process may read, or write, every one of these bytes. False if unknown."""
     try:
         text = _MAPS.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -110,7 +110,8 @@ def _locals(frame: FrameType) -> list[Any]:
     names = frame.f_locals
     values = list(names.values())
     if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(names) <= 3:
-        # A copy that the frame would keep: arrays would live on that the program has dropped. Nobody else has it.
+        # Avoids a copy in the frame, which would keep arrays alive that the program has dropped. There is no other
+        # reference to it.
         names.clear()
     return values
 
@@ -148,10 +149,10 @@ def _owner_of_array(array: npt.NDArray[Any], address: int) -> Owner | None:
 
 
 def _owner_of_tensor(tensor: Any, address: int) -> Owner | None:
-    from opdump.adapters.torch.unseen import unseen  # PyTorch is there: the program has a tensor
+    from opdump.adapters.torch.unseen import unseen  # PyTorch is imported: the program has a tensor
 
     with unseen():
-        # A tensor of a device, of a compiler or without memory has no address that the host reads.
+        # A tensor on a device, of a compiler or without memory has no address that the host can read.
         if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_quantized:
             return None
         try:

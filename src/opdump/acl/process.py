@@ -1,7 +1,6 @@
-"""What a process has told the dump system: initialised or not, the configuration in force, models, memory, handles.
+"""The state of a process: whether it is initialised, the current configuration, models, memory, handles.
 
-One configuration is in force at a time, and a model keeps the one under which it was loaded. See
-docs/acl.md#order-of-the-calls.
+One configuration is current at a time, and a model keeps the one under which it was loaded. See docs/acl.md#order-of-the-calls.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from opdump.acl.handles import Context
 
 
 class Contexts:
-    """The contexts of a process. The first `set_device` makes the default one of the device, which the next ones find."""
+    """The contexts of a process. The first `set_device` creates the default context of the device; later calls return it."""
 
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
@@ -45,7 +44,7 @@ class Contexts:
         self._default: int | None = None
 
     def create(self, device_id: int) -> int:
-        """A context, which is the current one of the calling thread from now on."""
+        """A new context, which becomes the current one of the calling thread."""
         context = self._handles.add(Context(device_id))
         self._of_thread.context = context
         return context
@@ -55,7 +54,7 @@ class Contexts:
         self._of_thread.context = context
 
     def current(self, where: str) -> int:
-        """Raises CallError (107002) where the thread has none, or it was destroyed."""
+        """The current context. Raises CallError (107002) if the thread has none, or if it was destroyed."""
         context: int | None = getattr(self._of_thread, "context", None)
         if context is None or not self._handles.has(context, Context):
             raise CallError(
@@ -76,23 +75,23 @@ class Contexts:
             self._default = None
 
     def reset(self) -> None:
-        """Destroys the default context, where there is one."""
+        """Destroy the default context, if there is one."""
         if self._default is not None:
             self.destroy(self._default, "acl.rt.reset_device")
 
 
 @dataclass(slots=True)
 class LoadedModel:
-    """A model and the dump that it is part of."""
+    """A model and the dump that it belongs to."""
 
     model_id: int
     session: OnnxSession
     recording: ModelRecording
     _info: ModelInfo | None = None
     gear: int | None = None
-    """That was set last."""
+    """The gear that was last set."""
     output_dims: list[tuple[int, ...]] | None = None
-    """Of the last run."""
+    """The output shapes of the last run."""
     gear_of_run: int | None = None
 
     @property
@@ -102,7 +101,7 @@ class LoadedModel:
         return self._info
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
-        """The outputs of one inference; dumped as long as the dump was not finalized."""
+        """The outputs of one inference, which is dumped until `finalize_dump`."""
         if self.recording.report is not None:
             return self.session.run_plain(None, feeds)
         return self.recording.run(self.model_id, None, feeds)
@@ -110,19 +109,19 @@ class LoadedModel:
 
 @dataclass(slots=True)
 class Process:
-    """The state behind the calls. There is one of it in a process."""
+    """The state behind the calls. A process has one."""
 
     references: int = 0
-    """How often it was initialised and not finalized."""
+    """Number of `init` calls without a `finalize`."""
     is_dump_started: bool = False
     """Between `init_dump` and `finalize_dump`."""
     first_config: bytes | None = None
     recording: ModelRecording | None = None
-    """What models are dumped into that are loaded now; None without a configuration."""
+    """The dump of models that are loaded from now on; None without a configuration."""
     unconfigured: ModelRecording | None = None
-    """That of models that were loaded without a configuration: it dumps nothing."""
+    """The recording of models that were loaded without a configuration: it dumps nothing."""
     refused: str = ""
-    """Why the latest `set_dump` since `init_dump` was refused."""
+    """Why the latest `set_dump` since `init_dump` was rejected."""
     recordings: list[ModelRecording] = field(default_factory=list)
     models: dict[int, LoadedModel] = field(default_factory=dict)
     operators: dict[Any, LoadedModel] = field(default_factory=dict)
@@ -207,7 +206,7 @@ class Process:
             self.refused = ""
 
     def load(self, source: Any, where: str) -> int:
-        """Loads a model under the configuration in force, and returns its number."""
+        """Load a model under the current configuration, and return its number."""
         with self.lock:
             self.must_be_initialised(where)
             recording = self._recording_in_force()
@@ -236,7 +235,7 @@ class Process:
             model.session.close()
 
     def single_operator(self, signature: Any, make: Callable[[], Any]) -> LoadedModel:
-        """The model of a single operator under the configuration in force, made where it is new."""
+        """The model of a single operator under the current configuration, created on first use."""
         with self.lock:
             recording = self._recording_in_force()
             key = (id(recording), signature)
@@ -257,7 +256,7 @@ class Process:
             raise CallError(Code.DUMP_NOT_RUN, f"{where}: call acl.mdl.init_dump first")
 
     def _switch_to(self, plan: DumpPlan | None) -> None:
-        """From now on models are loaded under this plan. Those that are loaded keep theirs."""
+        """Load models under this plan from now on. Loaded models keep theirs."""
         if plan is None:
             self.recording = None
             return
@@ -326,7 +325,7 @@ def process() -> Process:
 
 
 def start_anew() -> None:
-    """Forgets everything, as if the process had just begun. Memory and handles of before are no longer known."""
+    """Reset the state, as if the process had just begun. Earlier memory and handles become unknown."""
     old = _CURRENT.process
     while old.references:
         old.finalize()

@@ -1,4 +1,4 @@
-"""Runs callbacks of streams in the thread that has subscribed to the stream, when it asks for them.
+"""Runs the callbacks of a stream in the thread that has subscribed to the stream, when the thread polls for them.
 
 thread, ret = acl.util.start_thread(loop, [context, 100])   # calls acl.rt.process_report(100) again and again
 ret = acl.rt.subscribe_report(thread, stream)
@@ -31,7 +31,7 @@ class _Callback:
 
 
 class Reports:
-    """Who has subscribed to which stream, and the callbacks that were not run yet."""
+    """The subscriptions of threads to streams, and the callbacks that have not run yet."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -40,7 +40,7 @@ class Reports:
         self._waiting: dict[int, deque[_Callback]] = {}
         """Callbacks by thread."""
         self._undone: Counter[int] = Counter()
-        """How many callbacks of a stream have not run to their end."""
+        """The number of callbacks of a stream that have not finished."""
 
     def subscribe(self, thread: int, stream: int, where: str) -> None:
         with self._changed:
@@ -75,9 +75,9 @@ class Reports:
             self._changed.notify_all()
 
     def process(self, timeout: int, where: str) -> None:
-        """Runs the callbacks that wait for the calling thread; where there are none, waits for some.
+        """Run the callbacks that wait for the calling thread; if there are none, wait for some.
 
-        What a callback raises leaves this call. Raises CallError where none came in `timeout` milliseconds.
+        An exception of a callback leaves this call. Raises CallError if none arrived within `timeout` milliseconds.
         """
         own = threading.get_ident()
         deadline = None if timeout == FOREVER else time.monotonic() + timeout / 1000
@@ -109,9 +109,9 @@ class Reports:
         return self._undone[stream] > 0
 
     def wait(self, stream: int | None, where: str, timeout: int = FOREVER) -> None:
-        """Returns when the callbacks of a stream, or of all, have run.
+        """Return when the callbacks of a stream, or of all, have run.
 
-        Raises CallError where that will never be, and where it was not in `timeout` milliseconds.
+        Raises CallError if that can never happen, and if it did not happen within `timeout` milliseconds.
         """
         deadline = None if timeout == FOREVER else time.monotonic() + timeout / 1000
         with self._changed:

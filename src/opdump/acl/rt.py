@@ -1,4 +1,4 @@
-"""Devices, contexts, streams and memory (`acl.rt`). There is one device, number 0: the host. Work is done when it is asked for."""
+"""Devices, contexts, streams and memory (`acl.rt`). There is one device, number 0: the host. Work is executed synchronously."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ _COPY_KINDS = range(5)
 
 @returns_code
 def set_device(device_id: int) -> None:
-    """Chooses a device, of which 0 is the only one: its default context is the current one of this thread from now on."""
+    """Select a device; only 0 exists. Its default context becomes the current one of this thread."""
     _check_device(device_id, "acl.rt.set_device")
     process().contexts.use_default(device_id)
 
 
 @returns_code
 def reset_device(device_id: int) -> None:
-    """Destroys the default context. Models stay loaded until `acl.mdl.unload` and `acl.finalize`."""
+    """Destroy the default context. Models stay loaded until `acl.mdl.unload` and `acl.finalize`."""
     _check_device(device_id, "acl.rt.reset_device")
     process().contexts.reset()
 
@@ -121,13 +121,13 @@ def get_device_count() -> tuple[int, int]:
 
 
 def get_run_mode() -> tuple[int, int]:
-    """Where the program runs: on the host (1)."""
+    """The location of the program: the host (1)."""
     return _HOST, Code.SUCCESS.value
 
 
 @returns_value(0)
 def create_context(device_id: int) -> int:
-    """A context, which is the current one of this thread from now on."""
+    """A new context, which becomes the current one of this thread."""
     _check_device(device_id, "acl.rt.create_context")
     return process().contexts.create(device_id)
 
@@ -139,20 +139,20 @@ def destroy_context(context: int) -> None:
 
 @returns_code
 def set_context(context: int) -> None:
-    """Makes a context the current one of this thread. Every call works without one, too."""
+    """Make a context the current one of this thread. Every call also works without one."""
     process().contexts.use(context, "acl.rt.set_context")
 
 
 @returns_value(0)
 def get_context(*ignored: object) -> int:
-    """The current context of this thread. 107002 where it has none: a new thread, or its context was destroyed."""
-    del ignored  # pyACL takes no argument, and ignores those that programs give
+    """The current context of this thread. Returns 107002 if it has none: in a new thread, or if its context was destroyed."""
+    del ignored  # pyACL takes no argument, and ignores those of the program
     return process().contexts.current("acl.rt.get_context")
 
 
 @returns_value(0)
 def malloc(size: int, policy: int = 0) -> int:
-    """Address of `size` bytes, all zero; `policy` has no meaning here."""
+    """Address of `size` bytes, all zero; `policy` is ignored."""
     del policy
     return process().memory.allocate(size)
 
@@ -177,33 +177,33 @@ def free_host(address: int) -> None:
 
 @returns_code
 def memcpy(destination: int, destination_size: int, source: int, count: int, kind: int) -> None:
-    """Copies `count` bytes; `kind` (0 to 4) is the direction; all is the host here."""
+    """Copy `count` bytes; `kind` (0 to 4) is the direction, but all memory is on the host here."""
     _copy(destination, destination_size, source, count, kind, "acl.rt.memcpy")
 
 
 @returns_code
 def memcpy_async(destination: int, destination_size: int, source: int, count: int, kind: int, stream: int) -> None:
-    """The same, done when it returns."""
+    """The same; it has finished when this returns."""
     check_stream(stream, "acl.rt.memcpy_async")
     _copy(destination, destination_size, source, count, kind, "acl.rt.memcpy_async")
 
 
 @returns_code
 def memset(address: int, size: int, value: int, count: int) -> None:
-    """Sets `count` bytes to `value`, of which the lowest eight bits count."""
+    """Set `count` bytes to the lowest eight bits of `value`."""
     _set(address, size, value, count, "acl.rt.memset")
 
 
 @returns_code
 def memset_async(address: int, size: int, value: int, count: int, stream: int) -> None:
-    """The same, done when it returns."""
+    """The same; it has finished when this returns."""
     check_stream(stream, "acl.rt.memset_async")
     _set(address, size, value, count, "acl.rt.memset_async")
 
 
 @returns_code
 def mem_flush(address: int, size: int) -> None:
-    """There is no cache that another processor does not see."""
+    """Do nothing: there is no cache that another processor does not see."""
     process().memory.at(address, size, where="acl.rt.mem_flush")
 
 
@@ -219,7 +219,7 @@ def _mem_info() -> tuple[int, int]:
 
 
 def get_mem_info(attribute: int = 0) -> tuple[int, int, int]:
-    """Free bytes, all bytes, and the code: of the host's memory."""
+    """Free bytes, all bytes, and the code, for the host's memory."""
     del attribute
     (free_bytes, all_bytes), ret = _mem_info()
     return free_bytes, all_bytes, ret

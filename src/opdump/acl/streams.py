@@ -1,4 +1,4 @@
-"""Streams, events and callbacks, as `acl.rt` gives them. Work is done when it is asked for: only callbacks are waited for."""
+"""Streams, events and callbacks of `acl.rt`. Work is executed synchronously: only callbacks are waited for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_NOT_READY: Final = 0xFFFF
 
 
 def check_stream(stream: int, where: str) -> None:
-    """Raises CallError for what is no stream. The stream 0 is the default one."""
+    """Raises CallError for an invalid stream. Stream 0 is the default one."""
     if stream != 0:
         process().handles.get(stream, Stream, where)
 
@@ -32,7 +32,7 @@ def create_stream() -> int:
 
 @returns_value(0)
 def create_stream_with_config(priority: int, flag: int) -> int:
-    """The same: priority and flag have no meaning here."""
+    """The same: priority and flag are ignored."""
     del priority, flag
     return process().handles.add(Stream())
 
@@ -47,14 +47,14 @@ destroy_stream_force = destroy_stream
 
 @returns_code
 def synchronize_stream(stream: int) -> None:
-    """Waits for the callbacks of a stream; the rest is done already. 507012 where no thread is there that would run them."""
+    """Wait for the callbacks of a stream; all other work has finished already. Returns 507012 if no thread would run them."""
     check_stream(stream, "acl.rt.synchronize_stream")
     process().reports.wait(stream, "acl.rt.synchronize_stream")
 
 
 @returns_code
 def synchronize_stream_with_timeout(stream: int, timeout: int) -> None:
-    """The same for `timeout` milliseconds at most (-1: for ever). 507046 where they did not suffice."""
+    """The same for at most `timeout` milliseconds (-1: for ever). Returns 507046 after a timeout."""
     where = "acl.rt.synchronize_stream_with_timeout"
     check_stream(stream, where)
     _check_timeout(timeout, where)
@@ -63,13 +63,13 @@ def synchronize_stream_with_timeout(stream: int, timeout: int) -> None:
 
 @returns_code
 def synchronize_device() -> None:
-    """Waits for the callbacks of every stream."""
+    """Wait for the callbacks of every stream."""
     process().reports.wait(None, "acl.rt.synchronize_device")
 
 
 @returns_value(_NOT_READY)
 def stream_query(stream: int) -> int:
-    """0 where everything of a stream is done, 1 where callbacks have not run."""
+    """0 if all work of a stream has finished, 1 if callbacks have not run."""
     check_stream(stream, "acl.rt.stream_query")
     return _NOT_READY if process().reports.has_undone(stream) else _COMPLETE
 
@@ -84,7 +84,7 @@ def create_event() -> int:
 
 @returns_value(0)
 def create_event_with_flag(flag: int) -> int:
-    """The same: flags have no meaning here."""
+    """The same: flags are ignored."""
     del flag
     return process().handles.add(Event())
 
@@ -99,7 +99,7 @@ def destroy_event(event: int) -> None:
 
 @returns_code
 def record_event(event: int, stream: int) -> None:
-    """The event is complete at once, and keeps the moment."""
+    """The event completes immediately, and stores the time."""
     check_stream(stream, "acl.rt.record_event")
     process().handles.get(event, Event, "acl.rt.record_event").recorded = time.perf_counter_ns()
 
@@ -112,20 +112,20 @@ def reset_event(event: int, stream: int) -> None:
 
 @returns_value(_NOT_READY)
 def query_event(event: int) -> int:
-    """0 for an event that was recorded, 1 for another."""
+    """0 for an event that was recorded, otherwise 1."""
     recorded = process().handles.get(event, Event, "acl.rt.query_event").recorded
     return _NOT_READY if recorded is None else _COMPLETE
 
 
 @returns_value(0)
 def query_event_status(event: int) -> int:
-    """1 for an event that was recorded, 0 for another."""
+    """1 for an event that was recorded, otherwise 0."""
     return int(process().handles.get(event, Event, "acl.rt.query_event_status").recorded is not None)
 
 
 @returns_value(_WAIT_NOT_READY)
 def query_event_wait_status(event: int) -> int:
-    """0: nobody waits for it."""
+    """0: nothing waits for it."""
     process().handles.get(event, Event, "acl.rt.query_event_wait_status")
     return _COMPLETE
 
@@ -149,7 +149,7 @@ def stream_wait_event(stream: int, event: int) -> None:
 
 @returns_value(0.0)
 def event_elapsed_time(start: int, end: int) -> float:
-    """Milliseconds between two events. 107006 where one was not recorded, 107007 where the second came first."""
+    """Milliseconds between two events. Returns 107006 if one was not recorded, 107007 if the second came first."""
     where = "acl.rt.event_elapsed_time"
     first, last = (process().handles.get(event, Event, where).recorded for event in (start, end))
     if first is None or last is None:
@@ -161,7 +161,7 @@ def event_elapsed_time(start: int, end: int) -> float:
 
 @returns_value(0)
 def event_get_timestamp(event: int) -> int:
-    """Microseconds of the host's clock when it was recorded. 107006 where it was not."""
+    """Microseconds of the host's clock when it was recorded. Returns 107006 if it was not."""
     recorded = process().handles.get(event, Event, "acl.rt.event_get_timestamp").recorded
     if recorded is None:
         raise CallError(
@@ -177,7 +177,7 @@ def event_get_timestamp(event: int) -> int:
 def subscribe_report(thread: int, stream: int) -> None:
     """From now on `thread` (of `acl.util.start_thread`, `threading.get_ident()`) runs the callbacks of a stream.
 
-    107011 where a thread has subscribed to it already.
+    Returns 107011 if a thread has subscribed to it already.
     """
     check_stream(stream, "acl.rt.subscribe_report")
     process().reports.subscribe(thread, stream, "acl.rt.subscribe_report")
@@ -185,14 +185,14 @@ def subscribe_report(thread: int, stream: int) -> None:
 
 @returns_code
 def unsubscribe_report(thread: int, stream: int) -> None:
-    """Ends it. 107011 where this thread has not subscribed."""
+    """End the subscription. Returns 107011 if this thread has not subscribed."""
     check_stream(stream, "acl.rt.unsubscribe_report")
     process().reports.unsubscribe(thread, stream, "acl.rt.unsubscribe_report")
 
 
 @returns_code
 def launch_callback(function: Any, data: Any, block_type: int, stream: int) -> None:
-    """Has `function(data)` called in the thread that has subscribed to the stream. 107015 where none has."""
+    """Queue the call `function(data)` for the thread that has subscribed to the stream. Returns 107015 if none has."""
     where = "acl.rt.launch_callback"
     check_stream(stream, where)
     if not callable(function) or block_type not in (0, 1):
@@ -205,9 +205,9 @@ def launch_callback(function: Any, data: Any, block_type: int, stream: int) -> N
 
 @returns_code
 def process_report(timeout: int) -> None:
-    """Runs the callbacks that wait for the calling thread, and waits `timeout` milliseconds for one (-1: for ever).
+    """Run the callbacks that wait for the calling thread, and wait `timeout` milliseconds for one (-1: for ever).
 
-    507012 where none came, 107012 where the thread has subscribed to no stream until then.
+    Returns 507012 if none arrived, 107012 if the thread has not subscribed to a stream by then.
     """
     if not timeout:
         raise CallError(

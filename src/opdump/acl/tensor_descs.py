@@ -1,4 +1,4 @@
-"""Data buffers and descriptions of tensors, as `acl` gives them."""
+"""Data buffers and descriptions of tensors of `acl`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opdump.acl.process import process
 
 @returns_plain(0)
 def create_data_buffer(address: int, size: int) -> int:
-    """A buffer of `size` bytes from an address on; 0 for what is no memory. Address 0 and size 0: a run allocates it."""
+    """A buffer of `size` bytes from an address on; 0 for invalid memory. Address 0 and size 0: a run allocates it."""
     if address or size:
         process().memory.at(address, size, where="acl.create_data_buffer")
     return process().handles.add(DataBuffer(address, size))
@@ -24,13 +24,13 @@ def create_data_buffer(address: int, size: int) -> int:
 
 @returns_code
 def destroy_data_buffer(buffer: int) -> None:
-    """Forgets a buffer; its memory stays."""
+    """Forget a buffer; its memory stays."""
     process().handles.remove(buffer, DataBuffer, "acl.destroy_data_buffer")
 
 
 @returns_code
 def update_data_buffer(buffer: int, address: int, size: int) -> None:
-    """Gives a buffer other memory."""
+    """Replace the memory of a buffer."""
     found = process().handles.get(buffer, DataBuffer, "acl.update_data_buffer")
     process().memory.at(address, size, where="acl.update_data_buffer")
     found.address, found.size = address, size
@@ -38,13 +38,13 @@ def update_data_buffer(buffer: int, address: int, size: int) -> None:
 
 @returns_plain(0)
 def get_data_buffer_addr(buffer: int) -> int:
-    """The address of a buffer's memory; 0 for no buffer."""
+    """The address of a buffer's memory; 0 for an invalid buffer."""
     return process().handles.get(buffer, DataBuffer, "acl.get_data_buffer_addr").address
 
 
 @returns_plain(0)
 def get_data_buffer_size(buffer: int) -> int:
-    """The bytes of a buffer; 0 for no buffer."""
+    """The bytes of a buffer; 0 for an invalid buffer."""
     return process().handles.get(buffer, DataBuffer, "acl.get_data_buffer_size").size
 
 
@@ -55,7 +55,7 @@ get_data_buffer_size_v2 = get_data_buffer_size
 
 @returns_plain(0)
 def create_tensor_desc(data_type: int, dims: Sequence[Any], tensor_format: int = 2) -> int:
-    """A description of a tensor; 0 for a type or a format that there is not. A dimension of -1 is not known."""
+    """A description of a tensor; 0 for an unknown type or format. A dimension of -1 is unknown."""
     if data_type not in DTYPES or tensor_format not in FORMATS:
         raise CallError(
             Code.INVALID_PARAM,
@@ -67,31 +67,31 @@ def create_tensor_desc(data_type: int, dims: Sequence[Any], tensor_format: int =
 
 @returns_plain(None)
 def destroy_tensor_desc(desc: int) -> None:
-    """Nothing is returned, as in pyACL: `acl.get_recent_err_msg()` has the message for a description that is none."""
+    """Returns nothing, like pyACL: `acl.get_recent_err_msg()` has the message for an invalid description."""
     process().handles.remove(desc, TensorDesc, "acl.destroy_tensor_desc")
 
 
 @returns_plain(None)
 def set_tensor_desc_name(desc: int, name: str) -> None:
-    """Nothing is returned, as in pyACL."""
+    """Returns nothing, like pyACL."""
     process().handles.get(desc, TensorDesc, "acl.set_tensor_desc_name").name = str(name)
 
 
 @returns_plain("")
 def get_tensor_desc_name(desc: int) -> str:
-    """The name that was set; empty where none was."""
+    """The name that was set; empty if none was."""
     return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_name").name
 
 
 @returns_plain(-1)
 def get_tensor_desc_type(desc: int) -> int:
-    """Number of aclDataType; -1 for no description."""
+    """Number of aclDataType; -1 for an invalid description."""
     return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_type").data_type
 
 
 @returns_plain(-1)
 def get_tensor_desc_format(desc: int) -> int:
-    """Number of aclFormat; -1 for no description."""
+    """Number of aclFormat; -1 for an invalid description."""
     return process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_format").format
 
 
@@ -108,13 +108,13 @@ def get_tensor_desc_dim_v2(desc: int, index: int) -> int:
 
 @returns_plain(-1)
 def get_tensor_desc_dim(desc: int, index: int) -> int:
-    """One dimension; -1 where there is none."""
+    """One dimension; -1 if it does not exist."""
     return _dim(desc, index, "acl.get_tensor_desc_dim")
 
 
 @returns_plain(0)
 def get_tensor_desc_element_count(desc: int) -> int:
-    """Elements, where every dimension that is not known is 0."""
+    """Number of elements, where every unknown dimension counts as 0."""
     count = 1
     for dim in process().handles.get(desc, TensorDesc, "acl.get_tensor_desc_element_count").dims:
         count *= max(dim, 0)
@@ -130,14 +130,14 @@ def get_tensor_desc_size(desc: int) -> int:
 
 @returns_code
 def set_tensor_shape(desc: int, dims: Sequence[Any]) -> None:
-    """Another shape of the tensor."""
+    """Change the shape of the tensor."""
     where = "acl.set_tensor_shape"
     process().handles.get(desc, TensorDesc, where).dims = _checked(dims, where)
 
 
 @returns_code
 def set_tensor_format(desc: int, tensor_format: int) -> None:
-    """Another format of the tensor, which has no meaning for a run."""
+    """Change the format of the tensor, which has no effect on a run."""
     where = "acl.set_tensor_format"
     process().handles.get(desc, TensorDesc, where).format = _known_format(tensor_format, where)
 
@@ -171,7 +171,7 @@ def set_tensor_storage_format(desc: int, tensor_format: int) -> None:
 
 
 def data_type_size(data_type: int) -> int:
-    """Bytes of an element; 0 for text, for what is packed, and for a number that stands for nothing."""
+    """Bytes of an element; 0 for text, for packed types, and for an unknown number."""
     kind = storage(DTYPES.get(data_type, "string"))
     return 0 if kind is None else kind.itemsize
 

@@ -1,4 +1,4 @@
-"""Makes arrays over memory behind addresses, for the inputs and outputs of a run."""
+"""Makes arrays over memory at addresses, for the inputs and outputs of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def array_over(memory: Memory, buffer: DataBuffer, info: TensorInfo, dims: Seque
 
 
 def dims_of(info: TensorInfo, size: int, where: str) -> tuple[int, ...]:
-    """The shape of a tensor of `size` bytes: a single dimension that is not known follows from that."""
+    """The shape of a tensor of `size` bytes: one unknown dimension follows from the size."""
     unknown = [place for place, dim in enumerate(info.dims) if dim < 0]
     if not unknown:
         return info.dims
@@ -57,7 +57,7 @@ def dims_of(info: TensorInfo, size: int, where: str) -> tuple[int, ...]:
 
 
 def check_outputs(buffers: Sequence[DataBuffer], arrays: Sequence[Array], where: str, code: Code) -> None:
-    """Raises CallError where a result does not fit into its buffer; nothing was written then."""
+    """Raises CallError if a result does not fit into its buffer; nothing was written then."""
     for number, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
         if buffer.address and buffer.size < array.nbytes:
             raise CallError(
@@ -67,7 +67,7 @@ def check_outputs(buffers: Sequence[DataBuffer], arrays: Sequence[Array], where:
 
 
 def write_outputs(memory: Memory, buffers: Sequence[DataBuffer], arrays: Sequence[Array], where: str) -> None:
-    """Copies results into their buffers. A buffer without memory gets some, which the program frees."""
+    """Copy results into their buffers. A buffer without memory gets some, which the program frees."""
     for buffer, array in zip(buffers, arrays, strict=True):
         if not buffer.address:
             buffer.size = max(array.nbytes, 1)

@@ -1,4 +1,4 @@
-"""Raises AttributeError for names of pyACL that are missing here: why, what to do instead, or the nearest name."""
+"""Raises AttributeError for names of pyACL that are missing here, with the reason, the alternative, or the nearest name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def refuse(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module, `opdump.acl` or one below it, that has the names of `known`."""
+    """The `__getattr__` of a module, `opdump.acl` or a submodule, with the names in `known`."""
     names = tuple(known)
     prefix = f"{module.removeprefix('opdump.acl').lstrip('.')}.".lstrip(".")
 

@@ -32,13 +32,13 @@ class _Thread(threading.Thread):
 
 
 class Threads:
-    """Those that were started and not waited for."""
+    """The threads that were started and not yet waited for."""
 
     def __init__(self) -> None:
         self._running: dict[int, _Thread] = {}
 
     def start(self, function: Callable[..., object], data: Any) -> int:
-        """The number of a new thread. Raises TypeError for what cannot be called."""
+        """The number of a new thread. Raises TypeError if the function is not callable."""
         if not callable(function):
             raise TypeError(f"acl.util.start_thread: found {function!r}, expected a function and its argument")
         thread = _Thread(function, () if data is None else (data,))
@@ -48,7 +48,7 @@ class Threads:
         return thread.ident
 
     def join(self, number: int) -> int:
-        """Waits for a thread. Raises RuntimeError from what it raised."""
+        """Wait for a thread. Raises RuntimeError for an exception in it."""
         thread = self._running.pop(number, None)
         if thread is None:
             MESSAGES.keep(
@@ -63,7 +63,7 @@ class Threads:
         return 0
 
 
-# Threads belong to the interpreter, not to what `acl.init` begins.
+# Threads belong to the interpreter, not to the state that `acl.init` creates.
 THREADS: Final = Threads()
 
 
@@ -83,7 +83,7 @@ _NOTHING.flags.writeable = False
 
 @returns_plain(0)
 def numpy_to_ptr(array: Any) -> int:
-    """The address of an array's elements; 0 for one whose elements do not lie one after the other. Keep the array."""
+    """The address of an array's elements; 0 if they are not contiguous. Keep the array."""
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or not array.flags.c_contiguous:
         raise CallError(
             Code.INVALID_PARAM,
@@ -93,7 +93,7 @@ def numpy_to_ptr(array: Any) -> int:
 
 
 def numpy_contiguous_to_ptr(array: Any) -> tuple[int, Any]:
-    """The address of an array in C order and that array: the one given, or a copy. Keep it. 0 and None for what is no array."""
+    """The address of an array in C order and that array: the given one, or a copy. Keep it. 0 and None if it is not an array."""
     if not isinstance(array, np.ndarray):
         return numpy_to_ptr(array), None
     contiguous = np.ascontiguousarray(array)
@@ -102,7 +102,7 @@ def numpy_contiguous_to_ptr(array: Any) -> tuple[int, Any]:
 
 @returns_plain(_NOTHING)
 def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> npt.NDArray[Any]:
-    """An array over memory, without a copy; `numpy_type_number` is `dtype.num`. An empty one for what is not there."""
+    """An array over memory, without a copy; `numpy_type_number` is `dtype.num`. Empty for invalid memory."""
     kind = numpy_type(numpy_type_number)
     if kind is None or not all(isinstance(dim, int) and dim >= 0 for dim in shape):
         raise CallError(
@@ -117,7 +117,7 @@ def ptr_to_numpy(address: int, shape: Sequence[Any], numpy_type_number: int) -> 
 
 @returns_plain(0)
 def bytes_to_ptr(data: Any) -> int:
-    """The address of a bytes object. Keep the object. Copies into it change it; one of a single byte is constant."""
+    """The address of a bytes object. Keep the object. Copies into it change it; an object of a single byte is constant."""
     if not isinstance(data, bytes) or not data:
         raise CallError(
             Code.INVALID_PARAM, f"acl.util.bytes_to_ptr: found a {type(data).__name__}, expected bytes, not empty"
@@ -127,17 +127,19 @@ def bytes_to_ptr(data: Any) -> int:
 
 @returns_plain(b"")
 def ptr_to_bytes(address: int, size: int) -> bytes:
-    """A copy of `size` bytes; none for what is not there."""
+    """A copy of `size` bytes; empty for invalid memory."""
     return process().memory.at(address, size, where="acl.util.ptr_to_bytes").tobytes()
 
 
 def start_thread(function: Callable[..., object], data: Any) -> tuple[int, int]:
-    """Runs `function(data)` in a thread, `function()` where `data` is None; the thread's number, and the code."""
+    """Run `function(data)` in a thread, or `function()` if `data` is None; returns the thread's number, and the code."""
     return THREADS.start(function, data), Code.SUCCESS.value
 
 
 def stop_thread(thread: int) -> int:
-    """Waits until a thread is over. 3 for one that `start_thread` did not start. Raises RuntimeError where it ended by an error."""
+    """Wait until a thread has ended. Returns 3 for one that `start_thread` did not start. Raises RuntimeError if it ended with an
+    error.
+    """
     return THREADS.join(thread)
 
 

@@ -3,8 +3,8 @@
     python3 msaccucmp.py convert -d /data/dump -out /data/npy -v 2      # before
     msaccucmp convert -d /data/dump -out /data/npy -v 2                 # now
 
-Output names, bytes, file modes and exit codes are those of the original, and so are its errors: `opdump convert` is right where the
-two differ. See docs/msaccucmp.md.
+Output names, bytes, file modes and exit codes are those of the original, including its errors: if the results differ, `opdump
+convert` is right. See docs/msaccucmp.md.
 """
 
 from __future__ import annotations

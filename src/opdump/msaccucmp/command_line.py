@@ -64,7 +64,7 @@ def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> E
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """The arguments with several numbers after `-alg` as one: `-alg 3 1` is `-alg 3,1`."""
+    """The arguments, with several numbers after `-alg` joined: `-alg 3 1` becomes `-alg 3,1`."""
     result: list[str] = []
     listing = False
     for argument in arguments:
@@ -85,34 +85,37 @@ def _safe_path(text: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="msaccucmp", description="Converts dump files of Ascend devices, as msaccucmp.py of CANN does."
+        prog="msaccucmp", description="Convert dump files of Ascend devices, like msaccucmp.py of CANN."
     )
     commands = parser.add_subparsers(dest="command")
-    _add_compare(commands.add_parser("compare", help="dumps with dumps, or with what the framework computed"))
-    convert = commands.add_parser("convert", help="dump files to npy, bin or pt files")
+    _add_compare(commands.add_parser("compare", help="compare dumps with dumps, or with the results of the framework"))
+    convert = commands.add_parser("convert", help="convert dump files to npy, bin or pt files")
     _add_convert(convert)
-    overflow = commands.add_parser("overflow", help="what overflowed, from the overflow files of a directory")
-    overflow.add_argument("-d", "--dump_path", required=True, type=_safe_path, help="the dump directory")
+    overflow = commands.add_parser("overflow", help="report overflows, from the overflow files of a directory")
+    overflow.add_argument("-d", "--dump_path", required=True, type=_safe_path, help="dump directory")
     overflow.add_argument(
-        "-out", "--output", dest="output_path", required=True, type=_safe_path, help="where the results go"
+        "-out", "--output", dest="output_path", required=True, type=_safe_path, help="output directory"
     )
     overflow.add_argument(
-        "-n", "--top_n", type=int, choices=range(1, 6), default=1, help="how many overflows, 1 without it"
+        "-n", "--top_n", type=int, choices=range(1, 6), default=1, help="number of overflows, default 1"
     )
-    files = commands.add_parser("file_compare", help="two npy files")
+    files = commands.add_parser("file_compare", help="compare two npy files")
     _add_sides(files)
-    files.add_argument(
-        "-out", "--output", dest="output_path", required=True, type=_safe_path, help="where the result goes"
-    )
+    files.add_argument("-out", "--output", dest="output_path", required=True, type=_safe_path, help="output directory")
     return parser
 
 
 def _add_sides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-m", "--my_dump_path", dest="my_dump_path", required=True, type=_safe_path, help="what is to be judged"
+        "-m", "--my_dump_path", dest="my_dump_path", required=True, type=_safe_path, help="dump to be checked"
     )
     parser.add_argument(
-        "-g", "--golden_dump_path", dest="golden_dump_path", required=True, type=_safe_path, help="what is right"
+        "-g",
+        "--golden_dump_path",
+        dest="golden_dump_path",
+        required=True,
+        type=_safe_path,
+        help="reference (ground truth)",
     )
 
 
@@ -134,9 +137,16 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         dest="close_fusion_rule_file",
         default="",
         type=_safe_path,
-        help="rules of -g, where that was compiled without fusion",
+        help="fusion rules of -g, if it was compiled without fusion",
     )
-    add("-out", "--output", dest="output_path", default="", type=_safe_path, help="where the results go, else here")
+    add(
+        "-out",
+        "--output",
+        dest="output_path",
+        default="",
+        type=_safe_path,
+        help="output directory, default the current one",
+    )
     add(
         "-c",
         "--custom_script_path",
@@ -151,28 +161,31 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         dest="algorithm",
         default="all",
         type=_safe_path,
-        help="algorithms by number or name, with commas between them; all without it",
+        help="algorithms by number or name, separated by commas; default all",
     )
-    add("-map", "--mapping", dest="mapping", action="store_true", help="only write which file belongs to which")
-    add("-overflow_detection", dest="overflow_detection", action="store_true", help="look for overflows of float16")
+    add("-map", "--mapping", dest="mapping", action="store_true", help="only write the mapping between files")
+    add("-overflow_detection", dest="overflow_detection", action="store_true", help="detect float16 overflow")
+    add("-r", "--range", dest="range", default=None, help="range start,end,step of operators, counted from 1; with -f")
+    add("-s", "--select", dest="select", default=None, help="indices of operators; with -f")
+    add("-p", "--post_process", dest="post_process", type=int, choices=(0, 1), help="only for dumps of PyTorch")
     add(
-        "-r", "--range", dest="range", default=None, help="start,end,step of the operators, which count from 1; with -f"
+        "-max",
+        "--max_cmp_size",
+        dest="max_cmp_size",
+        type=int,
+        default=0,
+        help="maximum number of elements compared per tensor",
     )
-    add("-s", "--select", dest="select", default=None, help="index,index of the operators; with -f")
-    add("-p", "--post_process", dest="post_process", type=int, choices=(0, 1), help="for dumps of PyTorch alone")
-    add("-max", "--max_cmp_size", dest="max_cmp_size", type=int, default=0, help="so many elements of a tensor count")
-    add("-advisor", dest="advisor", action="store_true", help="say what to look at first")
-    add(
-        "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="taken for 2 whatever it says"
-    )
-    add("-op", "--op_name", dest="op_name", default=None, help="only this operator, element by element")
+    add("-advisor", dest="advisor", action="store_true", help="write advice on what to check first")
+    add("-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="always treated as 2")
+    add("-op", "--op_name", dest="op_name", default=None, help="compare only this operator, element by element")
     index = compare.add_mutually_exclusive_group()
-    index.add_argument("-o", "--output_tensor", dest="output", default=None, help="the output of -op, 0 without it")
-    index.add_argument("-i", "--input_tensor", dest="input", default=None, help="the input of -op")
-    add("--ignore_single_op_result", dest="ignore_result", action="store_true", help="no list of all elements of -op")
-    add("-n", "--topn", dest="topn", type=int, default=None, help="so many of the largest errors of -op, 20 without it")
-    add("-ml", "--max_line", dest="max_line", type=int, default=None, help="so many lines in a file of -op")
-    add("-ffts", dest="ffts", action="store_true", help="threads of FFTS+ are not put together")
+    index.add_argument("-o", "--output_tensor", dest="output", default=None, help="output of -op, default 0")
+    index.add_argument("-i", "--input_tensor", dest="input", default=None, help="input of -op")
+    add("--ignore_single_op_result", dest="ignore_result", action="store_true", help="do not list all elements of -op")
+    add("-n", "--topn", dest="topn", type=int, default=None, help="number of largest errors of -op, default 20")
+    add("-ml", "--max_line", dest="max_line", type=int, default=None, help="maximum lines in a file of -op")
+    add("-ffts", dest="ffts", action="store_true", help="do not join threads of FFTS+")
 
 
 def _add_convert(convert: argparse.ArgumentParser) -> None:
@@ -182,17 +195,19 @@ def _add_convert(convert: argparse.ArgumentParser) -> None:
         dest="dump_path",
         required=True,
         type=_safe_path,
-        help="a dump file, a directory (its files, not those below it), or several files with commas between them",
+        help="a dump file, a directory (without subdirectories), or several files separated by commas",
     )
     convert.add_argument("-f", "--format", help="convert to this format, such as NCHW")
     convert.add_argument("-s", "--shape", help="the shape in that format, such as 1,3,224,224")
     index = convert.add_mutually_exclusive_group()
-    index.add_argument("-o", "--output_tensor", dest="output", help="only the output of this index, with -f")
-    index.add_argument("-i", "--input_tensor", dest="input", help="only the input of this index, with -f")
+    index.add_argument("-o", "--output_tensor", dest="output", help="only the output with this index, with -f")
+    index.add_argument("-i", "--input_tensor", dest="input", help="only the input with this index, with -f")
     convert.add_argument("-c", "--custom_script_path", help="directory of format_convert/*.py, with -f")
-    convert.add_argument("-out", "--output", dest="output_path", default="", help="where the results go, else here")
     convert.add_argument(
-        "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="taken for 2 whatever it says"
+        "-out", "--output", dest="output_path", default="", help="output directory, default the current one"
+    )
+    convert.add_argument(
+        "-v", "--version", dest="dump_version", type=int, choices=(1, 2), default=2, help="always treated as 2"
     )
     convert.add_argument(
         "-t",
@@ -200,5 +215,5 @@ def _add_convert(convert: argparse.ArgumentParser) -> None:
         dest="output_file_type",
         choices=("npy", "bin", "msnpy", "pt"),
         default="npy",
-        help="npy without it",
+        help="default npy",
     )

@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one file: the code of the last failure, and the tensors that failed."""
+    """The result for one file: the code of the last failure, and the tensors that failed."""
 
     path: str
     code: ExitCode = ExitCode.OK
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def convert_file(path: str, settings: Settings, scripts: Mapping[tuple[str, str], Any]) -> Outcome:
-    """Convert one file. Raises CommandError where all of it fails, AbortError where the original ends the whole run."""
+    """Convert one file. Raises CommandError if all of it fails, AbortError if the original ends the whole run."""
     file = read_source(path)
     name = os.path.basename(path)
     if settings.target:
@@ -70,7 +70,7 @@ def convert_file(path: str, settings: Settings, scripts: Mapping[tuple[str, str]
 
 
 def read_converted(path: str) -> DumpFile:
-    """The file with the shapes that it is converted with. Raises CommandError and AbortError as `convert_file` does."""
+    """The file with the shapes used for conversion. Raises CommandError and AbortError like `convert_file`."""
     return _checked(os.path.basename(path), read_source(path))
 
 
@@ -125,7 +125,7 @@ def _save_plainly(name: str, file: DumpFile, tensor: DumpTensor, array: _Array, 
 
 
 def _save(output: OutputFolder, name: str, parts: Iterable[bytes | memoryview], what: str) -> None:
-    """File the parts. A failure is logged and nothing more, as in the original, which then reports success."""
+    """Write the parts. A failure is only logged, as in the original, which then reports success."""
     written = os.path.join(output.path, name)
     try:
         written = output.write(name, parts)
@@ -135,7 +135,7 @@ def _save(output: OutputFolder, name: str, parts: Iterable[bytes | memoryview], 
 
 
 def _msnpy_base(name: str, file: DumpFile) -> str:
-    """The file's name; where it has five parts, with the last part of the operator's true name as the second."""
+    """The file's name; if it has five parts, the second is replaced by the last part of the operator's true name."""
     parts = name.split(".")
     if len(parts) == 5 and file.op_name:
         parts[1] = file.op_name.split("/")[-1]
@@ -143,7 +143,7 @@ def _msnpy_base(name: str, file: DumpFile) -> str:
 
 
 class _TensorError(AbortError):
-    """An exception that ends one tensor with exit code 1, not the run."""
+    """An exception that ends one tensor with exit code 1, but not the run."""
 
 
 class _Reformatted:
@@ -168,7 +168,7 @@ class _Reformatted:
         return self.outcome
 
     def _attempt(self, tensor: DumpTensor) -> None:
-        """Convert one tensor; a failure is noted and does not stop the others."""
+        """Convert one tensor; a failure is recorded and does not stop the others."""
         try:
             self._convert(tensor)
         except (CommandError, _TensorError) as error:

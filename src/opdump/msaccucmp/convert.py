@@ -20,14 +20,14 @@ from opdump.msaccucmp.output_folder import MAPPING_FILE, OutputFolder, check_tor
 
 FAILED_LIST: Final = "convert_failed_file_list.txt"
 _SHAPE: Final = re.compile(r"([0-9]+,)+[0-9]+")
-# Fewer files than this for each worker are done sooner by one process than others start.
+# With fewer files than this per worker, one process finishes before others have started.
 _WORTH_A_WORKER: Final = 500
 _FILES_AT_ONCE: Final = 64
 _POLL: Final = 0.2
 
 
 def run_convert(options: argparse.Namespace) -> ExitCode:
-    """Convert by the options. Raises CommandError, or AbortError where the original ends the whole run."""
+    """Convert by the options. Raises CommandError, or AbortError if the original ends the whole run."""
     if not options.dump_path:
         raise CommandError(ExitCode.BAD_PARAMETER, "-d is empty; it names a dump file, a directory or several files")
     single = "," not in options.dump_path and not os.path.isdir(options.dump_path)
@@ -134,10 +134,10 @@ def _index(text: str | None) -> int | None:
 
 
 def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitCode:
-    """The files of ordinary size first, as a pool would do them, then the large ones; one that fails does not stop the others.
+    """The files of ordinary size first, as in a pool, then the large ones; one that fails does not stop the others.
 
-    The code is that of the last large file that failed, else that of the first other one. A failure that the original does not
-    expect is raised when all are done, and is not in the list of failures.
+    The code is that of the last large file that failed, otherwise that of the first other one. A failure that the original does
+    not expect is raised after all files are done, and is not in the list of failures.
     """
     workers = max(((os.cpu_count() or 1) + 1) // 2, 1)
     largest = _available_memory() // workers // 4
@@ -172,7 +172,7 @@ def _convert_many(paths: Sequence[str], total: int, settings: Settings) -> ExitC
 
 
 def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterable[Outcome | AbortError]:
-    """What became of each file, in their order."""
+    """The result for each file, in order."""
     workers = min(workers, len(paths) // _WORTH_A_WORKER)
     if workers < 2:
         yield from _one_after_the_other(paths, settings)
@@ -198,7 +198,7 @@ def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterabl
             yield from outcomes
         pool.shutdown()
     except NOT_TO_BE_HAD as error:
-        # Processes, threads or memory are not to be had, or a process was killed: this one does what is left.
+        # Processes, threads or memory are unavailable, or a process was killed: this process does the rest.
         end_processes(set(multiprocessing.active_children()) - others)
         log("WARNING", f"other processes cannot convert ({error}); this one converts the files that are left")
         yield from _one_after_the_other([path for batch in batches[done:] for path in batch], settings)
@@ -229,7 +229,7 @@ def _scripts(folder: str) -> Scripts:
 
 
 def _available_memory() -> int:
-    """Bytes that programs can still take; a large number where the system is not Linux."""
+    """Bytes still available to programs; a large number if the system is not Linux."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -1,7 +1,7 @@
 """Runs the user's own conversions (`-c DIR`), `DIR/format_convert/convert_<SOURCE>_to_<TARGET>.py`.
 
-Each file has `convert(shape_from, shape_to, array)`, with a fourth argument, the number of groups, where the target is
-FRACTAL_Z. The file is run: that is what the option is for. See docs/msaccucmp.md#options-of-convert.
+Each file has `convert(shape_from, shape_to, array)`, with a fourth argument, the number of groups, if the target is FRACTAL_Z.
+The file is executed, which is the purpose of the option. See docs/msaccucmp.md#options-of-convert.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Scripts = Mapping[tuple[str, str], Callable[..., Any]]
 
 
 def load_scripts(folder: str) -> Scripts:
-    """The `convert` functions of the directory, by source and target format. Files that are none are logged and left out.
+    """The `convert` functions of the directory, by source and target format. Other files are logged and left out.
 
-    Raises AbortError where a script cannot be run.
+    Raises AbortError if a script cannot be run.
     """
     place = os.path.join(folder, "format_convert")
     if not os.path.isdir(place):
@@ -53,7 +53,7 @@ def load_scripts(folder: str) -> Scripts:
 
 
 def run_file(path: str) -> ModuleType:
-    """The module that the file is. Raises AbortError where it cannot be run."""
+    """The module in the file. Raises AbortError if it cannot be run."""
     size = os.stat(path).st_size
     if size > _LARGEST:
         raise AbortError(f"{path} holds {size} bytes; a script may have {_LARGEST}")
@@ -94,7 +94,7 @@ def run_script(
     array: npt.NDArray[Any],
     stored: Stored,
 ) -> npt.NDArray[Any]:
-    """What the user's function returns. Raises CommandError where it fails or returns no array."""
+    """The result of the user's function. Raises CommandError if it fails or does not return an array."""
     arguments: list[Any] = [list(stored.shape), list(stored.wanted), array]
     if stored.groups > 1 and "FRACTAL_Z" in (source, target):
         arguments.append(stored.groups)

@@ -1,6 +1,6 @@
-"""Reads dump files, and refuses those that the original refuses, with its exit codes.
+"""Reads dump files, and rejects those that the original rejects, with its exit codes.
 
-A file of eight bytes or fewer counts as one without tensors; a file whose name ends in `.npy` is taken for one output.
+A file of eight bytes or fewer counts as one without tensors; a file whose name ends in `.npy` counts as one output.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from opdump.msaccucmp.journal import log
 from opdump.sink.npy import read_npy
 
 OPDEBUG_PREFIX: Final = "Opdebug.Node_OpDebug."
-"""With these capitals; the original knows no other spelling."""
+"""In exactly this case; the original accepts no other spelling."""
 
 _ALLOWED_NAME: Final = re.compile(r"[A-Za-z0-9_./:()=\\-]+")
 _LONGEST_COMPONENT: Final = 254
 _LONGEST_PATH: Final = 4095
 _WARNING_SIZE: Final = 1 << 30
 _NOT_IN_NANO: Final = frozenset({0, 33, 34, 35})
-"""Types that are read from other dumps alone."""
+"""Types that are read only from other dumps."""
 _NPY_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {DATA_TYPES[number].dtype: number for number in (*range(1, 13), 16, 17)}
 )
@@ -36,7 +36,7 @@ _NPY_TYPES: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def check_path(path: str) -> None:
-    """Raise CommandError where the original refuses a path by its spelling."""
+    """Raise CommandError if the original rejects the spelling of a path."""
     if len(path) > _LONGEST_PATH:
         raise CommandError(ExitCode.BAD_PATH, f"a path of {len(path)} characters; the longest is {_LONGEST_PATH}")
     longest = max(len(part) for part in path.split("/"))
@@ -108,7 +108,7 @@ def _texts(file: DumpFile) -> Iterator[str]:
 
 
 def _named_nano(path: str, file: DumpFile) -> DumpFile:
-    """A nano file has no name of its operator; the original takes the last of the five parts of the file's name for it."""
+    """A nano file does not contain the name of its operator; the original uses the last of the five parts of the file's name."""
     parts = os.path.basename(path).split(".")
     if len(parts) < 5:
         raise CommandError(
@@ -132,7 +132,7 @@ def _from_npy(path: str) -> DumpFile:
                 np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             dtype = read_header(file)[2]
-    except Exception as error:  # numpy evaluates the header, and lets through what its parts raise
+    except Exception as error:  # numpy evaluates the header, and does not catch all resulting exceptions
         raise CommandError(ExitCode.BAD_DUMP, f"{path} is no npy file ({error})") from error
     if dtype.name not in _NPY_TYPES:
         raise CommandError(

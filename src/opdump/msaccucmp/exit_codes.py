@@ -40,16 +40,16 @@ class ExitCode(IntEnum):
 
 
 class CommandError(OpdumpError):
-    """A failure that the original has an exit code for."""
+    """A failure for which the original has an exit code."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
     def __reduce__(self) -> tuple[type[CommandError], tuple[ExitCode, str]]:
-        # An error with two arguments does not come back from a worker process by itself.
+        # An error with two arguments cannot be unpickled from a worker process by default.
         return CommandError, (self.code, str(self))
 
 
 class AbortError(OpdumpError):
-    """A failure that ends the whole run of the original, with exit code 1: an exception that it does not expect."""
+    """A failure that ends the whole run of the original with exit code 1: an exception that it does not expect."""

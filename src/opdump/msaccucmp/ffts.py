@@ -1,6 +1,6 @@
 """Finds the slices of FFTS+ tasks: each thread has a slice of the tensors, which the first attribute of the file describes.
 
-The shapes in the header are then replaced by those of the slice of the thread that the file's name ends with:
+The shapes in the header are then replaced by those of the slice of the thread in the file's name:
 `Relu.op.9.3.1700000000000000.4.<context>.<thread>.<device>`.
 """
 
@@ -14,10 +14,10 @@ from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
 
 
 def slices_of(name: str, file: DumpFile) -> DumpFile:
-    """The file with the shapes of its thread's slices; the file as it is where its attribute asks for none.
+    """The file with the shapes of its thread's slices; the unchanged file if its attribute requests none.
 
-    Raises AbortError where the attribute is not what it should be, and CommandError where the name has no thread or the slices
-    are not as many as the tensors.
+    Raises AbortError for an invalid attribute, and CommandError if the name has no thread or the number of slices differs from
+    the number of tensors.
     """
     if not file.attributes:
         return file

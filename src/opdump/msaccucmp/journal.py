@@ -14,7 +14,7 @@ Level = Literal["INFO", "WARNING", "ERROR"]
 
 
 def log(level: Level, message: str) -> None:
-    """One line; line breaks and other control characters of a hostile name come as underscores."""
+    """Print one line; line breaks and other control characters in names are replaced by underscores."""
     text = message
     if not message.isprintable():
         text = "".join(character if character.isprintable() else "_" for character in message)
@@ -23,7 +23,7 @@ def log(level: Level, message: str) -> None:
 
 
 class Progress:
-    """Lines such as `[ >>>>>>>>>>          20%]`: fifty places, at most one line a second, and one at the end."""
+    """Lines such as `[ >>>>>>>>>>          20%]`: fifty characters wide, at most one line per second, and one at the end."""
 
     def __init__(self, total: int) -> None:
         self._total = total

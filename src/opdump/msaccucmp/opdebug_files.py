@@ -15,10 +15,10 @@ from opdump.msaccucmp.output_folder import OutputFolder, write_whole
 
 
 def convert_opdebug(path: str, file: DumpFile, output: OutputFolder) -> list[OpdebugRecord]:
-    """Write `<name>.output.<i>.json` for every output; the records.
+    """Write `<name>.output.<i>.json` for every output; returns the records.
 
-    Long names are not shortened. Raises CommandError where a record is no overflow record or its file cannot be written, and
-    AbortError where it is cut off.
+    Long names are not shortened. Raises CommandError if a record is not an overflow record or its file cannot be written, and
+    AbortError if it is cut off.
     """
     for tensor in (*file.outputs, *file.inputs):
         check_data_type(tensor)
@@ -38,7 +38,7 @@ def convert_opdebug(path: str, file: DumpFile, output: OutputFolder) -> list[Opd
 
 
 def read_record(payload: bytes, path: str) -> OpdebugRecord:
-    """The record, with the errors of the original where it has none."""
+    """The record, with the errors of the original for an invalid one."""
     try:
         return decode_opdebug(payload, path)
     except CorruptDumpError as error:

@@ -1,4 +1,4 @@
-"""Decodes the bytes of a tensor as the original does, its errors included.
+"""Decodes the bytes of a tensor like the original, including its errors.
 
 The values of the 8-bit floats are not those of the standards (`opdump.dump_file.elements` has these): E4M3FN has no NaN, minus
 infinity is lost in E5M2 and HiFloat8, and HiFloat8 codes with short exponents are read with too many mantissa bits. See
@@ -37,7 +37,7 @@ def is_known_type(number: int) -> bool:
 
 
 def check_data_type(tensor: DumpTensor) -> None:
-    """Raise the error that ends the whole file where the original does not know the type."""
+    """Raise the error that ends the whole file if the original does not know the type."""
     number = tensor.data_type
     if not is_known_type(number):
         raise CommandError(
@@ -48,13 +48,13 @@ def check_data_type(tensor: DumpTensor) -> None:
 
 
 def dtype_name(number: int) -> str:
-    """What the tables of comparisons call the type."""
+    """The name of the type in the tables of comparisons."""
     native = _NATIVE.get(number)
     return str(np.dtype(native).name) if native is not None else _TABLE_NAMES[number]
 
 
 def dtype_in_name(number: int) -> str:
-    """What the name of a bin file calls the type: that of the dump. Raises AbortError for 8-bit floats."""
+    """The name of the type in the name of a bin file, the one of the dump. Raises AbortError for 8-bit floats."""
     native = _NATIVE.get(number)
     if native is not None:
         return str(native.name)
@@ -67,15 +67,15 @@ def dtype_in_name(number: int) -> str:
 
 
 def original_shape_of(tensor: DumpTensor) -> tuple[int, ...]:
-    """The shape that the original gives a tensor: that of the header, or all bytes where the type is not defined."""
+    """The shape that the original assigns to a tensor: that of the header, or all bytes if the type is undefined."""
     return (tensor.size,) if tensor.data_type == _UNDEFINED else tensor.shape
 
 
 def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
     """The elements in one dimension, as many as the shape needs and the file has.
 
-    A shape with a zero gives an empty float64 array of that shape. Raises AbortError where the bytes are no whole number of
-    elements, as the original does.
+    A shape with a zero returns an empty float64 array of that shape. Raises AbortError if the bytes are not a whole number of
+    elements, like the original.
     """
     shape = original_shape_of(tensor)
     if 0 in shape:
@@ -109,7 +109,7 @@ def _countable(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @cache
 def _values(number: int) -> npt.NDArray[np.float64]:
-    """What the original makes of every code."""
+    """The value of every code in the original."""
     decoder = {_HIFLOAT8: _hifloat8, _E5M2: _e5m2, _E4M3FN: _e4m3fn}[number]
     return np.array([decoder(code) for code in range(256)])
 
@@ -147,14 +147,14 @@ def _hifloat8(code: int) -> float:
     if magnitude < 8:
         return sign * math.ldexp(1, magnitude - 23) if magnitude else 0.0
     if magnitude < 16:
-        return sign * (1 + magnitude % 32 / 32)  # five bits of mantissa where the type has three
+        return sign * (1 + magnitude % 32 / 32)  # five bits of mantissa instead of three
     if magnitude < 32:
         # Four bits, and the last bit of the prefix as sign of the exponent.
         return sign * 0.5 * (1 + magnitude % 16 / 16)
     exponent_bits = 4 if magnitude >= 0x60 else 3 if magnitude >= 0x40 else 2
     mantissa_bits = 5 - exponent_bits
     field = magnitude >> mantissa_bits & ((1 << exponent_bits) - 1)
-    # The highest bit of the magnitude is 1 without being stored: its place holds the sign.
+    # The highest bit of the magnitude is 1 and not stored: its place contains the sign.
     half = 1 << (exponent_bits - 1)
     exponent = half | field % half
     mantissa = magnitude % (1 << mantissa_bits) / (1 << mantissa_bits)

@@ -1,7 +1,7 @@
-"""Converts formats as the original does: eighteen pairs, its errors included.
+"""Converts formats like the original: eighteen pairs, including its errors.
 
-`opdump.formats` has them right; here FRACTAL_Z with more groups than one device block overwrites elements, FRACTAL_NZ of more
-than two dimensions comes out with three, and a slice that fails leaves the data as it was. See
+`opdump.formats` has the right conversions. Here FRACTAL_Z with more groups than one device block overwrites elements, FRACTAL_NZ
+of more than two dimensions is returned with three, and a slice that fails leaves the data unchanged. See
 docs/msaccucmp.md#where-opdump-convert-differs.
 """
 
@@ -31,7 +31,7 @@ _NAMELESS: Final = frozenset({28, 35, 47, 48, 49})
 FORMATS: Final[Mapping[int, str]] = MappingProxyType(
     {number: _RENAMED.get(number, name) for number, name in FORMAT_NAMES.items() if number not in _NAMELESS}
 )
-"""The formats that the original has names for."""
+"""The formats that have names in the original."""
 _FOUR_DIMENSIONS: Final = frozenset({"NCHW", "NHWC", "HWCN"})
 _BLOCK: Final = 16
 
@@ -40,7 +40,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How a tensor is stored: its shape, the shape in the framework (empty where unknown), and the groups of a convolution."""
+    """How a tensor is stored: its shape, the shape in the framework (empty if unknown), and the groups of a convolution."""
 
     shape: tuple[int, ...]
     wanted: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ _Conversion = Callable[[_Array, Stored], _Array]
 
 
 def format_of(number: int) -> str:
-    """The name of a format. Raises CommandError where the original has none."""
+    """The name of a format. Raises CommandError if the original has none."""
     name = FORMATS.get(number)
     if name is None:
         raise CommandError(ExitCode.BAD_FORMAT_PAIR, f"format {number} has no name in this command")
@@ -59,7 +59,7 @@ def format_of(number: int) -> str:
 
 
 def effective_format(name: str, shape: tuple[int, ...]) -> str:
-    """ND for NCHW, NHWC and HWCN of a shape that has not four dimensions."""
+    """ND for NCHW, NHWC and HWCN of a shape without four dimensions."""
     return "ND" if name in _FOUR_DIMENSIONS and len(shape) != 4 else name
 
 
@@ -71,7 +71,7 @@ def can_convert(source: str, target: str) -> bool:
 def convert_format(source: str, target: str, array: _Array, stored: Stored) -> _Array:
     """The elements in another format.
 
-    Raises CommandError, and ValueError, IndexError or ZeroDivisionError where the shapes do not fit.
+    Raises CommandError, and ValueError, IndexError or ZeroDivisionError if the shapes do not fit.
     """
     return _PAIRS[source, target](array, stored)
 
@@ -99,7 +99,7 @@ def _from_nc1hwc0(target: str) -> _Conversion:
 
 
 def _cut(there: int, wanted: int) -> slice:
-    """What the original leaves of a padded dimension: where more is wanted than is there, the difference of the two."""
+    """What the original leaves of a padded dimension: if more is requested than exists, the difference of the two."""
     return slice(None, wanted - there) if wanted != there else slice(None)
 
 
@@ -134,7 +134,7 @@ def _from_fractal_nz(array: _Array, stored: Stored) -> _Array:
 
 
 def check_nz_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raise CommandError where `wanted` cannot be what FRACTAL_NZ data of `shape` stand for."""
+    """Raise CommandError if `wanted` cannot be the plain shape of FRACTAL_NZ data of `shape`."""
     if not wanted:
         raise CommandError(ExitCode.BAD_PARAMETER, "FRACTAL_NZ data without an original shape: give it with -s")
     if len(wanted) < 2:
@@ -213,9 +213,9 @@ _PAIRS: Final[Mapping[tuple[str, str], _Conversion]] = MappingProxyType(
 
 
 def slice_to(array: _Array, wanted: tuple[int, ...]) -> _Array:
-    """The corner of `array` that `wanted` asks for, or less where it asks for more; `array` itself where nothing is to be cut.
+    """The corner of `array` with the shape `wanted`, or less if it is larger; `array` itself if there is nothing to cut.
 
-    Raises CommandError where `wanted` counts as larger: the original compares the first dimension that differs, and no other.
+    Raises CommandError if `wanted` counts as larger: the original compares only the first dimension that differs.
     """
     if not wanted or array.ndim < len(wanted) or tuple(array.shape) == wanted:
         return array

@@ -1,6 +1,6 @@
-"""Writes files into the output directory, whole, and shortens long names.
+"""Writes complete files into the output directory, and shortens long names.
 
-Files get mode 0600, an existing file or link of the name is replaced, and nothing outside of the directory is written.
+Files get mode 0600, an existing file or link with the name is replaced, and nothing outside of the directory is written.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ _temporary_numbers: Iterator[int] = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class OutputFolder:
-    """A directory that exists. Names that it is given have no slash."""
+    """A directory that exists. Names passed to it have no slash."""
 
     path: str
 
     def place(self, name: str) -> str:
-        """Where a file of that name goes. One of 255 characters or more gets a digest as name, and a line in `mapping.csv`."""
+        """The path of a file with that name. A name of 255 characters or more is replaced by a digest, with a line in
+        `mapping.csv`.
+        """
         if len(name) > _LONGEST_NAME:
-            import uuid  # few names are long
+            import uuid  # long names are rare
 
             short = uuid.uuid3(uuid.NAMESPACE_DNS, name).hex + os.path.splitext(name)[1]
             self.append(MAPPING_FILE, f"{short},{name}\n")
@@ -44,13 +46,13 @@ class OutputFolder:
         return os.path.join(self.path, name)
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> str:
-        """File the parts under that name; where it ended up. Raises OSError."""
+        """Write the parts under that name; returns the path. Raises OSError."""
         target = self.place(name)
         write_whole(target, parts)
         return target
 
     def append(self, name: str, text: str) -> None:
-        """Append to a file of the directory; a link of that name is replaced, not followed."""
+        """Append to a file of the directory; a link with that name is replaced, not followed."""
         target = os.path.join(self.path, name)
         if os.path.islink(target):
             os.unlink(target)
@@ -62,7 +64,7 @@ class OutputFolder:
 
 
 def write_whole(target: str, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file under a temporary name, then rename it. Raises OSError; nothing is left over then."""
+    """Write a file under a temporary name, then rename it. Raises OSError, and leaves nothing behind then."""
     temporary = os.path.join(os.path.dirname(target), f"{own_prefix()}{next(_temporary_numbers):x}{SUFFIX}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
@@ -85,9 +87,9 @@ def _write(descriptor: int, part: bytes | memoryview) -> None:
 
 
 def npy_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
-    """A npy file of format 1.0 in the order of the array's memory: `fortran_order` is true where it is a transposed view.
+    """An npy file of format 1.0 in the memory order of the array: `fortran_order` is true for a transposed view.
 
-    The header is that of numpy 1.23 and later, which leaves room for the first (or last) dimension to grow.
+    The header is that of numpy 1.23 and later, which reserves space for the first (or last) dimension to grow.
     """
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     text = f"{{'descr': '{array.dtype.str}', 'fortran_order': {bool(fortran)}, 'shape': {array.shape!r}, }}"
@@ -104,7 +106,7 @@ def raw_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
 
 
 def check_torch() -> None:
-    """Raise CommandError where PyTorch is not installed."""
+    """Raise CommandError if PyTorch is not installed."""
     try:
         import_module("torch")
     except ImportError as error:
@@ -114,7 +116,7 @@ def check_torch() -> None:
 
 
 def pt_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
-    """The array as torch saves it (`-t pt`)."""
+    """The array as saved by torch (`-t pt`)."""
     torch: Any = import_module("torch")
     buffer = io.BytesIO()
     torch.save(torch.from_numpy(np.array(array, order="C")), buffer)
@@ -122,7 +124,9 @@ def pt_parts(array: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
 
 
 def make_output_folder(path: str) -> None:
-    """Create the directory with mode 0700; what a dead process left half written in it goes. Raises CommandError where that fails or the path is no directory."""
+    """Create the directory with mode 0700, and remove partial files of dead processes in it. Raises CommandError if that fails or
+    the path is not a directory.
+    """
     if os.path.isdir(path):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,5 @@
-"""Runs `msaccucmp overflow`: finds the first overflow files of a directory tree, the dump of the operator that each blames, and a summary.
+"""Runs `msaccucmp overflow`: finds the first overflow files of a directory tree and the dump of the operator in each, and writes
+a summary.
 
 =================================================[1]==================================================
 [Add] net/add
@@ -43,14 +44,14 @@ _RULE: Final = "=" * 49
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A file, and the name that it has or that mapping.csv gives it."""
+    """A file, and its name on disk or in mapping.csv."""
 
     path: str
     name: str
 
 
 def run_overflow(options: argparse.Namespace) -> ExitCode:
-    """Write the summary of the first overflows. Raises CommandError, or AbortError where the original ends the whole run."""
+    """Write the summary of the first overflows. Raises CommandError, or AbortError if the original ends the whole run."""
     root = os.path.realpath(options.dump_path)
     if not os.path.isdir(root):
         raise CommandError(ExitCode.BAD_PATH, f"{root} is no directory; -d must name the dump directory")
@@ -100,7 +101,7 @@ def _named_files(folder: str, names: list[str]) -> Iterator[_Named]:
 
 
 def _mapping(folder: str) -> dict[str, str]:
-    """The true names in mapping.csv of a directory; lines of another form are left out."""
+    """The true names in mapping.csv of a directory; invalid lines are left out."""
     path = os.path.join(folder, MAPPING_FILE)
     if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_MAPPING:
         return {}
@@ -151,7 +152,7 @@ def _record(debug: _Named, folder: OutputFolder) -> OpdebugRecord:
 
 
 def _overflows(record: OpdebugRecord) -> list[AcceleratorReport]:
-    """The reports that have a status; one of four words counts whatever they are."""
+    """The reports with a nonzero status; a report of four words always counts."""
     reports = [report for report in record.reports if report.overflowed or len(report.statuses) > 1]
     if reports:
         return reports
@@ -206,7 +207,7 @@ def _tensor_lines(base: str, file: DumpFile, folder: OutputFolder) -> Iterator[s
 
 
 def _number(value: Any) -> str:
-    """A value as numpy 2.4 prints it: short floats with an exponent where they are large (older versions do not)."""
+    """A value as numpy 2.4 prints it: short floats with an exponent if they are large, unlike older versions."""
     start = {"float16": 1e3, "float32": 1e6}.get(value.dtype.name)
     if start is not None and np.isfinite(value) and abs(value) >= start:
         return np.format_float_scientific(value, trim="-", exp_digits=2)

@@ -1,4 +1,4 @@
-"""`msaccucmp compare` and `file_compare`: dumps against dumps, or against what the framework computed.
+"""`msaccucmp compare` and `file_compare`: compares dumps with dumps, or with the results of a framework.
 
 Numbers, columns, texts in the table and exit codes are those of the original. See docs/msaccucmp.md#compare.
 """

@@ -1,4 +1,4 @@
-"""`compare -advisor`: reads the table that was just made and says what to look at first, in `advisor_summary.txt`.
+"""`compare -advisor`: reads the table that was just written and recommends what to check first, in `advisor_summary.txt`.
 
 Detection Type: FP16 Overflow
 Operator Index: 12
@@ -44,7 +44,7 @@ _LOW_ON_THE_WAY: Final = _LOW + (
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What was found, at which operator, and what to do."""
+    """The finding, its operator, and what to do."""
 
     kind: str = _NOTHING
     index: str = _NOTHING
@@ -55,7 +55,7 @@ class Advice:
 
 
 def advise(rows: Sequence[Row], algorithms: Sequence[str], *, with_rules: bool) -> Advice:
-    """The first thing that is wrong in a table. `with_rules`: whether the types of operators come from fusion rules."""
+    """The first problem in a table. `with_rules`: whether the types of operators come from fusion rules."""
     for row in rows:
         if row.overflow == "YES":
             return Advice("FP16 Overflow", str(row.index), _OVERFLOW)
@@ -78,7 +78,7 @@ def advise(rows: Sequence[Row], algorithms: Sequence[str], *, with_rules: bool) 
 
 
 def write_advice(folder: OutputFolder, advice: Advice) -> None:
-    """File the advice, and log it. Raises CommandError."""
+    """Write the advice to its file and the log. Raises CommandError."""
     for line in str(advice).splitlines():
         log("INFO", line)
     try:

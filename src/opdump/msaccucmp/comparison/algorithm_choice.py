@@ -1,7 +1,7 @@
-"""Which algorithms run: `-alg`, `-a`, and the user's own of `-c`.
+"""Selects the algorithms: `-alg`, `-a`, and the user's own of `-c`.
 
-`DIR/algorithm/alg_<Name>.py` has `compare(my_output, ground_truth, arguments)`, which returns two texts: the cell, and a reason or
-nothing. The file is run: that is what the option is for. See docs/msaccucmp.md#algorithms.
+`DIR/algorithm/alg_<Name>.py` has `compare(my_output, ground_truth, arguments)`, which returns two texts: the cell, and a reason
+or an empty text. The file is executed, which is the purpose of the option. See docs/msaccucmp.md#algorithms.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ChosenAlgorithms:
 
 
 def choose_algorithms(text: str, arguments: str, folder: str) -> ChosenAlgorithms:
-    """The algorithms that the options name. Raises CommandError where none is left, AbortError where a script cannot run."""
+    """The algorithms that the options name. Raises CommandError if none is left, AbortError if a script cannot run."""
     parsed = parse_arguments(arguments)
     custom = _custom(folder, parsed) if folder else {}
     if text == _ALL:
@@ -103,14 +103,14 @@ def _wrapped(compare: Callable[..., Any], arguments: Mapping[str, str]) -> Algor
     def algorithm(pair: Compared) -> Result:
         result, reason = compare(pair.mine, pair.golden, _Arguments(arguments, pair))
         if not isinstance(result, str) or not isinstance(reason, str):
-            raise TypeError("compare")  # it has to return two texts; the original names the function and no more
+            raise TypeError("compare")  # it must return two texts; the original only names the function
         return result, reason
 
     return algorithm
 
 
 class _Arguments(SimpleNamespace):
-    """What a custom algorithm is given: its arguments as attributes, the two files, and what the shape is."""
+    """The argument of a custom algorithm: its arguments as attributes, the two files, and the meaning of the shape."""
 
     def __init__(self, arguments: Mapping[str, str], pair: Compared) -> None:
         super().__init__(

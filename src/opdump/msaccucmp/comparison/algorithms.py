@@ -1,7 +1,7 @@
-"""The ten built-in measures of how far two tensors are apart, in float32 as the original computes them.
+"""The ten built-in measures of the difference between two tensors, in float32 like the original.
 
-No measure has a rule for NaN and infinities: two equal infinities give `nan`, and a NaN on the right is left out by the
-relative errors. See docs/msaccucmp.md#algorithms.
+No measure treats NaN and infinities specially: two equal infinities produce `nan`, and the relative errors leave out a NaN on the
+right. See docs/msaccucmp.md#algorithms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 NOT_A_NUMBER: Final = "NaN"
-"""What a cell says where there is no result."""
+"""The cell if there is no result."""
 SCALAR: Final = "This tensor is scalar."
 _EPSILON: Final = float(np.finfo(np.float64).eps)
 _SMALLEST_DENSITY: Final = np.finfo(np.float32).eps
@@ -26,7 +26,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two tensors of equally many elements, in one dimension, their shape, and the files that they come from."""
+    """Two one-dimensional tensors with equal numbers of elements, their shape, and their files."""
 
     mine: _Array
     golden: _Array
@@ -36,7 +36,7 @@ class Compared:
 
 
 Result = tuple[str, str]
-"""The text of the cell, and why it is what it is, if that is to be said."""
+"""The text of the cell, and a reason if there is one."""
 Algorithm = Callable[[Compared], Result]
 
 
@@ -62,7 +62,7 @@ def _max_absolute_error(pair: Compared) -> Result:
 
 
 def _relative_errors(pair: Compared) -> _Array:
-    """|m / g - 1|, and 0 where g counts as 0 or is NaN."""
+    """|m / g - 1|, and 0 if g counts as 0 or is NaN."""
     counted = np.abs(pair.golden) > _EPSILON
     errors = np.zeros_like(pair.golden)
     errors[counted] = np.abs(pair.mine[counted] / pair.golden[counted] - 1)
@@ -138,12 +138,12 @@ _WITHOUT_BOOLEANS: Final = frozenset(ALGORITHMS) - {"CosineSimilarity", "Relativ
 
 
 def run_algorithm(name: str, algorithm: Algorithm, pair: Compared) -> Result:
-    """What the algorithm says; an exception is a reason, as in the original."""
+    """The result of the algorithm; an exception becomes a reason, as in the original."""
     if pair.mine.dtype == np.bool_ and pair.golden.dtype == np.bool_ and name in _WITHOUT_BOOLEANS:
         return NOT_A_NUMBER, f"Algorithm {name} does not support Boolean types."
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of means of nothing
+            warnings.simplefilter("ignore")  # numpy warns about means of empty arrays
             return algorithm(pair)
     except Exception as error:  # noqa: BLE001  # a custom algorithm may raise anything
         return NOT_A_NUMBER, f"Failed to execute 'compare' in '{name}'. {error}"

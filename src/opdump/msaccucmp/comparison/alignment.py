@@ -1,7 +1,7 @@
-"""Brings a tensor of the device into the format and the shape of the ground truth.
+"""Converts a tensor of the device to the format and the shape of the ground truth.
 
-Against ND both sides are flattened, unless there is a conversion to ND; else the device's data are converted and then cut to the
-corner that the ground truth has. See docs/msaccucmp.md#what-is-compared-with-what.
+Against ND, both sides are flattened, unless there is a conversion to ND; otherwise the device's data are converted and then cut
+to the shape of the ground truth. See docs/msaccucmp.md#what-is-compared-with-what.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as the device left it: `array` is flat and may have fewer elements than `shape` says."""
+    """A tensor as the device left it: `array` is flat and may have fewer elements than `shape`."""
 
     name: str
     format: str
@@ -40,9 +40,9 @@ class StoredTensor:
 def align(
     tensor: StoredTensor, golden: _Array, golden_format: str, scripts: FormatScripts, *, flatten: bool = True
 ) -> tuple[_Array, _Array]:
-    """Both sides, with equally many elements; the shape of the first is that of the row. Raises IncomparableError.
+    """Both sides, with equal numbers of elements; the shape of the first is that of the row. Raises IncomparableError.
 
-    With `flatten` False, ND is taken for NCHW, which keeps the dimensions.
+    With `flatten` False, ND is treated as NCHW, which keeps the dimensions.
     """
     target = golden_format or tensor.format
     if target not in FORMATS.values():
@@ -63,7 +63,7 @@ def align(
 
 
 def _scalar(tensor: StoredTensor, golden: _Array, golden_format: str) -> tuple[_Array, _Array]:
-    """A single element, whose format says nothing, with the ground truth, flat."""
+    """A single element, whose format has no meaning, with the ground truth, flat."""
     if golden_format and golden.size != 1:
         raise _different(tensor.name, (1,), (golden.size,))
     return _cut(tensor.name, tensor.array, golden.reshape(-1))
@@ -106,9 +106,9 @@ def _reshaped(tensor: StoredTensor) -> _Array:
 
 
 def _is_nz_shape(name: str, stored: Stored) -> bool:
-    """Whether FRACTAL_NZ data can be cut to what is wanted. Raises IncomparableError where the original names a better shape.
+    """Whether FRACTAL_NZ data can be cut to the target shape. Raises IncomparableError if the original recommends a better shape.
 
-    Of a shape with more dimensions than the data stand for, it looks at one alone.
+    If the target has more dimensions than the data represent, it checks only one of them.
     """
     *leading, c1, no, ni, c0 = stored.shape
     wanted = stored.wanted
@@ -130,7 +130,7 @@ def _is_nz_shape(name: str, stored: Stored) -> bool:
 
 
 def _cut(name: str, mine: _Array, golden: _Array) -> tuple[_Array, _Array]:
-    """The corner of `mine` that has the shape of `golden`, or `mine` where the shapes say the same."""
+    """The corner of `mine` with the shape of `golden`, or `mine` if the shapes are equivalent."""
     sizes, wanted_sizes = ([size for size in shape if size != 1] for shape in (mine.shape, golden.shape))
     if mine.ndim < golden.ndim and sizes != wanted_sizes:
         raise _different(name, tuple(sizes), tuple(wanted_sizes))
@@ -151,7 +151,7 @@ def _cut(name: str, mine: _Array, golden: _Array) -> tuple[_Array, _Array]:
 
 
 def same_shape(tensor: StoredTensor, golden: _Array, paths: tuple[str, str]) -> tuple[_Array, _Array]:
-    """Both sides, where their shapes are equal: that is how quantised models are compared. Raises IncomparableError."""
+    """Both sides, if their shapes are equal, as the original compares quantised models. Raises IncomparableError."""
     shape = tensor.stored.shape
     if shape != golden.shape:
         raise _different(tensor.name, shape, golden.shape)
@@ -174,9 +174,9 @@ def _different(name: str, mine: tuple[int, ...], golden: tuple[int, ...]) -> Inc
 
 
 def restore(tensor: StoredTensor) -> _Array:
-    """The elements in the framework's order (NCHW or ND), cut to its shape, as far as that is known; flat.
+    """The elements in the framework's order (NCHW or ND), cut to its shape as far as it is known; flat.
 
-    It is how two dumps of devices are compared. What cannot be restored stays in the device's order.
+    Two dumps of devices are compared in this way. A tensor that cannot be restored stays in the device's order.
     """
     wanted = tensor.stored.wanted
     source = effective_format(tensor.format, tensor.stored.shape)

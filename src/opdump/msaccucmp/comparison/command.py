@@ -1,4 +1,4 @@
-"""Runs `msaccucmp compare`: checks the options, finds out what is compared with what, and writes the tables."""
+"""Runs `msaccucmp compare`: checks the options, matches the two sides, and writes the tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from opdump.msaccucmp.output_folder import OutputFolder, make_output_folder
 
 
 def run_compare(options: argparse.Namespace) -> ExitCode:
-    """Compare by the options. Raises CommandError, or AbortError where the original ends the whole run."""
+    """Compare by the options. Raises CommandError, or AbortError if the original ends the whole run."""
     check_options(options)
     paths = (os.path.realpath(options.my_dump_path), os.path.realpath(options.golden_dump_path))
     for path in paths:
@@ -50,7 +50,7 @@ def run_compare(options: argparse.Namespace) -> ExitCode:
 
 
 def _refuse_h5(options: argparse.Namespace, chosen: ChosenAlgorithms) -> ExitCode:
-    """End as the original does where h5py is missing: a table without rows, and exit code 1."""
+    """End like the original if h5py is missing: a table without rows, and exit code 1."""
     header = ["Index", "NPUDump", "NPUDumpPath", "GroundTruthPath", "DataType", "Shape", *chosen.names]
     write_table(_output(options), "result", [*header, "CompareFailReason"], ())
     raise AbortError("dumps of PyTorch in .h5 files are not compared by this command, nor by others of opdump")
@@ -107,7 +107,7 @@ def _rules(option: str, text: str) -> FusionRules | None:
 def _network(
     options: argparse.Namespace, mine: DumpSide, golden: DumpSide, chosen: ChosenAlgorithms, scripts: str
 ) -> Network | None:
-    """What the rules say; None where two devices are compared without any. Raises CommandError for sides that do not go together."""
+    """The network of the rules; None if two devices are compared without any. Raises CommandError for sides that do not match."""
     fused, quantised, unfused = options.fusion_rule_file, options.quant_fusion_rule_file, options.close_fusion_rule_file
     code = ExitCode.BAD_PARAMETER
     kinds = (mine.kind, golden.kind)

@@ -1,4 +1,4 @@
-"""Finds the dumps of one side of a comparison: which files count, of which kind they are, and which operator each belongs to."""
+"""Finds the dumps of one side of a comparison: the files, their kind, and the operator of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIME: Final = re.compile(r"[0-9]{16}")
 
 
 class DumpKind(Enum):
-    """What the files of a side are; the value is what the log calls them."""
+    """The kind of the files of a side; the value is its name in the log."""
 
     DEVICE = "dumps of a model on a device"
     QUANTISED = "dumps of a quantised model of a framework (.quant)"
@@ -44,7 +44,7 @@ _PATTERNS: Final[Mapping[str, re.Pattern[str]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FoundDump:
-    """A file, and what its name says."""
+    """A file, and the information in its name."""
 
     path: str
     timestamp: int
@@ -53,7 +53,7 @@ class FoundDump:
 
 @dataclass(frozen=True, slots=True)
 class DumpSide:
-    """The dumps of a directory. `files`: by operator, or by `operator.output` where a framework wrote them, newest last."""
+    """The dumps of a directory. `files`: by operator, or by `operator.output` if a framework wrote them, newest last."""
 
     path: str
     kind: DumpKind
@@ -75,7 +75,7 @@ class DumpSide:
 
 
 def read_side(path: str) -> DumpSide:
-    """The dumps in the directory. Raises CommandError where there are none, or of several kinds."""
+    """The dumps in the directory. Raises CommandError if there are none, or several kinds."""
     if not os.path.isdir(path):
         raise CommandError(ExitCode.BAD_PATH, f"{path} is not a directory; a directory of dumps was expected")
     suffixes: set[str] = set()
@@ -100,7 +100,7 @@ def read_side(path: str) -> DumpSide:
             log("WARNING", f"{place} is left out: {name} is no name of a dump (op_type.op_name.task_id.stream_id.time)")
             continue
         suffix, key, op_type, time = read
-        op_type = op_type if name == entry else NOT_A_NUMBER  # the type is read from the true file name alone
+        op_type = op_type if name == entry else NOT_A_NUMBER  # the type is read only from the true file name
         suffixes.add(suffix)
         if len(suffixes) > 1:
             raise CommandError(ExitCode.BAD_FILE_NAME, f"{path} holds dumps of several kinds: {entry} is another one")
@@ -114,7 +114,7 @@ def read_side(path: str) -> DumpSide:
 
 
 def _read_name(name: str) -> tuple[str, str, str, int] | None:
-    """Kind by suffix, key, type of operator and time; None where the name is that of no dump."""
+    """Kind by suffix, key, type of operator and time; None if the name is not that of a dump."""
     suffix = name.rpartition(".")[2]
     if suffix in _PATTERNS:
         match = _PATTERNS[suffix].match(name)
@@ -133,7 +133,7 @@ def _read_name(name: str) -> tuple[str, str, str, int] | None:
 
 
 def _time(name: str, text: str) -> int:
-    """Microseconds since 1970 in 16 digits; -1, which is before all others, for anything else."""
+    """Microseconds since 1970 in 16 digits; -1, which sorts first, for anything else."""
     if _TIME.fullmatch(text):
         return int(text)
     log("WARNING", f"{name} has no time of 16 digits; it counts as the oldest")
@@ -141,7 +141,7 @@ def _time(name: str, text: str) -> int:
 
 
 def _mapping(folder: str) -> Mapping[str, str]:
-    """The true names in mapping.csv. Lines of another form are logged; a file that is no text has none."""
+    """The true names in mapping.csv. Invalid lines are logged; a file that is not text has none."""
     path = os.path.join(folder, MAPPING_FILE)
     names: dict[str, str] = {}
     if not os.path.isfile(path):

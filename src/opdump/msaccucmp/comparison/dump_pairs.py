@@ -29,7 +29,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class DumpPairs:
-    """Two directories, and what is to be said of their tensors."""
+    """Two directories, and the facts about their tensors."""
 
     mine: DumpSide
     golden: DumpSide
@@ -39,7 +39,7 @@ class DumpPairs:
 
 @dataclass(slots=True)
 class PairsOutcome:
-    """The rows, and the exit code that they give. `matched`: whether any operator is in both directories and could be read."""
+    """The rows and the exit code. `matched`: whether any operator is in both directories and could be read."""
 
     rows: list[Row] = field(default_factory=list)
     code: ExitCode = ExitCode.OK
@@ -51,7 +51,7 @@ class PairsOutcome:
 
 
 def compare_pairs(pairs: DumpPairs) -> PairsOutcome:
-    """Compare all operators. Raises CommandError where a dump on the right, or the size of a tensor, ends the whole run."""
+    """Compare all operators. Raises CommandError if a dump on the right, or the size of a tensor, ends the whole run."""
     outcome = PairsOutcome()
     mine, golden = pairs.mine.in_order(), pairs.golden.in_order()
     for index, (name, dump) in enumerate(mine.items()):
@@ -162,7 +162,7 @@ def _decoded(file: DumpFile) -> dict[str, _Array]:
 
 
 def restorable(name: str, tensor: DumpTensor, array: _Array) -> StoredTensor:
-    """The tensor with what is known of its shape in the framework. Raises CommandError where its format has no name."""
+    """The tensor with its known shape in the framework. Raises CommandError if its format has no name."""
     return StoredTensor(
         name,
         format_of(tensor.format),
@@ -172,7 +172,7 @@ def restorable(name: str, tensor: DumpTensor, array: _Array) -> StoredTensor:
 
 
 def _reading_failure(path: str, error: CommandError) -> str:
-    """What the table of the original says of a dump that cannot be read; nothing for most failures."""
+    """The text of the original's table about a dump that cannot be read; empty for most failures."""
     if error.code == ExitCode.BAD_DUMP and os.path.getsize(path) == 0:
         return f"Failed to parse dump file '{path}'. The file size is zero. Please check the dump file."
     if error.code == ExitCode.BAD_DATA_TYPE:

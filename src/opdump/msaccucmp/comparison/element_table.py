@@ -1,4 +1,4 @@
-"""The files of one tensor, element by element: all of them, the largest errors, and a summary."""
+"""The files about one tensor, element by element: all elements, the largest errors, and a summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ElementNames:
-    """What the summary calls the operators and the axes."""
+    """The names of the operators and the axes in the summary."""
 
     mine: str
     golden: str
@@ -33,7 +33,7 @@ class ElementNames:
 
 @dataclass(frozen=True, slots=True)
 class ElementTable:
-    """Two tensors and their errors, flat. An error that is no number is NaN; booleans have none."""
+    """Two tensors and their errors, flat. An undefined error is NaN; booleans have none."""
 
     shape: tuple[int, ...]
     mine: _Array
@@ -52,7 +52,7 @@ class ElementTable:
             return cls(shape, mine, golden, nothing, nothing, are_booleans)
         mine, golden = np.real(mine), np.real(golden)
         with np.errstate(all="ignore"):
-            absolute = np.abs(mine - golden)  # in the type that numpy takes for both
+            absolute = np.abs(mine - golden)  # in the common type that numpy selects
             relative = np.abs(absolute / golden)
         if absolute.dtype.kind == "f":
             absolute[~np.isfinite(absolute)] = np.nan
@@ -62,7 +62,7 @@ class ElementTable:
 def write_element_table(
     output: OutputFolder, base: str, table: ElementTable, names: ElementNames, *, top: int, lines: int | None
 ) -> None:
-    """Write the files that begin with `base`; `lines` of them in one file, and no list of all where it is None. Raises OSError."""
+    """Write the files whose names begin with `base`; `lines` per file, and no list of all elements if it is None. Raises OSError."""
     count = table.mine.size
     for start in range(0, count, lines) if lines else ():
         end = min(start + (lines or 0), count)
@@ -94,7 +94,7 @@ def _encoded(*parts: Iterable[str]) -> Iterator[bytes]:
 
 
 def _lines(table: ElementTable, chosen: Sequence[int], *, detail: bool) -> Iterator[str]:
-    """One line for each element; in the list of all elements, numbers that are none say which they are."""
+    """One line for each element; in the list of all elements, non-finite numbers are written by name."""
     axes = max(len(table.shape), _FEWEST_AXES)
     shape = (*table.shape, *(1,) * (axes - len(table.shape)))
     for index in chosen:
@@ -115,9 +115,9 @@ def _value(value: Any, *, detail: bool) -> str:
 
 
 def largest(errors: _Array, top: int, *, are_booleans: bool) -> Sequence[int]:
-    """The places of the largest errors, the largest first. Errors that are no numbers count as 0 and still come first.
+    """The indices of the largest errors, the largest first. Undefined errors count as 0 but still come first.
 
-    Where more are asked for than there are, the smallest is left out. Which of equal errors are taken is up to numpy.
+    If more are requested than exist, the smallest is left out. Among equal errors, numpy decides.
     """
     top = top if top <= errors.size else max(errors.size - 1, 1)
     if are_booleans:

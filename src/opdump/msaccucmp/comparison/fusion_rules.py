@@ -1,4 +1,4 @@
-"""Reads a fusion rule file: which operators of the device stand for which of the framework.
+"""Reads a fusion rule file, which maps operators of the device to those of the framework.
 
 The file is the JSON text that ATC makes of an offline model (`{"graph": [{"op": [...]}]}`); see docs/msaccucmp.md#fusion-rules.
 """
@@ -23,7 +23,7 @@ _ORIGIN_FORMATS: Final = ("_datadump_origin_format", "origin_format")
 
 @dataclass(frozen=True, slots=True)
 class OutputRule:
-    """What an output of an operator stands for: an output of an operator of the framework, and its format there.
+    """The origin of an output of an operator: an output of an operator of the framework, and its format there.
 
     `dtype` is the type of its elements on the device, such as DT_INT8.
     """
@@ -36,9 +36,9 @@ class OutputRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleOperator:
-    """An operator of the device. `number` is its place in the model, which `-r` and `-s` choose by.
+    """An operator of the device. `number` is its position in the model, by which `-r` and `-s` select.
 
-    `originals`: the operators of the framework that it stands for, without empty names. `key`: operators with the same one belong
+    `originals`: the operators of the framework that it replaces, without empty names. `key`: operators with the same one belong
     together. `is_l1`: they were fused in the L1 buffer, where only the first and the last leave meaningful data.
     """
 
@@ -54,7 +54,7 @@ class RuleOperator:
 
 @dataclass(frozen=True, slots=True)
 class RuleGroup:
-    """Operators of the device that stand together for the same operators of the framework. `index`: its place in the table."""
+    """Operators of the device that together replace the same operators of the framework. `index`: its position in the table."""
 
     index: int
     operators: tuple[RuleOperator, ...]
@@ -79,7 +79,7 @@ class RuleGroup:
 
     @property
     def original_names(self) -> str:
-        """The originals as the table names them; empty where there are none."""
+        """The originals as in the table; empty if there are none."""
         if self.is_l1:
             return ",".join(dict.fromkeys(",".join(operator.originals) for operator in self.operators))
         return ",".join(self.originals)
@@ -100,7 +100,7 @@ class FusionRules:
 
 
 def read_rules(path: str) -> FusionRules:
-    """The rules in the file. Raises CommandError where it is no rule file, AbortError where the original ends unexpectedly."""
+    """The rules in the file. Raises CommandError for an invalid rule file, AbortError if the original ends unexpectedly."""
     document = _load(path)
     if document is None or isinstance(document, (bool, int, float)):
         raise AbortError(f"{path} holds {document!r}; an object was expected")
@@ -139,7 +139,7 @@ def _load(path: str) -> Any:
 
 
 class _Reader:
-    """Takes the document apart and says what is missing."""
+    """Parses the document and reports missing parts."""
 
     def __init__(self, path: str) -> None:
         self._name = os.path.basename(path)
@@ -192,7 +192,7 @@ class _Reader:
         )
 
     def _inputs(self, listed: Any) -> tuple[str, ...]:
-        """Where the inputs come from (`operator:output`), without those that come from nowhere."""
+        """The sources of the inputs (`operator:output`), without inputs that have none."""
         if not isinstance(listed, Iterable) or not all(isinstance(item, str) for item in listed):
             raise AbortError(f"{self._name}: an input is {listed!r}, which is no list of texts")
         return tuple(item for item in listed if item and not item.endswith(":-1"))

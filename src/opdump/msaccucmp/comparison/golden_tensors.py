@@ -25,13 +25,13 @@ _REPLACED: Final = re.compile(r"[/.]")
 
 
 def file_key(name: str) -> str:
-    """An operator's name as files have it."""
+    """An operator's name in its form for file names."""
     return _REPLACED.sub("_", name)
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenTensor:
-    """The elements in the shape of the framework, and the file that they come from."""
+    """The elements in the shape of the framework, and their file."""
 
     path: str
     array: npt.NDArray[Any]
@@ -39,20 +39,20 @@ class GoldenTensor:
 
 
 class GroundTruth(Protocol):
-    """The side that is right."""
+    """The reference side."""
 
     @property
     def has_addresses(self) -> bool:
         """Whether the table has a column for addresses of this side."""
 
     def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
-        """The groups that have a partner on this side at all; the others have no row."""
+        """The groups that have a counterpart on this side at all; the others have no row."""
 
     def names_of(self, group: RuleGroup) -> str:
-        """The operators that the group stands for, with commas between them."""
+        """The operators that the group replaces, separated by commas."""
 
     def path_of(self, origin: Origin) -> str | None:
-        """The file that has the output; None where there is none."""
+        """The file of the output; None if there is none."""
 
     def read(self, origin: Origin, path: str) -> GoldenTensor:
         """The output. Raises CommandError."""
@@ -92,7 +92,7 @@ class FrameworkTruth:
 
 @dataclass(frozen=True, slots=True)
 class UnfusedTruth:
-    """Dumps of the same model, compiled without fusion (`-cf`): `rules` say which of its outputs stands for what."""
+    """Dumps of the same model, compiled without fusion (`-cf`); `rules` map its outputs."""
 
     side: DumpSide
     rules: FusionRules
@@ -103,13 +103,13 @@ class UnfusedTruth:
 
     @property
     def _operators(self) -> dict[str, str]:
-        """The operator that stands for each of the framework; the last of several."""
+        """The operator for each of the framework; the last if there are several."""
         return {
             original: operator.name for operator in self.rules.operators.values() for original in operator.originals
         }
 
     def known(self, groups: Sequence[RuleGroup]) -> Sequence[RuleGroup]:
-        """One operator of each group; of groups that stand for the same operator, the last."""
+        """One operator of each group; the last of the groups with the same operator."""
         chosen: dict[str, RuleGroup] = {}
         for group in groups:
             partner = next(iter(self._partners(group)), None)
@@ -152,7 +152,7 @@ def _shaped(tensor: DumpTensor) -> npt.NDArray[Any]:
 def read_array(path: str) -> npt.NDArray[Any]:
     """The array of a `.npy` file, or of a `.txt` file; never a pickled object. Raises CommandError.
 
-    An array without elements is one of float64, whatever its type was.
+    An array without elements is returned as float64, whatever its type was.
     """
     try:
         if os.path.getsize(path) == 0:

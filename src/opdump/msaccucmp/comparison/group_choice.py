@@ -1,4 +1,4 @@
-"""Chooses operators of a model by the `id` that the rules give them: `-r start,end,step` and `-s index,index`."""
+"""Selects operators of a model by their `id` in the rules: `-r start,end,step` and `-s index,index`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAST: Final = -1
 
 
 def choose_groups(groups: Sequence[RuleGroup], count: int, text: str | None, listed: str | None) -> Sequence[RuleGroup]:
-    """The groups that the options leave, of `count` that there are. Raises CommandError."""
+    """The groups that the options select, out of `count`. Raises CommandError."""
     if text:
         start, end, step = _range(text, count)
         chosen = set(range(start, end + 1, step))
@@ -26,7 +26,7 @@ def choose_groups(groups: Sequence[RuleGroup], count: int, text: str | None, lis
 
 
 def check_choice(text: str | None, listed: str | None) -> None:
-    """Raise CommandError where an option is not of its form."""
+    """Raise CommandError if an option has an invalid form."""
     if text:
         _numbers(text)
     if listed:

@@ -1,4 +1,4 @@
-"""A tensor or an operator that cannot be compared: its row says why, and the others go on."""
+"""A tensor or an operator that cannot be compared: its row has the reason, and the others continue."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class IncomparableError(CommandError):
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape as the reasons have it: `(2, 3)`, `(6)`, `()`."""
+    """A shape in the form of the reasons: `(2, 3)`, `(6)`, `()`."""
     return f"({', '.join(map(str, shape))})"

@@ -1,4 +1,6 @@
-"""`compare -map`: which file of the device and which of the framework each tensor would be compared by, in `mapping_<time>.csv`."""
+"""`compare -map`: writes which file of the device and which of the framework would be compared for each tensor, in
+`mapping_<time>.csv`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def mapping_header(*, with_sequence: bool) -> list[str]:
 
 
 def mapping_rows(network: Network, groups: Iterable[RuleGroup], *, with_sequence: bool) -> Iterator[list[str]]:
-    """The rows of the table. Raises AbortError where a dump cannot be read."""
+    """The rows of the table. Raises AbortError if a dump cannot be read."""
     for group in groups:
         golden = network.golden_names(group) or MISSING
         for operator in group.operators:

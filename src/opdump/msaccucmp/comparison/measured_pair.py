@@ -1,4 +1,4 @@
-"""Runs the algorithms on two tensors of equally many elements, in float32."""
+"""Runs the algorithms on two tensors with equal numbers of elements, in float32."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The cells of the algorithms, and what there is to be said about them."""
+    """The cells of the algorithms, and the reasons."""
 
     results: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -31,7 +31,7 @@ class Measured:
 def measure(
     mine: _Array, golden: _Array, shape: tuple[int, ...], paths: tuple[str, str], chosen: ChosenAlgorithms
 ) -> Measured:
-    """Compare two flat arrays; booleans stay booleans where both sides are, and imaginary parts are dropped."""
+    """Compare two flat arrays; booleans stay booleans if both sides are, and imaginary parts are dropped."""
     if not (mine.dtype == np.bool_ and golden.dtype == np.bool_):
         mine, golden = as_floats(mine), as_floats(golden)
     for array, path in zip((mine, golden), paths, strict=True):
@@ -51,9 +51,9 @@ def as_floats(array: _Array) -> _Array:
 
 
 def overflow_cell(tensor: DumpTensor, array: _Array) -> str:
-    """YES where a float16 reaches its largest number (which is none too many); other types are not looked at.
+    """YES if a float16 reaches its largest number, which is a valid one; other types are not checked.
 
-    Raises AbortError where there are no elements.
+    Raises AbortError if there are no elements.
     """
     if tensor.data_type != _HALF:
         return NOT_A_NUMBER

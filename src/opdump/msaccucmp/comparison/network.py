@@ -1,4 +1,4 @@
-"""Compares all operators of a model with what the framework computed, by fusion rules."""
+"""Compares all operators of a model with the results of the framework, by fusion rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_OPERATORS: Final = "The fusion operator list is empty"
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is compared with what. `most` is the number of elements that count, 0 for all."""
+    """The two sides of the comparison. `most` is the maximum number of elements compared, 0 for all."""
 
     mine: DumpSide
     truth: GroundTruth
@@ -62,7 +62,7 @@ class Network:
         return align(tensor, truth.array, truth.format, self.scripts)
 
     def known_groups(self) -> Sequence[RuleGroup]:
-        """The groups that the ground truth has something for, without the operators that compute with quantised numbers."""
+        """The groups with a counterpart in the ground truth, without the operators that compute with quantised numbers."""
         skipped = quantised_operators(self.rules)
         groups = [
             replace(group, operators=tuple(each for each in group.operators if each.name not in skipped))
@@ -71,13 +71,13 @@ class Network:
         return [group for group in groups if group.operators]
 
     def golden_names(self, group: RuleGroup) -> str:
-        """What the table calls the operators that a group stands for."""
+        """The names in the table of the operators that a group replaces."""
         return self.truth.names_of(group)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOutput:
-    """A tensor of an operator of the device, and the file that it is in."""
+    """A tensor of an operator of the device, and its file."""
 
     operator: RuleOperator
     tensor: DumpTensor
@@ -91,7 +91,7 @@ class DeviceOutput:
 
 @dataclass(slots=True)
 class NetworkOutcome:
-    """The rows, and the exit code that they give."""
+    """The rows, and the exit code."""
 
     rows: list[Row] = field(default_factory=list)
     code: ExitCode = ExitCode.OK
@@ -99,7 +99,7 @@ class NetworkOutcome:
 
 
 def compare_network(network: Network, groups: Iterable[RuleGroup]) -> NetworkOutcome:
-    """Compare the groups. Raises AbortError where the original ends the whole run."""
+    """Compare the groups. Raises AbortError if the original ends the whole run."""
     outcome = NetworkOutcome()
     for group in groups:
         _compare_group(network, group, outcome)
@@ -130,7 +130,7 @@ def _compare_group(network: Network, group: RuleGroup, outcome: NetworkOutcome) 
             f"The type is {operator.op_type}."
         )
         log("WARNING", reason)
-        if group.is_l1:  # it was there to be chosen, so it cannot be read
+        if group.is_l1:  # it was there when it was selected, so it cannot be read
             rows.append(_empty_row(network, group, group.operators[0], ()))
             outcome.code = outcome.code or ExitCode.BAD_DUMP
         else:
@@ -147,16 +147,14 @@ def _empty_row(network: Network, group: RuleGroup, operator: RuleOperator, reaso
 
 
 def running_operators(network: Network, group: RuleGroup) -> Sequence[RuleOperator]:
-    """The operators that a dump is asked of: of those that were fused in the L1 buffer, the first and the last to run."""
+    """The operators whose dumps are used: of those fused in the L1 buffer, the first and the last to run."""
     if not group.is_l1:
         return group.operators
     found = [(operator, network.dump_of(operator)) for operator in group.operators]
     there = sorted(
         ((operator, dump) for operator, dump in found if dump is not None), key=lambda pair: pair[1].timestamp
     )
-    if (
-        len({operator.originals for operator in group.operators}) == 1
-    ):  # they are taken for one, which the last completes
+    if len({operator.originals for operator in group.operators}) == 1:  # they count as one, which the last completes
         there = there[-1:]
     return [operator for operator, _ in (there if len(there) < 2 else (there[0], there[-1]))]
 
@@ -170,9 +168,9 @@ def _read(path: str) -> DumpFile | None:
 
 
 def device_outputs(operator: RuleOperator, file: DumpFile, path: str) -> Sequence[DeviceOutput]:
-    """The tensors of an operator that mean something: what is quantised does not.
+    """The comparable tensors of an operator, which excludes quantised ones.
 
-    Raises AbortError where any tensor of the file cannot be decoded.
+    Raises AbortError if any tensor of the file cannot be decoded.
     """
     found = [DeviceOutput(operator, tensor, decode(tensor), path) for tensor in file.tensors]
     if operator.op_type == _ONLY_OUTPUTS or operator.name.endswith(_ONLY_OUTPUTS_NAMES):
@@ -188,7 +186,7 @@ def origin_of(rules: FusionRules, output: DeviceOutput) -> Origin | None:
 
 
 def truth_path(network: Network, output: DeviceOutput) -> tuple[Origin, str]:
-    """What the tensor stands for, and the file that has it. Raises IncomparableError."""
+    """The counterpart of the tensor, and its file. Raises IncomparableError."""
     origin = origin_of(network.rules, output)
     path = None if origin is None else network.truth.path_of(origin)
     if origin is None or path is None:
@@ -201,7 +199,7 @@ def truth_path(network: Network, output: DeviceOutput) -> tuple[Origin, str]:
 
 
 def stored_tensor(output: DeviceOutput) -> StoredTensor:
-    """The elements of a tensor as the device left them. Raises IncomparableError, and AbortError where they cannot be read."""
+    """The elements of a tensor as the device left them. Raises IncomparableError, and AbortError if they cannot be read."""
     tensor = output.tensor
     try:
         name = format_of(tensor.format)

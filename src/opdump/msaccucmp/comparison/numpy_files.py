@@ -46,7 +46,7 @@ def run_file_compare(options: argparse.Namespace) -> ExitCode:
 
 
 def existing_file(text: str) -> str:
-    """The true path of a file. Raises CommandError where there is none."""
+    """The true path of a file. Raises CommandError if it does not exist."""
     path = os.path.realpath(text)
     check_path(path)
     if not os.path.exists(path):

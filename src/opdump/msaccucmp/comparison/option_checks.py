@@ -1,4 +1,4 @@
-"""Refuses options of `compare` that do not go together, and settles those that follow from others."""
+"""Rejects conflicting options of `compare`, and sets those that follow from others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT_LINES: Final = 1_000_000
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raise CommandError where options do not go together; fill in what they leave open."""
+    """Raise CommandError if options conflict; fill in missing ones."""
     if options.dump_version == 1:
         log("WARNING", "-v 1 is taken for -v 2")
     if options.post_process is not None and not _are_h5(options):

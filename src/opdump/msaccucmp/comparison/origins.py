@@ -1,6 +1,6 @@
-"""Finds what a tensor of the device stands for: an output of an operator of the framework.
+"""Finds the counterpart of a tensor of the device: an output of an operator of the framework.
 
-An input stands for what the output that it reads stands for. Cast and TransData only pass on what they read.
+The counterpart of an input is that of the output that it reads. Cast and TransData only pass on their inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INVALID_INPUT: Final = "The input information ({}) is invalid. {}"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An output of an operator of the framework, and its format there (empty where unknown)."""
+    """An output of an operator of the framework, and its format there (empty if unknown)."""
 
     operator: str
     index: int
@@ -27,7 +27,7 @@ class Origin:
 
 
 def origin_of_input(rules: FusionRules, operator: RuleOperator, index: int) -> Origin | None:
-    """What the input stands for; None where the rules do not say. Raises IncomparableError where they make no sense."""
+    """The counterpart of the input; None if the rules do not have it. Raises IncomparableError if they are invalid."""
     seen: set[tuple[str, int]] = set()
     while True:
         operator, index = _source(rules, operator, index)
@@ -39,14 +39,14 @@ def origin_of_input(rules: FusionRules, operator: RuleOperator, index: int) -> O
 
 
 def origin_of_output(rules: FusionRules, operator: RuleOperator, index: int) -> Origin | None:
-    """What the output stands for; None where the rules do not say. Raises IncomparableError where they make no sense."""
+    """The counterpart of the output; None if the rules do not have it. Raises IncomparableError if they are invalid."""
     if operator.op_type in _PASSING:
         return origin_of_input(rules, operator, index)
     return _own_origin(rules, operator, index)
 
 
 def _source(rules: FusionRules, operator: RuleOperator, index: int) -> tuple[RuleOperator, int]:
-    """The operator that gives the input, and which output of it that is."""
+    """The operator that makes the input, and the number of its output."""
     if index >= len(operator.inputs):
         raise IncomparableError(
             ExitCode.BAD_INDEX,

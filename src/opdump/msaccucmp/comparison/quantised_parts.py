@@ -1,4 +1,4 @@
-"""Finds the operators between a quantisation and its inverse: what they compute has no counterpart in the framework."""
+"""Finds the operators between a quantisation and its inverse: their results have no counterpart in the framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RESTORES: Final = ("_dequant_layer", "DT_FLOAT16")
 
 
 def quantised_operators(rules: FusionRules) -> frozenset[str]:
-    """The names of operators that read something quantised and do not restore it."""
+    """The names of operators that read a quantised tensor and do not restore it."""
     gives: dict[str, bool] = {}
     for operator in rules.operators.values():
         sources = [text.rpartition(":")[0] for text in operator.inputs]
@@ -27,7 +27,7 @@ def quantised_operators(rules: FusionRules) -> frozenset[str]:
 
 
 def _is_like(operator: RuleOperator, sign: tuple[str, str]) -> bool:
-    """Whether a name says what the operator does, and its first output has the type for it."""
+    """Whether the name indicates this operation, and the first output has the type for it."""
     part, dtype = sign
     named = any(part in name for name in (operator.name, *operator.originals))
     return named and bool(operator.outputs) and operator.outputs[0].dtype == dtype

@@ -19,13 +19,13 @@ from opdump.msaccucmp.journal import log
 from opdump.msaccucmp.output_folder import OutputFolder
 
 MISSING: Final = "*"
-"""The name of a partner that there is not."""
+"""The name of a missing counterpart."""
 _FORMULA_SIGNS: Final = ("=", "+", "-", "@", "%")
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns a table has."""
+    """The columns of a table."""
 
     algorithms: tuple[str, ...]
     with_sequence: bool = False
@@ -48,9 +48,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tensor, or an operator that has none to compare: all that is not known is NaN.
+    """One tensor, or an operator that has none to compare; unknown values are NaN.
 
-    `overflow` is None where the original leaves the cell out, and all behind it stand one to the left.
+    `overflow` is None if the original omits the cell, which shifts all following ones one to the left.
     """
 
     index: int
@@ -87,7 +87,7 @@ def shape_cell(shape: tuple[int, ...]) -> str:
 
 
 def write_table(folder: OutputFolder, kind: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write `<kind>_<time>.csv`; where it is. A cell that a spreadsheet would run ends the table, and raises AbortError."""
+    """Write `<kind>_<time>.csv`; returns its path. A cell that a spreadsheet would execute ends the table, and raises AbortError."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(header)
@@ -110,7 +110,7 @@ def write_table(folder: OutputFolder, kind: str, header: Sequence[str], rows: It
 
 
 def is_formula(cell: str) -> bool:
-    """Whether a spreadsheet would take the cell for a formula: it begins like one and is no number."""
+    """Whether a spreadsheet would take the cell for a formula: it begins like one and is not a number."""
     if not cell.startswith(_FORMULA_SIGNS):
         return False
     try:

@@ -32,7 +32,7 @@ _SCALAR_AXES: Final = "ID"
 
 
 def detail_by_rules(options: argparse.Namespace, output: OutputFolder, network: Network) -> ExitCode:
-    """Compare a tensor of `-op` with what it stands for. Raises CommandError and AbortError."""
+    """Compare a tensor of `-op` with its counterpart. Raises CommandError and AbortError."""
     name: str = options.op_name
     operator = network.rules.operators.get(name)
     if operator is None:
@@ -60,7 +60,7 @@ def detail_by_rules(options: argparse.Namespace, output: OutputFolder, network: 
 
 
 def detail_of_dumps(options: argparse.Namespace, output: OutputFolder, mine: DumpSide, golden: DumpSide) -> ExitCode:
-    """Compare a tensor of `-op` in two dumps of devices, as it lies in them. Raises CommandError and AbortError."""
+    """Compare a tensor of `-op` in two dumps of devices, in the stored order. Raises CommandError and AbortError."""
     name: str = options.op_name
     files = []
     for option, side in (("-m", mine), ("-g", golden)):
@@ -83,7 +83,7 @@ def detail_of_dumps(options: argparse.Namespace, output: OutputFolder, mine: Dum
 
 
 def _chosen(options: argparse.Namespace, file: DumpFile, name: str) -> tuple[str, int]:
-    """Whether an input or an output is meant, and which; the first output where the options do not say."""
+    """Whether an input or an output is selected, and its number; the default is the first output."""
     io = "output" if options.input is None else "input"
     index = int(options.output or options.input or 0)
     count = len(file.outputs if io == "output" else file.inputs)
