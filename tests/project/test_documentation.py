@@ -39,7 +39,13 @@ from tests.project.first_result import PICTURE, first_blocks, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md"), *ROOT.glob("examples/**/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("changes/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+        *ROOT.glob("benchmarks/results/*.md"),
+    ]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 

@@ -219,7 +219,7 @@ def test_the_fingerprint_finds_large_writes_that_nobody_tells_of(writer: str, tm
 
 
 def test_one_element_through_an_address_is_found_with_reread_alone(tmp_path: Path) -> None:
-    # What docs/performance.md says of the fingerprint: it is a sample.
+    # The fingerprint is a sample: docs/performance.md gives this limit.
     program = _written_by(lambda x: ctypes.memset(x.data_ptr() + 4 * 100_001, 255, 4))
     once, again = _dumped(program, tmp_path / "once"), _dumped(program, tmp_path / "again", reread=True)
     assert _of(once, "abs")["Max Value"] != "nan"
