@@ -1,12 +1,12 @@
-"""The Python interface of the TensorFlow 1 adapter for Ascend devices, as far as a dump needs it, over stock TensorFlow.
+"""The Python interface of the TensorFlow 1 adapter for Ascend devices on stock TensorFlow, as far as dumps need it.
 
-    import opdump.npu_bridge                     # one line above; the script stays as it is
+    import opdump.npu_bridge                     # one line above; the script stays unchanged
 
     from npu_bridge.npu_init import *
     config = NPURunConfig(dump_config=DumpConfig(enable_dump=True, dump_path="/tmp/dump", dump_step="0|5|10"))
 
-Importing it makes `import npu_bridge` give this package, unless there is another one of that name, and has sessions looked at
-for an entry NpuOptimizer. The program also gets names of TensorFlow 1, as under `opdump run`. It imports no TensorFlow.
+After the import, `import npu_bridge` imports this package, unless another one with this name exists, and sessions are examined for
+an entry NpuOptimizer. The program also gets names of TensorFlow 1, as under `opdump run`. TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ALIAS = "npu_bridge"
 
 
 def install() -> bool:
-    """Makes `import npu_bridge` give this package, and sessions dump; a second call changes nothing.
+    """Make `import npu_bridge` import this package, and record sessions. A second call has no effect.
 
-    False, with a warning, where there is another package npu_bridge: it is left as it is, and so are sessions.
+    If another package npu_bridge exists, the function warns, changes nothing and returns False.
     """
     if not add_alias(ALIAS, __name__):
         return False
@@ -31,9 +31,9 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """`import npu_bridge` gives no longer this package. Sessions are `opdump.tensorflow`'s to give back."""
+    """Undo the alias `npu_bridge`. `opdump.tensorflow` stops recording sessions."""
     remove_alias(ALIAS, __name__)
 
 
-if not has_alias(ALIAS, __name__):  # who added it alone wants no sessions looked at
+if not has_alias(ALIAS, __name__):  # if the alias already exists, its owner wants no sessions recorded
     install()

@@ -1,7 +1,7 @@
-"""`npu_bridge.npu_init`: what `from npu_bridge.npu_init import *` gives to a script, as far as a dump needs it.
+"""`npu_bridge.npu_init`: the names that `from npu_bridge.npu_init import *` provides, as far as dumps need them.
 
-Helpers that put an entry NpuOptimizer into a configuration do so; those of several devices answer as on one device, and leave
-what they are given as it is.
+Functions that add an entry NpuOptimizer to a configuration do so. Functions for several devices behave as on one device and return
+their argument unchanged.
 
 See docs/tensorflow-config.md#npu_bridge.
 """
@@ -67,9 +67,9 @@ def __getattr__(name: str) -> Any:
 
 
 def npu_config_proto(config_proto: Any = None) -> Any:
-    """The ConfigProto, or a new one where it is none, with an entry NpuOptimizer and the settings that it needs.
+    """The ConfigProto, or a new one if the argument is not a ConfigProto, with an entry NpuOptimizer and the settings that it needs.
 
-    An entry that is there stays as it is. A new one has no values: nothing is dumped until `enable_dump` is set in it.
+    An existing entry stays unchanged. A new one has no values: nothing is dumped until `enable_dump` is set in it.
     """
     return _adapter().with_npu_optimizer(config_proto)
 
@@ -85,7 +85,7 @@ def npu_optimizer_options(optimizer_options: Any = None) -> Any:
 
 
 def npu_run_config_init(run_config: Any = None) -> Any:
-    """The RunConfig, or a new one where it is none, with the session configuration of `npu_config_proto`."""
+    """The RunConfig, or a new one if the argument is not a RunConfig, with the session configuration of `npu_config_proto`."""
     base = _adapter().run_config_base()
     if not isinstance(run_config, (PlainRunConfig, *((base,) if base else ()))):
         run_config = (base or PlainRunConfig)()
@@ -94,44 +94,44 @@ def npu_run_config_init(run_config: Any = None) -> Any:
 
 
 def set_keras_session_npu_config(config: Any = None) -> Any:
-    """A session with the configuration of `npu_config_proto`, which the Keras of TensorFlow 1 uses from here on."""
+    """Create a session with the configuration of `npu_config_proto`, which the Keras of TensorFlow 1 then uses."""
     return _adapter().keras_session(config)
 
 
 def npu_clear_session(config: Any = None) -> None:
-    """Forgets the graph of the Keras of TensorFlow 1, and gives it a new session."""
+    """Clear the graph of the Keras of TensorFlow 1, and create a new session for it."""
     _adapter().clear_keras_session()
     set_keras_session_npu_config(config)
 
 
 def init_resource(config: Any = None) -> tuple[Any, Any]:
-    """A session with the configuration of `npu_config_proto`, and None where the original has the operation that ends it."""
+    """A session with the configuration of `npu_config_proto`, and None in place of the original's shutdown operation."""
     return _adapter().new_session(config), None
 
 
 def shutdown_resource(sess: Any, npu_shutdown: Any) -> None:
-    """Nothing: there is no device to give back. A shutdown operation that the program has itself is run."""
+    """Do nothing, because there is no device to shut down. If the program has its own shutdown operation, run it."""
     if npu_shutdown is not None:
         sess.run(npu_shutdown)
 
 
 def close_session(sess: Any) -> None:
-    """Closes the session."""
+    """Close the session."""
     sess.close()
 
 
 def npu_callbacks_append(callbacks_list: Any = ()) -> list[Any]:
-    """The list itself, or a new one where it is none: there is no other device to send variables to."""
+    """The list, or a new one if the argument is not a list. There is no other device to exchange variables with."""
     return callbacks_list if isinstance(callbacks_list, list) else []
 
 
 def npu_hooks_append(hooks_list: Any = ()) -> list[Any]:
-    """As `npu_callbacks_append`."""
+    """Like `npu_callbacks_append`."""
     return npu_callbacks_append(hooks_list)
 
 
 def npu_tf_optimizer(opt: Any) -> Any:
-    """The optimizer itself: there is no other device to exchange gradients with."""
+    """The optimizer. There is no other device to exchange gradients with."""
     return opt
 
 
@@ -140,17 +140,17 @@ npu_distributed_optimizer_wrapper = npu_tf_optimizer
 
 
 def get_rank_id() -> int:
-    """The variable RANK_ID; 0 where it is not set."""
+    """The value of RANK_ID, 0 if it is not set."""
     return _rank("RANK_ID", 0)
 
 
 def get_rank_size() -> int:
-    """The variable RANK_SIZE; 1 where it is not set."""
+    """The value of RANK_SIZE, 1 if it is not set."""
     return _rank("RANK_SIZE", 1)
 
 
 def get_local_rank_id() -> int:
-    """0: every process counts as alone on its machine."""
+    """Always 0: every process counts as the only one on its machine."""
     return 0
 
 

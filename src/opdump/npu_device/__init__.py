@@ -1,13 +1,13 @@
-"""The Python interface of the TensorFlow 2 adapter for Ascend devices, as far as a dump needs it, over stock TensorFlow.
+"""The Python interface of the TensorFlow 2 adapter for Ascend devices on stock TensorFlow, as far as dumps need it.
 
-    import opdump.npu_device                     # one line above; the script stays as it is
+    import opdump.npu_device                     # one line above; the script stays unchanged
 
     import npu_device as npu
     npu.global_options().dump_config.enable_dump = True
     npu.global_options().dump_config.dump_path = "/tmp/dump"
     npu.open().as_default()
 
-Importing it makes `import npu_device` give this package, unless there is another one of that name. It imports no TensorFlow.
+After the import, `import npu_device` imports this package, unless another one with this name exists. TensorFlow is not imported.
 
 See docs/tensorflow-config.md#npu_device.
 """
@@ -19,7 +19,7 @@ from typing import NoReturn
 from opdump.interpreter.module_alias import add_alias, remove_alias
 from opdump.npu_device.configs.npu_config import NpuConfig
 from opdump.npu_device.device import NpuDevice, global_options
-from opdump.npu_device.device import open_device as open  # noqa: A004  # npu.open is what the original calls it
+from opdump.npu_device.device import open_device as open  # noqa: A004  # the original's name is npu.open
 
 __all__ = ["NpuConfig", "NpuDevice", "global_options", "install", "open", "uninstall"]
 
@@ -31,15 +31,15 @@ def __getattr__(name: str) -> NoReturn:
 
 
 def install() -> bool:
-    """Makes `import npu_device` give this package; a second call changes nothing.
+    """Make `import npu_device` import this package. A second call has no effect.
 
-    False, with a warning, where there is another package npu_device: it is left as it is.
+    If another package npu_device exists, the function warns, changes nothing and returns False.
     """
     return add_alias(ALIAS, __name__)
 
 
 def uninstall() -> None:
-    """`import npu_device` gives no longer this package."""
+    """Undo the alias `npu_device`."""
     remove_alias(ALIAS, __name__)
 
 

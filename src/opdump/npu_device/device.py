@@ -1,4 +1,4 @@
-"""The device of a process: opened once, with the options of that time; dumped from `as_default` on."""
+"""The device of a process. It is opened once, with the options at that time, and dumps from `as_default` on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def global_options() -> NpuConfig:
 
 
 class NpuDevice:
-    """An open device, and what is dumped once it is the default."""
+    """An open device, and what it dumps once it is the default."""
 
     def __init__(self, device_id: int, dump: TrainingDump) -> None:
         self.device_id = device_id
@@ -25,7 +25,7 @@ class NpuDevice:
         self._is_default = False
 
     def as_default(self) -> NpuDevice:
-        """Dumps operators from here on, by the options at the time when the device was opened; a second call changes nothing."""
+        """Dump operators from now on, with the options at the time when the device was opened. A second call has no effect."""
         from opdump.tensorflow import start
 
         if not self._is_default:
@@ -35,7 +35,7 @@ class NpuDevice:
 
 
 class _Devices:
-    """The devices of this process: none, or one."""
+    """The devices of this process: none or one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -44,16 +44,16 @@ class _Devices:
 
 @functools.cache
 def opened() -> _Devices:
-    """What this process has opened."""
+    """The device that this process opened."""
     return _Devices()
 
 
 def open_device(device_id: int | None = None) -> NpuDevice:
-    """The device, with the options as they are now; where one is open already, that one.
+    """Open the device with the current options, or return the one that is already open.
 
-    Without `device_id` ASCEND_DEVICE_ID and DEVICE_ID count, then 0.
+    Without `device_id`, ASCEND_DEVICE_ID is used, then DEVICE_ID, then 0.
 
-    Raises TensorflowConfigError for options that cannot be used, and RuntimeError where another device is open.
+    Raises TensorflowConfigError for invalid options, and RuntimeError if another device is open.
     """
     process = opened()
     with process.lock:

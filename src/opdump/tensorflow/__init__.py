@@ -1,13 +1,13 @@
-"""Dumps that TensorFlow programs ask for themselves: sessions whose config has an entry NpuOptimizer.
+"""Dumps that TensorFlow programs request themselves: sessions whose config has an entry NpuOptimizer.
 
     import opdump
-    opdump.tensorflow.install()            # before the first session; `opdump run train.py` does it by itself
+    opdump.tensorflow.install()            # before the first session; `opdump run train.py` does this itself
 
     with tf.compat.v1.Session(config=config) as session:   # config: as for an Ascend device
         session.run(train_op)
 
-Programs that say nothing of a dump are captured by `opdump.capture(config)`. Sources: the documents of data dump in training, and of the
-TensorFlow adapter.
+Programs that request no dump are recorded by `opdump.capture(config)`. Sources: the documents on data dump in training, and those of
+the TensorFlow adapter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions of this process are looked at from `install` to `finish`."""
+"""Examines the sessions of this process between `install` and `finish`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class _Installation:
-    """What is in place in this process."""
+    """The installed parts in this process."""
 
     def __init__(self) -> None:
         self.recordings: Recordings | None = None
         self.interception: Interception | None = None
         self.around = ExitStack()
-        """What errors show, as long as sessions are looked at."""
+        """The filter on the tracebacks of errors, while sessions are examined."""
         self.started: Dump | None = None
-        """What `start` began."""
+        """The capture that `start` began."""
 
 
-# Sessions are made through one class a process, so there is one of these.
+# All sessions of a process are created through one class, so there is one state.
 _STATE = _Installation()
 
 
@@ -47,16 +47,16 @@ def install(
     streams: bool = False,
     on_error: OnError | None = None,
 ) -> None:
-    """Has every session that is made from now on dumped as the entry NpuOptimizer of its config says.
+    """Record every session created from now on, as the entry NpuOptimizer of its config requests.
 
-    path             dump into this directory, whatever the configs say; it has to be there
-    stream_in_names  five parts in the names of files, `{op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}`, as newer
-                     versions write them; four by default, without the stream
-    streams          hand over tensors one by one while a step runs, so that memory stays bounded; slower
-    on_error         where a dump cannot be written any more: "continue", the default, runs the program on without it; "stop" raises
+    path             the dump directory, whatever the configs say; it must exist
+    stream_in_names  use five-part file names, `{op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}`, like newer
+                     versions; the default is four parts, without the stream
+    streams          pass on tensors one by one while a step runs, which bounds the memory but is slower
+    on_error         what to do if a dump can no longer be written: "continue", the default, runs the program without it; "stop" raises
 
-    A second call changes nothing but the options of sessions to come. What was recorded is complete after `finish`, which the end of
-    the process calls. Raises FrameworkMissingError without TensorFlow.
+    A second call only changes the options of sessions created later. The dump is complete after `finish`, which is called at the end of
+    the process. Raises FrameworkMissingError without TensorFlow.
     """
     given = {"stream_in_names": stream_in_names, "streams": streams, "on_error": on_error}
     check_values("install", given, {"stream_in_names": bool, "streams": bool, "on_error": OnError | None})
@@ -77,7 +77,7 @@ def _install(options: SessionOptions) -> None:
 
 
 def install_on_import(options: SessionOptions | None = None) -> None:
-    """`install`, as soon as the program imports tensorflow: now where it has done so."""
+    """Call `install` as soon as the program imports tensorflow, or now if it has."""
 
     def now(_: Any = None) -> None:
         _install(options or SessionOptions())
@@ -89,9 +89,9 @@ def install_on_import(options: SessionOptions | None = None) -> None:
 
 
 def finish() -> tuple[CaptureReport, ...]:
-    """Ends what `install` and `start` began: everything is on disk afterwards. A report for each recording; none where none was asked for.
+    """End the recordings of `install` and `start`; everything is then on disk. Returns a report for each recording, if any.
 
-    Sessions that are open run on, and file nothing any more.
+    Open sessions continue to run, but are no longer recorded.
     """
     forget_import("tensorflow")
     if _STATE.interception is not None:
@@ -106,22 +106,22 @@ def finish() -> tuple[CaptureReport, ...]:
 
 
 def uninstall() -> None:
-    """`finish`, with what the reports warn of in the log."""
+    """Call `finish`, and log the warnings in its reports."""
     for report in finish():
         log_report(report)
 
 
 def start(dump: TrainingDump) -> Dump | None:
-    """Begins a capture of functions, Keras models, eager programs and sessions; None where `dump` asks for none."""
+    """Begin a capture of functions, Keras models, eager programs and sessions. Returns None if `dump` requests none."""
     if dump.plan is None:
         return None
     _STATE.started = start_capture(dump.plan, framework="tensorflow", device_id=dump.device_id)
-    _STATE.started.when_ended = told_elsewhere  # by `stop`, or by who asks `finish` for the reports
+    _STATE.started.when_ended = told_elsewhere  # by `stop`, or by the caller of `finish`
     return _STATE.started
 
 
 def stop() -> CaptureReport:
-    """Ends what `start` began, and logs what its report warns of."""
+    """End the capture that `start` began, and log the warnings in its report."""
     report = stop_capture()
     log_report(report)
     return report

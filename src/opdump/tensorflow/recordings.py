@@ -1,4 +1,4 @@
-"""Recordings: one for each plan that sessions of this process ask for."""
+"""The recordings of the sessions of this process, one for each plan."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _LOG = logging.getLogger("opdump")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What is asked for sessions beside what their configs say."""
+    """Options for sessions in addition to their configs."""
 
     path: Path | None = None
-    """The directory to dump into, whatever they say."""
+    """The dump directory; it overrides the configs."""
     stream_in_names: bool = False
-    """Five parts in the names of files."""
+    """Whether file names have five parts."""
     streams: bool = False
-    """Tensors are handed over one by one."""
+    """Whether tensors are passed on one by one."""
     on_error: OnError | None = None
-    """What happens where a dump cannot be written any more; None as the plan says."""
+    """What to do if a dump can no longer be written; None for the plan's choice."""
 
 
 class SessionRecording:
-    """A plan, its recording, and the capture of the sessions that asked for it."""
+    """A plan, its recording, and the capture of the sessions that requested it."""
 
     def __init__(self, plan: DumpPlan, device_id: int, *, streams: bool = False) -> None:
         self.device_id = device_id
@@ -60,14 +60,14 @@ class SessionRecording:
         self.not_steps: Counter[str] = Counter()
 
     def flush(self) -> None:
-        """Waits until everything that was recorded so far is on disk."""
+        """Wait until everything recorded so far is on disk."""
         with self._recording.recorder.writing():
             if self.capture.write_graph is not None:
                 self.capture.write_graph.note_files()
             self._recording.sink.flush()
 
     def close(self) -> CaptureReport:
-        """Waits until everything is on disk, and notes the totals."""
+        """Wait until everything is on disk, and write the totals."""
         if left_out := [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]:
             self._recording.recorder.warnings.append(
                 f"runs that are no iterations were not counted: {', '.join(left_out)}"
@@ -78,20 +78,20 @@ class SessionRecording:
 
 
 class Recordings:
-    """Finds out for each session what it asks for. Sessions that ask for the same share a recording, and its directory."""
+    """Determines what each session requests. Sessions with the same request share a recording and its directory."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.options = SessionOptions()
-        """Of sessions to come."""
+        """For sessions created later."""
         self._recordings: dict[tuple[DumpPlan, int], SessionRecording] = {}
         self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
         self._said: set[str] = set()
 
     def capture_of(self, config: Any) -> Capture | None:
-        """The capture for a session with this ConfigProto; None where it asks for none.
+        """The capture for a session with this ConfigProto; None if it requests none.
 
-        Raises TensorflowConfigError where it asks for what cannot be.
+        Raises TensorflowConfigError for an invalid request.
         """
         parameters = adapter_module("estimator.config").parameter_map_of(config)
         if parameters is None:
@@ -100,14 +100,14 @@ class Recordings:
         return self._capture_of_dump(dump)
 
     def session_ended(self, session: SessionCapture) -> None:
-        """What a session recorded is on disk when it is closed."""
+        """Write the data of a closed session to disk."""
         for recording in self._recordings.values():
             if recording.capture is session.capture:
                 recording.not_steps.update(session.not_steps)
                 recording.flush()
 
     def close(self) -> list[CaptureReport]:
-        """Ends all recordings."""
+        """End all recordings."""
         reports = [recording.close() for recording in self._recordings.values()]
         self._recordings = {}
         return reports
@@ -121,7 +121,7 @@ class Recordings:
             plan = plan_on_error(plan, self.options.on_error, strict=False)
             capture = self._recording(plan, dump.device_id).capture
         elif failures is not None:
-            # It files nothing itself: directories are made by the first failure.
+            # This recording writes nothing: the first failure creates the directories.
             capture = SessionRecording(plan_of_failures(Path.cwd(), dump.exceptions), dump.device_id).capture
         else:
             return None
@@ -150,14 +150,14 @@ class Recordings:
         return self._failures[key]
 
     def _warn(self, text: str) -> None:
-        """Says it once."""
+        """Log a warning once."""
         if text not in self._said:
             self._said.add(text)
             _LOG.warning("%s", text)
 
 
 def adapter_module(name: str) -> Any:
-    """A module of the adapter of TensorFlow. Raises FrameworkMissingError where that is not installed."""
+    """A module of the TensorFlow adapter. Raises FrameworkMissingError if TensorFlow is not installed."""
     try:
         return importlib.import_module(f"opdump.adapters.tensorflow.{name}")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Programs that were written for Ascend devices: what they need to run here as they are.
+"""Examines and prepares programs that were written for Ascend devices, so that they run unchanged.
 
 >>> facts = facts_of_script("import tensorflow as tf; session = tf.Session(config=tf.ConfigProto())")
 >>> facts.asks_for_dumps, facts.is_tensorflow_1
@@ -41,17 +41,17 @@ _OF_VERSION_1: Final = frozenset(
         *("get_default_graph", "layers", "set_random_seed", "variable_scope"),
     }
 )
-"""Names of the top level that TensorFlow 2 does not have: who uses them means TensorFlow 1."""
+"""Top-level names that TensorFlow 2 does not have. A program that uses one needs TensorFlow 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """What the source of a program says of itself."""
+    """Facts from the source of a program."""
 
     drop_ins: tuple[str, ...]
-    """Packages of Ascend's adapters that it imports."""
+    """The packages of Ascend's adapters that it imports."""
     names_optimizer: bool
-    """Whether it names NpuOptimizer."""
+    """Whether it mentions NpuOptimizer."""
     imports: frozenset[str]
     """Top-level packages that it imports."""
     is_tensorflow_1: bool
@@ -59,12 +59,12 @@ class ScriptFacts:
 
     @property
     def names_no_framework(self) -> bool:
-        """Whether it imports none of those that the start-up hook waits for, nor what is written on them."""
+        """Whether it imports no framework that the start-up hook waits for, and no package based on one."""
         return self.imports.isdisjoint({*FRAMEWORKS.names(), "keras", *_DROP_INS, *_ON_JAX})
 
     @property
     def framework(self) -> str:
-        """Whose operators it runs, by what it imports; where that says nothing, by what is installed, PyTorch first."""
+        """The framework of its operators, by its imports; if they are inconclusive, by what is installed, PyTorch first."""
         if self.names_no_framework:
             installed = [name for name in FRAMEWORKS.names() if importlib.util.find_spec(name) is not None]
             return installed[0] if installed and "torch" not in installed else "torch"
@@ -78,12 +78,12 @@ class ScriptFacts:
 
     @property
     def asks_for_dumps(self) -> bool:
-        """Whether it may ask for a dump itself."""
+        """Whether it may request a dump itself."""
         return bool(self.drop_ins) or self.names_optimizer
 
 
 def facts_of_script(source: str) -> ScriptFacts:
-    """Reads the source of a program, without running it. Source that does not parse says nothing."""
+    """The facts of a program from its source, without running it. Source that does not parse has none."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -114,7 +114,7 @@ def facts_of_script(source: str) -> ScriptFacts:
 
 
 def facts_of_program(source: str, directory: str | None) -> ScriptFacts:
-    """The facts of a script; where it imports no framework itself, modules that lie beside it in `directory` say which one it uses."""
+    """The facts of a script. If it imports no framework itself, the modules beside it in `directory` are examined, too."""
     facts = facts_of_script(source)
     if directory is None or not facts.names_no_framework:
         return facts
@@ -137,9 +137,9 @@ def facts_of_program(source: str, directory: str | None) -> ScriptFacts:
 
 @contextmanager
 def prepared_for(facts: ScriptFacts, recorded: SessionOptions | None = None) -> Iterator[None]:
-    """Has a program that asks for dumps find what it needs while the block runs: the drop-ins, names, intercepted sessions.
+    """While the block runs, provide what a program that requests dumps needs: the drop-in packages, names, intercepted sessions.
 
-    Its sessions dump what they ask for where `recorded` says how; the caller ends the recordings (`finish`).
+    If `recorded` is given, its sessions are dumped as they request; the caller ends the recordings (`finish`).
     """
     if not facts.asks_for_dumps:
         yield
@@ -157,7 +157,7 @@ def prepared_for(facts: ScriptFacts, recorded: SessionOptions | None = None) -> 
 
 
 def prepare_main() -> None:
-    """Gives the program that runs in this process the names that `opdump run` would give it, by its source."""
+    """Provide the names that `opdump run` would provide, for the program that runs in this process."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file is None or not os.path.isfile(file):
         return

@@ -1,15 +1,16 @@
-"""What adapters of graph runtimes share: a runtime has a graph of named operators, whose values are had while it runs or afterwards.
+"""The common parts of adapters for graph runtimes. Such a runtime executes a graph of named operators, whose values are available while
+it runs or afterwards.
 
-RunEmitter         hands the operators of runs to a recorder, one after the other
-Block              operators that run one after the other, prepared once
-ArrayBlock         such a block whose tensors are arrays, which are handed over by their addresses
-GraphRun           one run: numbers its operators, lists those that leave no data once, files a failed one with what it was given
-NamedOperator      an operator of a graph: what the records of all its executions say
-UniqueNames        names of operators whose last components are unique in a graph, for layouts whose files are called by these
-OperatorSelection  which operators of a graph a plan takes, and which of their slots
+RunEmitter         passes the operators of runs to a recorder, one by one
+Block              consecutive operators, prepared once
+ArrayBlock         a block whose tensors are arrays, which are passed by address
+GraphRun           one run: numbers its operators, lists skipped ones once, and records a failed one with its inputs
+NamedOperator      an operator of a graph: the common part of the records of all its executions
+UniqueNames        operator names whose last components are unique in a graph, for layouts that use these in file names
+OperatorSelection  the operators of a graph that a plan selects, and their slots
 StepCount          numbers the runs of a graph as steps
 
-No framework is imported here. Values in host memory are `opdump.adapters.host`; how the values of a run are had is the adapter's own.
+No framework is imported here. Values in host memory are `opdump.adapters.host`; each adapter obtains the values of a run itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ArrayBlock: operators whose tensors are arrays that come in each run, most often with the types and shapes of the run before."""
+"""ArrayBlock: operators whose tensors are arrays that are new in each run, usually with the types and shapes of the previous run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opdump.adapters.host import Choice, ChosenTensors, HostColumns, HostTensor
 
 
 class ArrayBlock:
-    """Emits operators by the addresses of their arrays, where the recorder takes them as a whole; a slot names its tensor by its place.
+    """Emits operators by the addresses of their arrays if the recorder accepts whole blocks. A slot refers to its tensor by position.
 
-    `texts` are the types of what no array stands for, and stand behind the arrays.
+    `texts` are the types of values that are not arrays; their positions follow those of the arrays.
     """
 
     def __init__(self, operators: Sequence[BlockOperator], texts: Sequence[str] = ()) -> None:
@@ -24,10 +24,10 @@ class ArrayBlock:
         self._texts = texts
         self._kinds: list[tuple[Any, ...]] = []
         self._choice: Choice | None = None
-        """Of arrays of these types and shapes."""
+        """The choice for arrays of these types and shapes."""
 
     def emit(self, run: GraphRun, arrays: Sequence[npt.NDArray[Any]], host: Callable[[int], HostTensor | str]) -> None:
-        """Hands the operators of a run over; `host` makes an object of an array by its number. Nobody changes the arrays meanwhile."""
+        """Pass the operators of a run on. `host` wraps the array with a given number. The arrays must not change meanwhile."""
 
         def tensor(number: int) -> HostTensor | str:
             return host(number) if number < len(arrays) else self._texts[number - len(arrays)]

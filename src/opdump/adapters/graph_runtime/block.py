@@ -1,7 +1,7 @@
-"""Operators of a graph that run one after the other, prepared once: what differs from run to run is their tensors, and little else.
+"""Consecutive operators of a graph, prepared once. Between runs, little more than their tensors changes.
 
 block = Block([BlockOperator(relu, inputs=(BlockSlot(0, "x", "conv:0", 0),), outputs=(BlockSlot(0, "", "", 1),))])
-run.emit_block(block, tensors.__getitem__, lambda: tensors)     # tensors[0] is what relu read, tensors[1] what it wrote
+run.emit_block(block, tensors.__getitem__, lambda: tensors)     # tensors[0] is the input of relu, tensors[1] its output
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from opdump.records import IO, Frame, OpRecord, SkipReason
 from opdump.step_columns import OperatorSequence
 
 MOST_RECORDS: Final = 50_000
-"""Of the operators of one block, prepared for the places of a step at which it runs: a loop runs it many times."""
+"""Maximum number of records that are kept for the operators of one block, at the different positions in a step at which it runs: a
+loop runs it many times.
+"""
 
 
 class BlockSlot(NamedTuple):
-    """A slot of an operator; `tensor` is the place of its tensor among those of a run, `source` the producer of that."""
+    """A slot of an operator; `tensor` is the position of its tensor among those of a run, `source` the producer of the tensor."""
 
     slot: int
     argument: str
@@ -30,7 +32,7 @@ class BlockSlot(NamedTuple):
 
 
 class BlockOperator(NamedTuple):
-    """An operator of a block. One that leaves no data has no slots."""
+    """An operator of a block. If it is skipped, it has no slots."""
 
     operator: NamedOperator
     inputs: Sequence[BlockSlot] = ()
@@ -38,24 +40,24 @@ class BlockOperator(NamedTuple):
 
 
 class Block:
-    """Operators in their order."""
+    """Operators in execution order."""
 
     def __init__(self, operators: Sequence[BlockOperator]) -> None:
         self.operators = operators
         self.places = [place for place, each in enumerate(operators) if not each.operator.skip]
-        """Where those stand that leave data."""
+        """The positions of operators that are not skipped."""
         self.ran = [operators[place].operator for place in self.places]
         self.slots = [*self._slots()]
-        """All slots, as a recorder takes them (`SupportsBlocks`)."""
+        """All slots, in the form for a recorder (`SupportsBlocks`)."""
         self.skipped: Counter[SkipReason] = Counter(each.operator.skip for each in operators if each.operator.skip)
         self.is_known = not self.skipped
-        """Whether those that leave no data are listed already."""
+        """Whether the skipped operators are already listed."""
         self.is_entered = False
-        """Whether the graph of the model has them."""
+        """Whether the operators are in the graph of the model."""
         self._names = [each.op_name for each in self.ran]
         seen: Counter[str] = Counter()
         self._before: list[int] = []
-        """How often each has run in the block before."""
+        """For each operator, the number of its earlier executions in the block."""
         for name in self._names:
             self._before.append(seen[name])
             seen[name] += 1
@@ -72,10 +74,10 @@ class Block:
         rank_id: int,
         device_id: int,
     ) -> OperatorSequence:
-        """Those that leave data, as they run now: the same object where all of it is what it was in another step.
+        """The operators that are not skipped, for the current run. If nothing differs from another step, the same object is returned.
 
-        `numbers` are the orders of all operators, None where those are their places in the graph; `executions` counts how often operators
-        have run in the step, by name, and is brought up to date.
+        `numbers` are the orders of all operators; None if these are their positions in the graph. `executions` counts the executions of each
+        operator in the step, by name, and is updated.
         """
         occurrences = [*map(executions.get, self._names, repeat(0))]
         if len(self._names) > 1:
@@ -139,4 +141,4 @@ class _Known(NamedTuple):
     occurrences: Sequence[int]
     called_at: Sequence[Frame]
     executed: Mapping[str, int]
-    """How often each has run afterwards."""
+    """The number of executions of each operator afterwards."""

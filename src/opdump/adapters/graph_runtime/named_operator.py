@@ -1,4 +1,4 @@
-"""NamedOperator: an operator of a graph; UniqueNames: what the operators of one graph are called in MindSpore's layouts."""
+"""NamedOperator: an operator of a graph. UniqueNames: the names of the operators of one graph in MindSpore's layouts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NUMBER: Final = re.compile(r"-op[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class NamedOperator:
-    """An operator of a graph: what the records of all its executions say.
+    """An operator of a graph: the common part of the records of all its executions.
 
-    `task_id` is its place in the graph, where the runtime counts that; `kernel` what the runtime calls it, where that is not its
-    type; `stack` where the program made it, empty where nobody knows; `skip` why it leaves no data.
+    `task_id` is its position in the graph, if the runtime counts it; `kernel` the runtime's name for it, if that differs from the type;
+    `stack` the program lines that created it, empty if unknown; `skip` the reason why it is skipped.
     """
 
     op_type: str
@@ -32,14 +32,14 @@ class NamedOperator:
 
     @property
     def own_kernel(self) -> str:
-        """What the runtime calls it; nothing of a value that no operator made."""
+        """The runtime's name for it; empty for a value that no operator made."""
         return self.kernel or ("" if self.op_type == _VALUE else self.op_type)
 
 
 class UniqueNames:
-    """Full names whose last components are unique in a graph, as those of MindSpore are: its files have nothing else of a name.
+    """Full names whose last components are unique in a graph, as in MindSpore, whose files contain only this component.
 
-    A last component that another name has already gets a number.
+    If another name already has the same last component, a number is appended.
 
     >>> names = UniqueNames()
     >>> [names.of(name) for name in ("conv1/Conv", "conv2/Conv", "conv2/Relu-op0", "conv3/Relu-op0", "conv2/Conv")]
@@ -50,10 +50,10 @@ class UniqueNames:
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
         self._numbers: dict[str, int] = {}
-        """The next number to try, by the last component without one."""
+        """The next number to try, by the last component without its number."""
 
     def of(self, name: str) -> str:
-        """What the operator of that name is called: the same whenever it is asked for."""
+        """The unique name of an operator. The same name always has the same result."""
         known = self._names.get(name)
         if known is None:
             scope, slash, last = name.rpartition("/")

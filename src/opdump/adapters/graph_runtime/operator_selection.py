@@ -1,4 +1,4 @@
-"""Selects the operators of a graph that leave data, and their slots."""
+"""Selects the operators of a graph to record, and their slots."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from opdump.records import IO
 
 
 class OperatorSelection:
-    """What a plan, and the entries of its `dump_list` for one graph, take of that graph.
+    """The selection of a plan, and of the entries of its `dump_list` for one graph.
 
-    `held` is what the entries' ranges hold (`ModelFilter.in_ranges`); `matched_kernels` collects the entries of the plan's `kernels`
-    that matched an operator.
+    `held` are the operators in the ranges of the entries (`ModelFilter.in_ranges`). `matched_kernels` collects the entries of the plan's
+    `kernels` that matched an operator.
     """
 
     def __init__(self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None = None) -> None:
@@ -21,7 +21,7 @@ class OperatorSelection:
         self._filter = model_filter
         self._held = held
         self.matched_kernels: set[str] = set()
-        is_whole = plan.mode.detects_overflow  # whether an operator overflowed, its inputs and outputs say together
+        is_whole = plan.mode.detects_overflow  # overflow can only be judged from inputs and outputs together
         self.wants_inputs = plan.inputs or is_whole
         self.wants_outputs = plan.outputs or is_whole
 
@@ -30,15 +30,15 @@ class OperatorSelection:
         return self._filter.is_empty
 
     def wants(self, io: IO) -> bool:
-        """Whether inputs, or outputs, are taken at all."""
+        """Whether inputs, or outputs, are recorded at all."""
         return self.wants_inputs if io == "input" else self.wants_outputs
 
     def names(self, op_name: str) -> bool:
-        """Whether the entries of the `dump_list` name an operator, or every one."""
+        """Whether the entries of the `dump_list` name this operator, or select all."""
         return self._filter.selects(op_name)
 
     def selects(self, op_name: str, op_type: str, original_names: Iterable[str] = ()) -> bool:
-        """Whether an operator leaves data; `original_names` are other names that it is found by, those of operators that it stands for."""
+        """Whether an operator is recorded. `original_names` are other names that select it: those of the operators that it replaces."""
         original_names = tuple(original_names)
         names = (op_name, *original_names)
         if not self._filter.selects(op_name, original_names, self._held) or not any(
@@ -49,5 +49,5 @@ class OperatorSelection:
         return True
 
     def excluded(self, op_name: str, op_type: str, io: IO) -> frozenset[int]:
-        """The slots that the blacklists leave out."""
+        """The slots that the blacklists exclude."""
         return self._filter.excluded(op_name, op_type, io)

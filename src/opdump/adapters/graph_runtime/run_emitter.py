@@ -1,4 +1,4 @@
-"""Emits the runs of graphs: each operator goes to the recorder with what it read and wrote, in the order in which they ran.
+"""Emits the runs of graphs: passes each operator with its inputs and outputs to the recorder, in execution order.
 
 emitter = RunEmitter(recorder)
 run = GraphRun(emitter, "lenet", graph_id=1, step=0, order=itertools.count())
@@ -28,9 +28,9 @@ from opdump.records import Frame, OpRecord, SkipReason
 
 
 class RunEmitter:
-    """Stamps the operators of one recorder with the time, and knows which of those without data it has listed.
+    """Assigns timestamps to the operators of one recorder, and knows which skipped ones are already listed.
 
-    Time stamps are microseconds and rise from operator to operator, over all graphs.
+    Timestamps are microseconds and increase from operator to operator, over all graphs.
     """
 
     def __init__(self, recorder: Recorder, *, rank_id: int = 0, device_id: int = 0) -> None:
@@ -41,18 +41,18 @@ class RunEmitter:
         self._listed: set[tuple[int, str]] = set()
 
     def timestamp(self) -> int:
-        """The time now, later than any that it gave before."""
+        """The current time, but later than every earlier timestamp."""
         self._timestamp = max(self._timestamp + 1, time.time_ns() // 1000)
         return self._timestamp
 
     def timestamps(self, count: int) -> range:
-        """So many, of which the first is the time now."""
+        """Consecutive timestamps; the first is the current time."""
         first = self.timestamp()
         self._timestamp += count - 1
         return range(first, first + count)
 
     def lists(self, graph_id: int, op_name: str) -> bool:
-        """Whether an operator that leaves no data is to be listed: the first time. A mode that may leave nothing lists nothing."""
+        """Whether to list a skipped operator, which is done the first time. Modes whose dump may be empty list none."""
         key = (graph_id, op_name)
         if key in self._listed or not self.recorder.plan.mode.lists_skipped:
             return False
@@ -63,10 +63,10 @@ class RunEmitter:
 class GraphRun:
     """One run of a graph, or a part of it.
 
-    `order` numbers the operators of the step as they are emitted; None where an operator's place in its graph (`task_id`) is its order.
-    `executions` counts the executions of each operator in the step, by name; runs that are parts of one step share both.
-    `called_at` stands for the stack of operators that have none; `device_id` is that of the emitter unless it is given. `graph` gets each operator as
-    it runs first, where the adapter does not describe the graph itself.
+    `order` numbers the operators of the step as they are emitted; None if the position of an operator in its graph (`task_id`) is its
+    order. `executions` counts the executions of each operator in the step, by name; runs that are parts of one step share both.
+    `called_at` is the stack of operators that have none. `device_id` defaults to that of the emitter. If `graph` is given, each operator
+    is added to it when it first runs; otherwise the adapter describes the graph itself.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class GraphRun:
         self._device_id = emitter.device_id if device_id is None else device_id
 
     def on_device(self, device_id: int) -> GraphRun:
-        """The part of this run that another device makes."""
+        """The part of this run on another device."""
         part = copy.copy(self)
         part._device_id = device_id
         return part
@@ -113,7 +113,7 @@ class GraphRun:
         self.recorder.after_op(opened, outputs)
 
     def takes(self, block: Block) -> bool:
-        """Whether the recorder takes the block as a whole: then what its runs have in common is done once for all of them."""
+        """Whether the recorder accepts the block as a whole. Work that is common to its runs is then done only once."""
         return block.is_known and self.recorder.takes_blocks
 
     def emit_block(
@@ -122,9 +122,9 @@ class GraphRun:
         tensors: Callable[[int], HostTensor | str],
         whole: Callable[[], Sequence[HostTensor | str] | ChosenTensors],
     ) -> None:
-        """Emits the operators of a block; `tensors` gives a tensor by the place under which a slot names it.
+        """Emit the operators of a block. `tensors` returns the tensor at the position in a slot.
 
-        `whole` gives all of them for a block that is taken as a whole. Where that fails the operators are emitted one by one.
+        `whole` returns all of them, for a block that is recorded as a whole. If that fails, the operators are emitted one by one.
         """
         if self._graph is not None and not block.is_entered:
             for each in block.operators:
@@ -147,7 +147,7 @@ class GraphRun:
         block.is_known = True
 
     def _enter(self, operator: NamedOperator, inputs: Iterable[tuple[str, Any]], outputs: Iterable[Any]) -> None:
-        """Adds an operator to the graph, with what its inputs come from."""
+        """Add an operator and the sources of its inputs to the graph."""
         assert self._graph is not None
         self._graph.add_with_values(
             GraphNode(
@@ -163,10 +163,10 @@ class GraphRun:
         )
 
     def _take_block(self, block: Block, whole: Callable[[], Sequence[HostTensor | str] | ChosenTensors]) -> bool:
-        """Whether the recorder has taken a block as a whole."""
+        """Whether the recorder accepted the block as a whole."""
         try:
             found = whole()
-        except Exception:  # noqa: BLE001  met once more where the tensor is read, and told there
+        except Exception:  # noqa: BLE001  raised again when the tensor is read, and reported there
             return False
         order, before = self._order, dict(self._executions)
         sequence = block.sequence(
@@ -186,7 +186,7 @@ class GraphRun:
         return True
 
     def skip(self, operator: NamedOperator, reason: SkipReason = "") -> None:
-        """Lists an operator that leaves no data, the first time; then counts it. The reason is its own where none is given."""
+        """List a skipped operator the first time, then count it. The reason defaults to the operator's own."""
         reason = reason or operator.skip
         if self._graph is not None and operator.op_name not in self._graph:
             self._enter(replace(operator, skip=reason), (), ())
@@ -197,7 +197,7 @@ class GraphRun:
             self.recorder.count_op(reason)
 
     def count_skipped(self, reasons: Mapping[SkipReason, int]) -> None:
-        """Counts operators that leave no data and were listed before."""
+        """Count skipped operators that are already listed."""
         for reason, count in reasons.items():
             self.recorder.count_op(reason, count)
 
@@ -209,7 +209,7 @@ class GraphRun:
     def record(
         self, operator: NamedOperator, *, order: int | None = None, occurrence: int = 0, skip: SkipReason = ""
     ) -> OpRecord:
-        """An execution of an operator that runs now, the next one in order unless `order` says which."""
+        """An execution of an operator that runs now. `order` defaults to the next number."""
         return OpRecord(
             op_type=operator.op_type,
             op_name=operator.op_name,
@@ -236,7 +236,7 @@ class GraphRun:
 def live_tensor(
     slot: int, argument: str, tensor: HostTensor | str, source: str = "", skip: SkipReason = ""
 ) -> LiveTensor:
-    """A tensor in a slot, for the recorder. A text is the type of a value that no array stands for: it is opaque."""
+    """A tensor in a slot, for the recorder. A text is the type of a value that is not an array, which is recorded as opaque."""
     return (slot, argument, tensor, source, skip or ("opaque" if isinstance(tensor, str) else ""))
 
 

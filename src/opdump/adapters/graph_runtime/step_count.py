@@ -1,4 +1,4 @@
-"""Numbers the runs of a graph as its steps. Threads may run it at the same time."""
+"""Numbers the runs of a graph as its steps. Several threads may run it at the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class StepCount:
-    """Numbers runs from `first` on: each has a number of its own, and none is left out."""
+    """Numbers runs, starting with `first`. Numbers are unique and have no gaps."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -19,17 +19,17 @@ class StepCount:
 
     @property
     def ended(self) -> int:
-        """How many runs have a number, each before the first that still runs."""
+        """The number of finished runs before the first one that is still running."""
         return self._next - self._first
 
     def take(self) -> int:
-        """The number of a run that is a step even if it fails."""
+        """The number of a run that counts as a step even if it fails."""
         with self.counted() as step:
             return step
 
     @contextmanager
     def counted(self) -> Iterator[int]:
-        """The number of the run that the block makes; the next run has it again where the block raises: a run that fails is no step."""
+        """The number of the run in the block. If the block raises, the next run gets the same number, because a failed run is not a step."""
         with self._lock:
             step = self._next
             while step in self._running or step in self._done:

@@ -10,7 +10,7 @@ _FLAG = (True, False)
 
 
 class NpuDumpConfig(OptionGroup):
-    """Options of a dump. Values out of a list are checked when they are assigned, the others when the device is opened."""
+    """Options of a dump. Options with a list of allowed values are checked on assignment, the others when the device is opened."""
 
     OPTIONS = MappingProxyType(
         {

@@ -1,4 +1,4 @@
-"""`npu.global_options()`: options of the device. Those of a dump have an effect."""
+"""`npu.global_options()`: options of the device. Only those of dumps have an effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from opdump.npu_device.configs.dump_config import NpuDumpConfig
 from opdump.npu_device.configs.option_base import AnyOptions, Option, OptionGroup
 
-# Options of which nothing is asked here, and nothing checked.
+# Options without an effect in opdump, which are not checked.
 _WITHOUT_EFFECT = """
 customize_dtypes debug_dir deterministic enable_scope_fusion_passes enable_small_channel event_sync_timeout
 external_weight graph_compiler_cache_dir graph_exec_timeout graph_memory_max_size graph_run_mode hcom_multi_mode

@@ -1,4 +1,4 @@
-"""Options that check a value when it is assigned.
+"""Options that are checked on assignment.
 
 >>> class Colours(OptionGroup):
 ...     OPTIONS = {"red": Option(False, (True, False))}
@@ -7,7 +7,7 @@ Traceback (most recent call last):
     ...
 TypeError: Expected bool, got int
 
-Checks, their words and the texts of values are those of the TensorFlow adapter.
+The checks, their messages and the texts of values are those of the TensorFlow adapter.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its default, and what it may be; None for anything."""
+    """One option: its default, and its allowed values, None for any."""
 
     default: Any = None
     allowed: tuple[Any, ...] | None = None
     is_deprecated: bool = False
 
     def check(self, value: object) -> None:
-        """Raises TypeError for a value of another type than the default's, ValueError for another value outside the list.
+        """Raises TypeError for a value whose type differs from that of the default, ValueError for any other value outside the list.
 
-        Values are compared, so that 1 and 0 pass for True and False. The words are whole those of the original.
+        Values are compared, so 1 and 0 are accepted for True and False. The messages are those of the original.
         """
         if self.allowed is None or value in self.allowed:
             return
@@ -39,7 +39,7 @@ class Option:
 
 
 class OptionGroup:
-    """Options and groups of options, as attributes. A subclass says which, in `OPTIONS` and `GROUPS`."""
+    """Options and groups of options, as attributes. A subclass defines them in `OPTIONS` and `GROUPS`."""
 
     OPTIONS: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     GROUPS: ClassVar[Mapping[str, type[OptionGroup]]] = MappingProxyType({})
@@ -60,7 +60,7 @@ class OptionGroup:
         self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        """Called for names that are no option alone."""
+        """Called only for names that are not options."""
         if not name.startswith("__"):
             self._check_name(name, AttributeError)
         raise AttributeError(name)
@@ -71,9 +71,9 @@ class OptionGroup:
             raise error(f"{type(self).__name__} has no option {name}, all options {known}")
 
     def as_dict(self) -> dict[str, str]:
-        """The texts of all options that are not None, those of groups among them: flags are "1" and "0".
+        """The texts of all options that are not None, including those of groups. Flags are "1" and "0".
 
-        Prints a line for each deprecated option that was set, as the original does.
+        Prints a line for each deprecated option that was set, like the original.
         """
         texts = {}
         for name, option in self.OPTIONS.items():
@@ -81,7 +81,7 @@ class OptionGroup:
             if value is None:
                 continue
             if option.is_deprecated:
-                print(f"[warning][opdump] option {name} of npu_device is deprecated, and has no effect here")  # noqa: T201  # as the original does
+                print(f"[warning][opdump] option {name} of npu_device is deprecated, and has no effect here")  # noqa: T201  # the original prints, too
             texts[name] = str(int(value)) if isinstance(value, bool) else str(value)
         for name in self.GROUPS:
             texts |= self.__dict__[name].as_dict()
@@ -89,7 +89,7 @@ class OptionGroup:
 
 
 class AnyOptions(OptionGroup):
-    """Options of other parts of the device: they are kept, and have no effect."""
+    """Options unrelated to dumps. They are kept, without effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__[name] = value

@@ -1,6 +1,6 @@
-"""DumpConfig: what an estimator is to dump.
+"""DumpConfig: the dump configuration of an estimator.
 
-docs/tensorflow-config.md#keys says what each of its parameters means.
+docs/tensorflow-config.md#keys explains each parameter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 class DumpConfig:
     """What to dump: iterations, inputs or outputs, or operators that overflow.
 
-    Nothing is checked here: as with the original, that is done when a session is made.
+    Like the original, it checks nothing; values are checked when a session is created.
     """
 
     def __init__(

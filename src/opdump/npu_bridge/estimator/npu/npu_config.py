@@ -1,7 +1,7 @@
-"""`npu_bridge.estimator.npu.npu_config`: what an estimator is configured with.
+"""`npu_bridge.estimator.npu.npu_config`: the configuration of an estimator.
 
-NPURunConfig is a subclass of `tf.estimator.RunConfig`, of TensorFlow or of the package tensorflow-estimator, so that it is made, and
-TensorFlow imported, when it is first asked for.
+NPURunConfig is a subclass of `tf.estimator.RunConfig`, from TensorFlow or from the package tensorflow-estimator. The class is therefore
+created, and TensorFlow imported, on first access.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _of_tensorflow() -> tuple[type, Callable[[], Any]]:
-    """The class that NPURunConfig extends, and what makes an empty ConfigProto; None is one without TensorFlow."""
+    """The base class of NPURunConfig, and a function that creates an empty ConfigProto, or returns None without TensorFlow."""
     if importlib.util.find_spec("tensorflow") is None:
         return PlainRunConfig, lambda: None
     from opdump.adapters.tensorflow.estimator import config as estimator_config

@@ -1,4 +1,4 @@
-"""`npu_bridge.estimator.npu.npu_estimator`: NPUEstimator, which needs TensorFlow and imports it when it is first asked for."""
+"""`npu_bridge.estimator.npu.npu_estimator`: NPUEstimator, which needs TensorFlow and imports it on first access."""
 
 from __future__ import annotations
 

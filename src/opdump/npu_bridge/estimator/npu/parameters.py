@@ -1,4 +1,4 @@
-"""The values of a `parameter_map` that an NPURunConfig stands for."""
+"""The values of the `parameter_map` for an NPURunConfig."""
 
 from __future__ import annotations
 

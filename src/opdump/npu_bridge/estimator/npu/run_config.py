@@ -1,6 +1,6 @@
 """NPURunConfig: a RunConfig with the settings of the device.
 
-Of its settings those of a dump have an effect, and those of a RunConfig; the others are kept as they are.
+Settings of dumps and of a RunConfig have an effect. All others are kept unchanged.
 
 See docs/tensorflow-config.md#npu_bridge.
 """
@@ -92,7 +92,7 @@ _PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType(
         "jit_compile": "auto",
         "precision_mode_v2": None,
         "quant_dumpable": None,
-        "auto_tune_mode": None,  # of older versions
+        "auto_tune_mode": None,  # in older versions
     }
 )
 _SIGNATURE: Final = inspect.Signature(
@@ -101,7 +101,7 @@ _SIGNATURE: Final = inspect.Signature(
         for name, default in _PARAMETERS.items()
     ]
 )
-# What a RunConfig itself takes.
+# Parameters of RunConfig itself.
 _OF_RUN_CONFIG: Final = (
     "model_dir",
     "tf_random_seed",
@@ -115,7 +115,7 @@ _OF_RUN_CONFIG: Final = (
     "train_distribute",
     "eval_distribute",
 )
-# Attributes with the name of their parameter; others have an underscore before it.
+# Attributes with the same name as their parameter; others have a leading underscore.
 _PUBLIC: Final = frozenset(
     {
         "iterations_per_loop",
@@ -140,7 +140,7 @@ _PUBLIC: Final = frozenset(
 
 
 def run_config_class(base: type, new_session_config: Callable[[], Any], module: str) -> type:
-    """The class NPURunConfig over `base`, a RunConfig; it is `module` where it can be looked up, as pickle does."""
+    """The class NPURunConfig over `base`, a RunConfig. `module` is where pickle looks it up."""
 
     def initialise(self: Any, *args: Any, **keywords: Any) -> None:
         settings = _checked(*args, **keywords)
@@ -163,7 +163,7 @@ def run_config_class(base: type, new_session_config: Callable[[], Any], module: 
 
 
 def _checked(*args: Any, **keywords: Any) -> dict[str, Any]:
-    """Every setting by name. Raises TypeError for an unknown one, and what the original raises for bad ones."""
+    """All settings by name. Raises TypeError for an unknown one, and the original's errors for invalid ones."""
     try:
         bound = _SIGNATURE.bind(*args, **keywords)
     except TypeError as error:
