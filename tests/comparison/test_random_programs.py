@@ -50,19 +50,18 @@ OPERATORS: Final[Mapping[str, Callable[..., Tensor]]] = {
 }
 
 
-def run(program: Program) -> list[Tensor]:
+def run(program: Program, *, is_compiled: bool = False) -> list[Tensor]:
     """The results of a program: what no statement reads, or the parameters after a step."""
     tensors = [
         torch.from_numpy(each.copy()).requires_grad_(program.trains and place > 0)
         for place, each in enumerate(program.data)
     ]
     parameters = tensors[1:]
-    for place, statement in enumerate(program.statements):
-        tensors.append(OPERATORS[statement.op](*(tensors[number] for number in statement.inputs), statement.number))
-        for write in program.writes:
-            if write.after == place:
-                tensors[write.tensor].detach().numpy().flat[write.element] = write.value
-    results = [tensors[number] for number in program.results]
+    compute: Callable[[Program, Sequence[Tensor]], list[Tensor]] = _compute
+    if is_compiled:
+        torch.compiler.reset()
+        compute = torch.compile(_compute, backend="aot_eager", dynamic=False)
+    results = compute(program, tensors)
     if not program.trains:
         return results
     loss = sum((each.square().mean() for each in results), torch.zeros(()))
@@ -74,9 +73,19 @@ def run(program: Program) -> list[Tensor]:
     return [loss, *(each for each in parameters if each.grad is not None)]
 
 
-def dumped(program: Program, path: Path, saved: Saved) -> list[Array]:
+def _compute(program: Program, given: Sequence[Tensor]) -> list[Tensor]:
+    tensors = list(given)
+    for place, statement in enumerate(program.statements):
+        tensors.append(OPERATORS[statement.op](*(tensors[number] for number in statement.inputs), statement.number))
+        for write in program.writes:
+            if write.after == place:
+                tensors[write.tensor].detach().numpy().flat[write.element] = write.value
+    return [tensors[number] for number in program.results]
+
+
+def dumped(program: Program, path: Path, saved: Saved, *, is_compiled: bool = False) -> list[Array]:
     with opdump.capture(path=str(path), saved_data=saved):
-        results = run(program)
+        results = run(program, is_compiled=is_compiled)
     return [each.detach().numpy().copy() for each in results]
 
 
@@ -103,15 +112,19 @@ def _size(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
-def benign(folder: Path, seeds: Sequence[int], saved: Saved, *, trains: bool) -> list[str]:
-    """The edits that a comparison calls benign or identical though the results differ."""
+def benign(
+    folder: Path, seeds: Sequence[int], saved: Saved, *, trains: bool, compiled: tuple[bool, bool] = (False, False)
+) -> list[str]:
+    """The edits that a comparison calls benign or identical though the results differ; `compiled` says which of the programs is one graph."""
     found = []
     for seed in seeds:
         program = random_program(seed, trains=trains)
-        before = dumped(program, folder / "a", saved)
+        before = dumped(program, folder / "a", saved, is_compiled=compiled[0])
         for number, kind in enumerate(EDITS):
             other = edited(program, kind, 100 * seed + number)
-            after = dumped(other, folder / "b", saved)
+            if any(compiled) and other.writes:
+                continue  # a graph has no place between its operators where memory could be written
+            after = dumped(other, folder / "b", saved, is_compiled=compiled[1])
             if differ(before, after, saved):
                 result = opdump.compare(folder / "a", folder / "b")
                 if result.verdict in ("benign", "identical"):
@@ -125,6 +138,14 @@ def benign(folder: Path, seeds: Sequence[int], saved: Saved, *, trains: bool) ->
 @pytest.mark.parametrize("saved", ["full", "statistic"])
 def test_edited_programs_whose_results_differ_are_never_benign(tmp_path: Path, saved: Saved, *, trains: bool) -> None:
     assert benign(tmp_path, range(7), saved, trains=trains) == []
+
+
+@pytest.mark.parametrize("compiled", [(False, True), (True, False), (True, True)], ids=["b", "a", "both"])
+@pytest.mark.parametrize("saved", ["full", "statistic"])
+def test_compiled_programs_whose_results_differ_are_never_benign(
+    tmp_path: Path, saved: Saved, compiled: tuple[bool, bool]
+) -> None:
+    assert benign(tmp_path, range(20, 22), saved, trains=False, compiled=compiled) == []
 
 
 @pytest.mark.long
