@@ -1,7 +1,7 @@
 """Chooses which steps to record so that capture takes no more than a given share of the program's own time (`max_overhead`).
 
 One recorded step may cost much if few steps are recorded. The costs of the last three recorded steps are known, and so is the program's own time
-per step since then. Recorded are the selected steps that are multiples of N, where N is the smallest of 1, 2, 4, 8, ... for which the cost of one
+per step since then. The selected steps that are multiples of N are recorded, where N is the smallest of 1, 2, 4, 8, ... for which the cost of one
 recorded step is within the allowed share of the program's time for N steps.
 """
 
