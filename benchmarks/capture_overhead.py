@@ -1,19 +1,19 @@
-"""What capture costs a training step: plain, attached but not dumping, and with statistics of all inputs and outputs.
+"""The cost of a capture per training step: plain, attached but not recording, and with statistics of all inputs and outputs.
 
     python benchmarks/capture_overhead.py [--rounds 20] [--pairs 1000]
 
-One process, one torch thread; half an hour. Whatever is compared runs interleaved, in shuffled order and after the same warm-up,
-so that a change of the machine's speed meets both sides. Printed is the ratio to plain with its 95 % confidence interval.
+One process, one torch thread; half an hour. The variants run interleaved, in shuffled order and after the same warm-up, so that a
+change of the machine's speed affects both sides. The output is the ratio to plain with its 95 % confidence interval.
 
-`statistics` and `again`, which is plain a second time and shows what the machine's noise is worth, are medians of `--rounds`.
+`statistics` and `again` are medians of `--rounds`. `again` is plain a second time, and shows the machine's noise.
 
-`not dumped` has to tell 1.01 from 1.00 on machines whose steps differ by 10 % from one to the next. So it comes from many pairs of
-short blocks, one plain and one attached: the geometric mean of their ratios, in seconds of the process's CPU time, since nothing
-waits for a disk there and other programs would only blur it. It goes on until the 95 % interval is 1 % to each side, wherever its
-middle lies, or to `--pairs`.
+`not dumped` must distinguish 1.01 from 1.00 on machines whose steps vary by 10 %. It is therefore the geometric mean of the ratios of
+many pairs of short blocks, one plain and one attached, in CPU seconds of the process, because nothing waits for a disk in these steps
+and wall-clock time would add the noise of other programs. It continues until the 95 % interval is 1 % to each side, whatever its
+middle is, or until `--pairs`.
 
-`attached` says the same in milliseconds, measured on a network with the same operators and next to no arithmetic: the difference
-of the fastest steps, for noise only adds, and what part of the plain step of full size that is.
+`attached` is the same cost in milliseconds, measured on a network with the same operators and almost no arithmetic: the difference of
+the fastest steps (noise only adds), and its share of a plain step of full size.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ import opdump
 from opdump.kernels import active
 
 WARM_UP = 6
-"""The first steps under capture name what they meet, build the graph and fill caches, and are learned; training has thousands after them."""
+"""The first steps under capture name operators, build the graph, fill caches and are learned. Training has thousands of steps after them."""
 TIMED = 5
 PAIR_WARM_UP = 1
-"""The first step after attaching meets the module tree; without dumping, the second is like the thousandth."""
+"""The first step after attaching visits the module tree. Without recording, the second is like the thousandth."""
 PAIR_TIMED = 3
 HALF_WIDTH = 0.01
 Variants = dict[str, Callable[[], AbstractContextManager[object]]]
@@ -59,13 +59,13 @@ def measure(
     timed: int = TIMED,
     of_block: Callable[[Iterable[float]], float] = statistics.median,
 ) -> dict[str, list[float]]:
-    """Seconds of a step by variant, one value a round: `of_block` of `timed` steps in a row."""
+    """Seconds per step by variant, one value per round: `of_block` over `timed` consecutive steps."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
         for name in random.sample(list(variants), len(variants)):
             gc.collect()
             with variants[name]():
-                # From one line: a step that another line calls is another step.
+                # From one line: a step called from another line is a different step.
                 took = of_block([_seconds(step) for _ in range(WARM_UP + timed)][WARM_UP:])
             if number > 0:  # the first round imports and allocates
                 seconds[name].append(took)
@@ -73,7 +73,7 @@ def measure(
 
 
 class Pair(NamedTuple):
-    """CPU seconds of a step in two neighbouring blocks, one plain, one under the variant."""
+    """CPU seconds per step in two adjacent blocks, one plain and one under the variant."""
 
     plain: float
     variant: float
@@ -84,9 +84,9 @@ class Pair(NamedTuple):
 
 
 def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[object]], most: int) -> list[Pair]:
-    """CPU seconds of a step, plain and under the variant, from neighbouring blocks of `PAIR_TIMED` steps.
+    """CPU seconds per step, plain and under the variant, from adjacent blocks of `PAIR_TIMED` steps.
 
-    Stops after 50 pairs or more, as soon as `geometric_mean` is known to `HALF_WIDTH`, or after `most`.
+    Stops, after at least 50 pairs, as soon as `geometric_mean` is known to `HALF_WIDTH`, or after `most`.
     """
     sides: tuple[Callable[[], AbstractContextManager[object]], ...] = (nullcontext, variant)
     pairs: list[Pair] = []
@@ -113,7 +113,7 @@ def paired_ratios(step: Step, variant: Callable[[], AbstractContextManager[objec
 
 
 def geometric_mean(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """With the ends of its 95 % confidence interval, by the standard error of the logarithms."""
+    """The geometric mean and the bounds of its 95 % confidence interval, from the standard error of the logarithms."""
     logarithms = [math.log(ratio) for ratio in ratios]
     mean = statistics.fmean(logarithms)
     error = 1.96 * statistics.stdev(logarithms) / math.sqrt(len(logarithms))
@@ -163,12 +163,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=1000)
-    parser.add_argument("--part", choices=["statistics", "not-dumped"], help="one of the two tables alone")
+    parser.add_argument("--part", choices=["statistics", "not-dumped"], help="print only one of the two tables")
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    logging.getLogger("opdump").setLevel(logging.ERROR)  # that nothing was captured is what is measured
+    logging.getLogger("opdump").setLevel(logging.ERROR)  # the warning that nothing was captured is expected
     root = Path(tempfile.mkdtemp(prefix="opdump-overhead-"))
 
     def dumped() -> AbstractContextManager[object]:
@@ -176,7 +176,7 @@ def main() -> None:
         return opdump.capture(path=root / "on", saved_data="statistic", iteration="all")
 
     def not_dumped() -> AbstractContextManager[object]:
-        # Step 1000 never comes: everything is attached, nothing is dumped.
+        # Step 1000 is never reached: everything is attached and nothing is recorded.
         return opdump.capture(path=root / "off", saved_data="statistic", iteration="1000")
 
     chosen = {name: workload for name, workload in WORKLOADS.items() if arguments.only in (None, name)}

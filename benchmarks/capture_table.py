@@ -1,12 +1,13 @@
-"""What each kind of dump costs a training step of PyTorch, from large operators to tiny ones.
+"""The cost of each kind of dump per training step of PyTorch, from large operators to tiny ones.
 
     python benchmarks/capture_table.py [--rounds 8] [--only MLP]
 
-One process, one torch thread; ten minutes. Printed is the ratio to the plain step, in CPU seconds of the process (a disk is waited for by
-others, too): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order. `empty mode` records nothing: a
-dispatch mode of PyTorch that hands each operator on, which no tool can be below that is told of operators in Python. `not followed` are statistics,
-`md5 not followed` those with digests, and `packed not followed` elements in one file, where steps that repeat are recorded in Python as all others (OPDUMP_FOLLOW=0). `tensors` and `packed` are
-tensors and statistics, with a file for each tensor and with one file for all (`layout="packed"`); the files are removed again.
+One process, one torch thread; ten minutes. The output is the ratio to the plain step in CPU seconds of the process (wall-clock time
+would include waiting for the disk): the median of the rounds, with its 95 % interval. Every round runs all kinds, in shuffled order.
+`empty mode` is a PyTorch dispatch mode that records nothing: the lower bound for a tool that receives operators in Python.
+`not followed`, `md5 not followed` and `packed not followed` are `statistics`, `+ md5` and `packed` with the fast path for repeated
+steps turned off (OPDUMP_FOLLOW=0). `tensors` and `packed` are values and statistics, with a file per tensor and with one file for all
+(`layout="packed"`); the files are deleted.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _KINDS: Final[Mapping[str, dict[str, Any] | None]] = {
     "packed": {"saved_data": "full", "statistic_category": _ALL, "layout": "packed"},
 }
 WARM_UP = 6
-"""The first steps name what they meet and fill caches, and are learned."""
+"""The first steps name operators, fill caches and are learned."""
 _SHORT: Final = 0.2
-"""Seconds of plain steps that are timed at least, in a round."""
+"""The minimum time of the plain steps of a round, in seconds."""
 
 
 class _EmptyMode(TorchDispatchMode):
@@ -64,12 +65,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", choices=list(STEPS), action="append")
-    parser.add_argument("--kind", choices=list(_KINDS)[1:], action="append", help="besides plain; all without it")
+    parser.add_argument("--kind", choices=list(_KINDS)[1:], action="append", help="kinds besides plain (default: all)")
     arguments = parser.parse_args()
     kinds = ["plain", *(arguments.kind or list(_KINDS)[1:])]
     torch.set_num_threads(1)
     keep_freed_memory()
-    logging.getLogger("opdump").setLevel(logging.ERROR)  # that nothing was captured is what is measured
+    logging.getLogger("opdump").setLevel(logging.ERROR)  # the warning that nothing was captured is expected
     print(f"kernels: {active()}; torch {torch.__version__}; CPU seconds, ratios to plain with their 95 % intervals")
     print(f"{'workload':13}{'plain':>10}" + "".join(f"{kind:>20}" for kind in kinds[1:]))
     for name in arguments.only or STEPS:
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[float]]:
-    """CPU seconds of a step by kind, one value a round."""
+    """CPU seconds per step by kind, one value per round."""
     for _ in range(WARM_UP):
         step()
     timed = max(3, int(_SHORT / max(seconds_of(step, 3), 1e-9)))
@@ -93,7 +94,7 @@ def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[f
         for kind in random.sample(kinds, len(kinds)):
             gc.collect()
             with under(kind):
-                # From one line: a step that another line calls is another step.
+                # From one line: a step called from another line is a different step.
                 for count in (WARM_UP, 3 if kind.startswith(("tensors", "packed")) else timed):
                     took = seconds_of(step, count)
             if number > 0:  # the first round imports and allocates
@@ -103,7 +104,7 @@ def _measured(step: Step, rounds: int, kinds: Sequence[str]) -> dict[str, list[f
 
 @contextmanager
 def under(kind: str) -> Iterator[None]:
-    """The block runs under a capture of that kind, whose files are removed again."""
+    """Run the block under a capture of that kind, and delete its files."""
     if kind == "empty mode":
         with _EmptyMode():  # type: ignore[no-untyped-call]  # PyTorch's
             yield
@@ -119,7 +120,7 @@ def under(kind: str) -> Iterator[None]:
 
 
 def seconds_of(step: Step, count: int) -> float:
-    """CPU seconds of the process for one step."""
+    """CPU seconds of the process per step."""
     begun = time.process_time()
     for _ in range(count):
         step()

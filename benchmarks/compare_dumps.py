@@ -1,10 +1,10 @@
-"""How long `opdump compare` takes for dumps with statistics alone: `python benchmarks/compare_dumps.py [--tensors 1000000] [--operators 1000] [--jobs 2]`.
+"""The time of `opdump compare` for dumps with statistics: `python benchmarks/compare_dumps.py [--tensors 1000000] [--operators 1000] [--jobs 2]`.
 
-Two dumps are made by the writer, without a framework: steps of a chain of so many operators with an input and an output each, off by rounding. The
-command reads them, matches and judges all steps and compares all outputs. Printed are seconds of the wall clock, seconds of processors, the peak of memory, and what of it
-reading both dumps takes by itself; and the start of the command (`opdump compare --help`).
+Makes two dumps with the writer, without a framework: steps of a chain of `--operators` operators with one input and one output each, which
+differ by rounding. The command reads them, matches and judges all steps, and compares all outputs. The output is wall-clock seconds, CPU
+seconds, peak memory, the time of only reading both dumps, and the start of the command (`opdump compare --help`).
 
-Goals: statistics of a million pairs of tensors under 10 s; a start under 0.5 s.
+Goals: statistics of a million pairs of tensors in 10 s; a start in 0.5 s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READ = "import sys, opdump; [list(opdump.open(path)) for path in sys.argv[1:]]"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tensors", type=int, default=1_000_000, help="pairs of tensors")
-    parser.add_argument("--operators", type=int, default=1000, help="operators of a step")
+    parser.add_argument("--operators", type=int, default=1000, help="operators per step")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     steps = max(1, options.tensors // (2 * options.operators))
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def write(path: Path, steps: int, factor: float, operators: int) -> None:
-    """A dump with statistics alone; those of the second run are off by rounding."""
+    """Write a dump with statistics; those of the second run differ by rounding."""
     plan = DumpPlan(path=path, saved_data="statistic")
     writer = SyncWriter(plan, RunFacts(0, "CPU", "none", "0", "0", ("benchmark",), plan.to_json()))
     stacks = [
@@ -93,7 +93,7 @@ def measure(name: str, arguments: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(
-        f"{name:20}{seconds:8.2f} s, {cpu:8.2f} s of processors, at most {after.ru_maxrss / 1e3:.0f} MB of one process so far",
+        f"{name:20}{seconds:8.2f} s, {cpu:8.2f} s CPU, peak memory of a process so far {after.ru_maxrss / 1e3:.0f} MB",
         flush=True,
     )
 

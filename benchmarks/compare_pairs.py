@@ -1,21 +1,21 @@
-"""How fast two tensors are compared: `python benchmarks/compare_pairs.py [--size 100000000] [--rows 1000000] [--files DIRECTORY]`.
+"""The speed of comparing two tensors: `python benchmarks/compare_pairs.py [--size 100000000] [--rows 1000000] [--files DIRECTORY]`.
 
-All of a table is measured in turn, round by round, in one run; a figure is the median of the rounds, with seconds of the wall clock.
+The columns of a table are measured alternately, round by round, in one run. Figures are medians of the rounds, in wall-clock seconds.
 
-    read     numpy's maximum over both tensors, one vectorised pass of one thread each: the nearest to a plain read
-    pair     `compare_pair`, every metric, with all threads; and with one; `cpu` is the time of processors that it takes
-    numpy    cosine, absolute and relative differences, RMSE and the count out of tolerance by numpy's own passes in float64, on a part
+    read     numpy's maximum over both tensors, one vectorised pass of one thread each: close to a plain read
+    pair     `compare_pair`, every metric, with all threads and with one; `cpu` is its CPU time
+    numpy    cosine, absolute and relative differences, RMSE and the count out of tolerance with numpy's passes in float64, on a part
              of the pair and scaled
-    files    a pair of npy files that are not in the page cache, read in blocks, and mapped and compared
-    memory   what a process grows by that compares the files, mapped pages too, by the size of both
-    outputs  the table of a comparison: outputs of operators in files that are not in the page cache, one pair after the other, against a
-             plain read of the files; and what a process grows by for it, by the size of the largest pair
-    rows     `compare_summaries` of so many pairs of summaries; and the table of a comparison of so many outputs with statistics alone
+    files    a pair of npy files that are not in the page cache: read in blocks, and mapped and compared
+    memory   the growth of a process that compares the files, with mapped pages, relative to the size of both
+    outputs  the table of a comparison: operator outputs in files that are not in the page cache, pair by pair, relative to a plain
+             read of the files; and the growth of a process, relative to the size of the largest pair
+    rows     `compare_summaries` of `--rows` pairs of summaries, and the table of a comparison of as many outputs with statistics only
 
-Goals: a pair of 100 million elements under 2 s with two processors; a million pairs of statistics under 10 s; outputs at half the rate of
-a read or more; memory at most 1.5 times the largest pair.
+Goals: a pair of 100 million values in 2 s with two processors; a million pairs of statistics in 10 s; outputs at half the rate of
+a read or more; at most 1.5 times the largest pair in memory.
 
-The size of the pair is that of float32; the other element types are measured at a tenth of it.
+The size of the pair is that of float32; other dtypes are measured at a tenth of it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Array = NDArray[Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--size", type=int, default=100_000_000, help="elements of each tensor")
+    parser.add_argument("--size", type=int, default=100_000_000, help="values of each tensor")
     parser.add_argument("--rows", type=int, default=1_000_000, help="pairs of summaries")
-    parser.add_argument("--files", type=Path, help="where files are written; without it, in a temporary directory")
+    parser.add_argument("--files", type=Path, help="directory for the files (default: a temporary one)")
     options = parser.parse_args()
     print(f"{kernels.active()}, {kernels.threads()} threads, {os.cpu_count()} processors")
     print_large(options.size)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _high_bits(values: Array) -> Array:
-    """bfloat16 in its raw bits: the upper half of a float32."""
+    """bfloat16 as raw bits: the upper half of a float32."""
     bits: Array = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return bits
 
@@ -85,7 +85,7 @@ def pair(dtype: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
 def measured(
     actions: dict[str, Callable[[], object]], clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of each action in each round, all in turn."""
+    """Seconds of each action in each round; the actions alternate."""
     found: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(ROUNDS):
         for name, action in actions.items():
@@ -122,7 +122,7 @@ def numpy_passes(a: Array, b: Array) -> None:
 
 
 def read(x: Array, y: Array) -> None:
-    """Looks at every element, and does next to nothing with it."""
+    """Read every value with almost no computation."""
     x.max()
     y.max()
 
@@ -131,7 +131,7 @@ def print_large(size: int) -> None:
     a, b = pair("float32", (size,))
     part = min(size, 10_000_000)
     shapes = {"one axis": (-1,), "rows of 1000": (size // 1000, 1000), "rows of 4": (size // 4, 4)}
-    print(f"\nfloat32, 2 x {size} elements; seconds")
+    print(f"\nfloat32, 2 x {size} values; seconds")
     print(f"{'':16}{'read':>8}{'pair':>8}{'1 thread':>10}{'numpy':>8}{'cpu':>8}{'pair/read':>11}{'pair/numpy':>12}")
     for name, shape in shapes.items():
         count = int(np.prod(shape)) if shape != (-1,) else size
@@ -153,7 +153,7 @@ def print_large(size: int) -> None:
 
 
 def print_types(size: int) -> None:
-    print(f"\nrows of 1000, 2 x {size} elements; nanoseconds of a processor for an element")
+    print(f"\nrows of 1000, 2 x {size} values; nanoseconds of CPU time per value")
     for dtype in kernels.DTYPE_CODES:
         a, b = pair(dtype, (size // 1000, 1000))
         compare: dict[str, Callable[[], object]] = {"pair": partial(compare_pair, a, b, dtype_a=dtype, dtype_b=dtype)}
@@ -200,7 +200,7 @@ def print_files(directory: Path, size: int) -> None:
 
 
 def peak_memory() -> int:
-    """Of this process, in bytes."""
+    """Peak memory of this process, in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])
 
@@ -210,7 +210,7 @@ def files(directory: Path) -> tuple[Path, Path]:
 
 
 def forget(paths: Iterable[Path]) -> None:
-    """What the page cache has of the files."""
+    """Drop the files from the page cache."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -231,7 +231,7 @@ def compare_files(directory: Path) -> None:
 
 
 def print_outputs(directory: Path, size: int) -> None:
-    """Ten pairs of outputs."""
+    """Measure ten pairs of outputs."""
     a, b = pair("float32", (size // 1000, 1000))
     paths = [directory / f"{side}{number}.npy" for number in range(10) for side in "ab"]
     for path in paths:
@@ -274,7 +274,7 @@ def measure_outputs(directory: Path, shape: tuple[int, ...]) -> None:
 
 
 def growth(call: str) -> int:
-    """By how many bytes the peak of a process rises that makes this call of this module."""
+    """The growth of the peak memory of a new process that makes this call, in bytes."""
     code = f"""
 from pathlib import Path
 from benchmarks.compare_pairs import *
@@ -304,7 +304,7 @@ def print_rows(count: int) -> None:
     unit = [Outputs(one, other)] * (count // 100)
     found = measured({"outputs": partial(measured_outputs, unit)})
     print(
-        f"{count} outputs with statistics alone: {100 * statistics.median(found['outputs']):.1f} s (a hundredth of them, scaled)"
+        f"{count} outputs with statistics only: {100 * statistics.median(found['outputs']):.1f} s (a hundredth of them, scaled)"
     )
 
 

@@ -1,10 +1,10 @@
-"""What `opdump convert` costs: the start, small files, one large file, formats with widening, and memory.
+"""The cost of `opdump convert`: the start, small files, one large file, formats with widening, and memory.
 
     python benchmarks/convert.py [--directory /data] [--size 1024]
 
-Everything is measured against a plain copy of the same files, in turn with it, so that a change of the machine's speed meets
-both; printed is the median of the rounds. Without --directory the files lie where temporary files lie: on a disk its file system
-decides, so small files are converted in memory (/dev/shm), too, where it is there and has room.
+Everything is measured alternately with a plain copy of the same files, so that a change of the machine's speed affects both. Figures are
+medians of the rounds. Without --directory, the files go into the directory for temporary files. On a disk the file system determines the
+speed, so small files are also converted in memory (/dev/shm) if it exists and has room.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 class Spent(NamedTuple):
-    """The medians of the rounds: seconds on the clock, and of this process on a processor."""
+    """The medians of the rounds: wall-clock seconds, and CPU seconds of this process."""
 
     wall: float
     cpu: float
 
 
 def in_turn(root: Path, *works: Callable[[Path], object]) -> list[Spent]:
-    """What each of the works takes, one after the other in an order that changes from round to round."""
+    """The time of each work; the order changes from round to round."""
     took: list[list[Spent]] = [[] for _ in works]
     for number in range(ROUNDS + 1):
         numbered = list(enumerate(works))
@@ -100,7 +100,7 @@ def start(root: Path) -> None:
         "msaccucmp": [sys.executable, "-m", "opdump.msaccucmp", "convert", "-d", source, "-out", out],
         "numpy": [sys.executable, "-c", "import numpy"],
     }
-    # As it is after the first start: some environments forbid Python to keep what it compiled.
+    # As after the first start: some environments do not let Python keep bytecode.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     took: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(10):
@@ -138,7 +138,7 @@ def small_files(root: Path, place: str) -> None:
     )
 
     def rate(spent: Spent) -> str:
-        return f"{FILES / spent.wall:,.0f} files/s ({FILES / spent.cpu:,.0f} a second of processor time)"
+        return f"{FILES / spent.wall:,.0f} files/s ({FILES / spent.cpu:,.0f} per CPU second)"
 
     print(f"{FILES} of {SMALL >> 10} KB {place}: {rate(ours)}")
     print(f"                  msaccucmp {rate(theirs)}")
@@ -146,25 +146,25 @@ def small_files(root: Path, place: str) -> None:
     cores = len(os.sched_getaffinity(0))
     took = seconds(lambda: converted(source, root / "out", ConversionPlan(), jobs=cores))
     shutil.rmtree(root / "out")
-    print(f"                  {FILES / took:,.0f} files/s with --jobs {cores}, processes started within")
+    print(f"                  {FILES / took:,.0f} files/s with --jobs {cores}, including the start of the processes")
     shutil.rmtree(source)
 
 
 def as_msaccucmp(source: Path, out: Path) -> None:
-    """The command in this process: below 1,000 files it starts no other."""
+    """The command in this process: below 1,000 files it starts no other process."""
     with open(os.devnull, "w") as log, contextlib.redirect_stderr(log):
         code = run_msaccucmp(["convert", "-d", str(source), "-out", str(out)])
     assert code == 0, code
 
 
 def in_memory(size: int) -> str | None:
-    """A directory in memory with room for so many bytes."""
+    """A directory in memory with room for this many bytes."""
     place = "/dev/shm"
     return place if os.path.isdir(place) and shutil.disk_usage(place).free > size else None
 
 
 def large(root: Path, megabytes: int, title: str, plan: ConversionPlan, dtype: str, format_name: str) -> None:
-    """One tensor, in a process of its own for its peak of memory."""
+    """One tensor, in a separate process to measure its peak memory."""
     source = root / "Conv2D.conv.1.2.3"
     blocks = megabytes << 20 >> 16
     shape, original = {
@@ -183,7 +183,7 @@ def large(root: Path, megabytes: int, title: str, plan: ConversionPlan, dtype: s
         lambda out: converted(source, out, plan),
     )
     plain, ours = copied.wall, conversion.wall
-    # VmHWM begins anew in a new program; ru_maxrss would keep that of this one.
+    # VmHWM starts at zero in a new program; ru_maxrss would keep the value of this one.
     program = (
         "import sys; from pathlib import Path; from opdump.conversion import ConversionPlan, convert; import opdump.formats\n"
         "def peak(): return int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
@@ -205,7 +205,7 @@ def large(root: Path, megabytes: int, title: str, plan: ConversionPlan, dtype: s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, help="where to put the files")
+    parser.add_argument("--directory", type=Path, help="directory for the files")
     parser.add_argument("--size", type=int, default=1024, help="MiB of the large file")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="opdump-convert-", dir=arguments.directory))

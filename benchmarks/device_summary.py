@@ -1,12 +1,12 @@
-"""What the summary of a tensor asks of its device: `python benchmarks/device_summary.py [--size 4194304] [--dtype bfloat16]`.
+"""The cost of a tensor's summary on its device: `python benchmarks/device_summary.py [--size 4194304] [--dtype bfloat16]`.
 
-Prints, for tensors of the host that stand in for a device's, operators that are dispatched and temporaries at their peak:
+Prints the number of dispatched operators and the peak of temporaries, for tensors of the host that stand in for those of a device:
 
-    blocks   as the capture does it: block by block, a row of numbers for each
+    blocks   the method of the capture: block by block, a row of numbers for each
     whole    the same numbers over the whole tensor in float64, one expression each
     ratio    whole / blocks
 
-Both are properties of the code and not of the machine; a device may hold more for a kernel than PyTorch shows.
+Both are properties of the code, not of the machine. A device may allocate more for a kernel than PyTorch reports.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DTYPES = ("bfloat16", "float32", "int64")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--size", type=int, action="append", help="elements; may be repeated")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be repeated")
+    parser.add_argument("--size", type=int, action="append", help="number of values; repeatable")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="repeatable")
     options = parser.parse_args()
     print(f"{'':10}{'elements':>10}{'operators':>22}{'ratio':>8}{'temporaries / tensor':>26}{'ratio':>8}")
     print(f"{'':20}{'blocks':>12}{'whole':>10}{'':8}{'blocks':>16}{'whole':>10}")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class _Counting(TorchDispatchMode):
-    """Counts operators, and the bytes of what they made that is still alive."""
+    """Counts operators, and the bytes of their results that are still alive."""
 
     def __init__(self, given: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""How fast digests are taken: `python benchmarks/digests.py`.
+"""The speed of digests: `python benchmarks/digests.py`.
 
-Prints GB/s of processor time, one thread, best quartile of the rounds: many tensors in one `DigestBatch`, by instruction set, and the twin (hashlib one after
-the other, XXH3 in Python). `hash, lanes` is SHA-1 without the processor's instructions for it.
+Prints GB/s of CPU time, one thread, best quartile of the rounds: many tensors in one `DigestBatch`, by instruction set, and the twin (hashlib one
+tensor after the other, XXH3 in Python). `hash, lanes` is SHA-1 without the processor's SHA-1 instructions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def print_row(
 
 
 def speed(batch: digest_batch.DigestBatch, tensors: list[NDArray[np.uint32]], rounds: int) -> float:
-    """GB/s that a quarter of the rounds reached."""
+    """The GB/s that a quarter of the rounds reached."""
     found = []
     for _ in range(rounds):
         batch.clear()

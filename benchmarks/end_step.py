@@ -1,9 +1,9 @@
-"""What filing the records of a step costs: `python benchmarks/end_step.py`.
+"""The cost of writing the records of a step: `python benchmarks/end_step.py`.
 
-800 operators and 2000 tensors a step, statistics only: statistic.csv, execution history and one transaction of the index.
-Prints milliseconds per step, of the first step (which stores every name) and of the following ones; and what it takes to print the
-numbers of statistic.csv, compiled and in Python, by turns. Then the bytes of a recursion of PyTorch, of the same operators in a loop, and
-what the recursion would take if files and index had all lines of each operator's stack, as they once had.
+800 operators and 2000 tensors per step, statistics only: statistic.csv, execution history and one transaction of the index. Prints
+milliseconds of the first step (which stores every name) and of the following ones, and the time of printing the numbers of statistic.csv,
+compiled and in Python, alternately. Then the bytes of a PyTorch recursion, of the same operators in a loop, and of the recursion if files
+and index contained all lines of each operator's stack, as they once did.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from opdump.records import Frame, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics
 
 OPERATORS, TENSORS, STEPS = 800, 2000, 30
-# One object, as an adapter gives it as long as the arguments are the same.
+# One object: adapters reuse it while the arguments are the same.
 ARGUMENTS = {"stride": [1, 1], "padding": [0, 0], "groups": 1}
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def print_recursion(levels: int = 900) -> None:
-    """Four floats, one operator a level, statistics, the layout with files of graphs."""
+    """Four floats, one operator per level, statistics, the layout with graph files."""
     import torch
 
     import opdump
@@ -101,7 +101,7 @@ def print_recursion(levels: int = 900) -> None:
 
 
 def print_numbers() -> None:
-    """Four numbers of six digits and seven counts of each tensor."""
+    """Print four numbers of six digits and seven counts per tensor."""
     random = np.random.default_rng(0)
     columns = [random.standard_normal(TENSORS) for _ in range(4)]
     columns += [random.integers(0, 2048, TENSORS).astype(np.float64) for _ in range(7)]
@@ -115,7 +115,7 @@ def print_numbers() -> None:
             took.append(time.process_time() - begin)
     chosen, twin = map(statistics.median, seconds)
     print(
-        f"{TENSORS * len(columns)} numbers: {1e3 * chosen:.2f} ms of the processor, in Python {1e3 * twin:.2f}: {chosen / twin:.2f}"
+        f"{TENSORS * len(columns)} numbers: {1e3 * chosen:.2f} ms CPU, in Python {1e3 * twin:.2f}: {chosen / twin:.2f}"
     )
 
 

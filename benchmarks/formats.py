@@ -1,17 +1,16 @@
-"""How fast device formats are converted: `python benchmarks/formats.py [--megabytes 200] [--rounds 15]`.
+"""The speed of converting device formats: `python benchmarks/formats.py [--megabytes 200] [--rounds 15]`.
 
-Prints GB/s (bytes of the device's array per second) for each conversion, all measured in turn in one run, one thread:
+Prints GB/s (bytes of the device's array per second) of each conversion, all measured alternately in one run, one thread:
 
-    memcpy    a plain copy of as many bytes to memory that has been written before
-    convert   `convert_format` to memory that has been written before: `out`
-    /memcpy   convert / memcpy, of the same moment: the median of the rounds, and between which two half of them lie
-    threads   convert with every thread that it would use
+    memcpy    a plain copy of the same number of bytes to memory that was written before
+    convert   `convert_format` to memory that was written before: `out`
+    /memcpy   convert / memcpy at the same moment: the median of the rounds, and its quartiles
+    threads   convert with as many threads as it would use
     new copy  a plain copy to new memory
     new       `convert_format` to new memory: without `out`
-    /new      new / new copy, likewise
+    /new      new / new copy, in the same way
 
-Then MB/s of input for the codes of 8-bit numbers to float32, beside numpy's `take`. Speeds are the best quartile of the
-rounds.
+Then MB/s of input for converting 8-bit codes to float32, next to numpy's `take`. Speeds are the best quartile of the rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from opdump.formats import convert_format
 class Case(NamedTuple):
     name: str
     dtype: str
-    shape: tuple[int, ...]  # the first axis is stretched to the size wanted
+    shape: tuple[int, ...]  # the first axis is scaled to the requested size
     source: str
     target: str
     cut: Callable[[tuple[int, ...]], tuple[int, ...]]
@@ -77,7 +76,7 @@ CASES = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--megabytes", type=int, default=200, help="of the device's array")
+    parser.add_argument("--megabytes", type=int, default=200, help="size of the device's array")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     threads = kernels.threads()
@@ -106,7 +105,7 @@ def print_case(case: Case, size: int, rounds: int, threads: int) -> None:
         "new": (1, convert),
     }
     for _, action in actions.values():
-        action()  # what numpy's zeros has not written yet is written now
+        action()  # writes the pages that numpy's zeros only reserved
     speeds = measured(actions, array.nbytes / 1e9, rounds)
     best = {name: f"{best_quartile(speed):9.2f}" for name, speed in speeds.items()}
     print(
@@ -116,7 +115,7 @@ def print_case(case: Case, size: int, rounds: int, threads: int) -> None:
 
 
 def ratio(speeds: list[float], copies: list[float]) -> str:
-    """The median of the rounds' ratios, and its quartiles."""
+    """The median and the quartiles of the rounds' ratios."""
     quotients = [speed / copy for speed, copy in zip(speeds, copies, strict=True)]
     low, middle, high = statistics.quantiles(quotients, n=4, method="inclusive")
     return f"{middle:9.2f} {f'({low:.2f}-{high:.2f})':>12}"
@@ -134,7 +133,7 @@ def filled(case: Case, size: int) -> NDArray[Any]:
 
 
 def measured(actions: dict[str, tuple[int, Callable[[], Any]]], amount: float, rounds: int) -> dict[str, list[float]]:
-    """What each action does of `amount` in a second, round by round, the actions in turn."""
+    """The part of `amount` that each action processes per second, round by round; the actions alternate."""
     speeds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, (threads, action) in actions.items():

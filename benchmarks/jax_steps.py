@@ -1,7 +1,8 @@
-"""What a capture costs a training in JAX: `python -m benchmarks.jax_steps`, where JAX, flax and optax are (`make test-jax` sets .venv-jax up).
+"""The cost of a capture of JAX training: `python -m benchmarks.jax_steps`, in an environment with JAX, flax and optax (`make test-jax` sets up
+.venv-jax).
 
-Prints ratios to the plain step, measured in one process: a few plain steps, then steps under a capture of which every fourth is dumped, then
-plain steps again. A dumped step has statistics of everything and its files, which are written when the step after it begins: both count.
+Prints ratios to the plain step, measured in one process: a few plain steps, then steps under a capture that records every fourth, then plain
+steps again. A recorded step includes statistics of everything and its files, which are written when the next step begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a benchmark does about the memory of its process."""
+"""Settings for the memory of a benchmark's process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 
 
 def keep_freed_memory() -> None:
-    """Tells the allocator to give no memory back: training frees large tensors, and how many page faults a step has (of a ResNet
-    2,300 or 6,900) would depend on what ran long before it. Has no effect where the C library is not glibc.
+    """Make the allocator keep freed memory. Training frees large tensors; otherwise the number of page faults of a step (2,300 or 6,900 for
+    a ResNet) would depend on what ran long before. Has no effect if the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

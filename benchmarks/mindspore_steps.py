@@ -1,8 +1,8 @@
-"""What a dumped step of a MindSpore program costs beside MindSpore's own dump: `python benchmarks/mindspore_steps.py [ROUNDS]`, where
-MindSpore and opdump are (`make test-mindspore` sets .venv-mindspore up).
+"""The cost of a recorded step of a MindSpore program relative to MindSpore's own dump: `python benchmarks/mindspore_steps.py [ROUNDS]`, in an
+environment with MindSpore and opdump (`make test-mindspore` sets up .venv-mindspore).
 
-MindSpore reads once in a process what it dumps, so each way has processes of its own, which take turns. A time is the lower quartile of the
-steps of a process, and of the rounds the median; ratios are of these.
+MindSpore reads its dump configuration once per process, so each variant has its own processes, which alternate. A time is the lower
+quartile of the steps of a process, then the median of the rounds; ratios are computed from these.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the modes that file few operators cost a training step in which nothing is filed.
+"""The cost per training step of the modes that write few operators, in steps in which nothing is written.
 
     python benchmarks/modes_overhead.py [--mode overflow|exception] [--rounds 5] [--size full|small]
 
-One process, one torch thread. Steps without capture and steps under the mode alternate in blocks; printed is the median of the ratios
-of neighbouring blocks.
+One process, one torch thread. Steps without capture and steps under the mode alternate in blocks. The output is the median of the ratios
+of adjacent blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TIMED = 3
 
 
 def block(step: Step) -> float:
-    """Seconds of a step, after the warm-up."""
+    """Seconds per step, after the warm-up."""
     took = []
-    for _ in range(WARM_UP + TIMED):  # from one line: a step that another line calls is another step
+    for _ in range(WARM_UP + TIMED):  # from one line: a step called from another line is a different step
         begin = time.perf_counter()
         step()
         took.append(time.perf_counter() - begin)
@@ -36,7 +36,7 @@ def block(step: Step) -> float:
 
 
 def under(mode: str, step: Step) -> float:
-    """The same under the mode."""
+    """Seconds per step under the mode."""
     with (
         tempfile.TemporaryDirectory(prefix="opdump-modes-") as folder,
         opdump.capture(path=Path(folder) / "dump", overflow=mode == "overflow", on_exception=mode == "exception"),

@@ -1,9 +1,9 @@
-"""Trains one of the benchmarks' networks under msprobe, a round for each line on stdin: the other side of `python -m benchmarks.peers`.
+"""Trains one of the benchmarks' networks under msprobe, one round per line on stdin: the other side of `python -m benchmarks.peers`.
 
     python msprobe_steps.py GPT md5
 
-Runs in an environment with msprobe. A line on stdin is a number of steps; printed is a line of JSON: CPU seconds of one step, and the
-bytes that were filed of it.
+Runs in an environment with msprobe. A line on stdin is a number of steps; the answer is a line of JSON with the CPU seconds of one step
+and the bytes written for it.
 """
 
 from __future__ import annotations

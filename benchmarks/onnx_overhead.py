@@ -1,12 +1,12 @@
-"""What capture costs a run of an ONNX model: plain, and with statistics of every tensor, at the same optimisation level.
+"""The cost of a capture per run of an ONNX model: plain, and with statistics of every tensor, at the same optimisation level.
 
     python benchmarks/onnx_overhead.py [--rounds 30] [--level disable|basic|extended|all]
 
-ResNet-18 exported from PyTorch, batch 8 of 3x64x64, one thread. Runs of all kinds alternate in one process, in shuffled
-order, each through a session of its own, and the files of the statistics are written: one table for all (`statistic.csv`), or one for
-each operator (`acl`). Counted are the seconds of the processor, all threads together, which other programs disturb less than those of
-the clock. Printed is the ratio to plain with its 95 % interval. `again` is plain a second time, and shows what the machine's noise is
-worth. Weights are summarised once, so the first run under capture costs more than those that follow: it is told by itself.
+ResNet-18 exported from PyTorch, batch 8 of 3x64x64, one thread. Runs of all kinds alternate in one process, in shuffled order, each
+through its own session. The statistics are written to one table (`statistic.csv`) or to one table per operator (`acl`). Times are CPU
+seconds of all threads, which depend less on other programs than wall-clock time. The output is the ratio to plain with its 95 % interval.
+`again` is plain a second time, and shows the machine's noise. Weights are summarised once, so the first run under capture costs more; it
+is reported separately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def exported_model() -> bytes:
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The exporter that keeps batch normalisation as an operator, as most files that are in use have it.
+        # This exporter keeps batch normalisation as an operator, as in most existing files.
         torch.onnx.export(
             resnet18().train(False),
             (torch.randn(8, 3, 64, 64),),

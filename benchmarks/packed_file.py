@@ -1,10 +1,10 @@
-"""How fast a file of elements is written, beside what `dd` writes into the same directory in the same run.
+"""The speed of writing a file of tensor values, next to that of `dd` into the same directory in the same run.
 
     python benchmarks/packed_file.py [--directory DIR] [--megabytes 512] [--rounds 5]
 
-Wall seconds from the first tensor until the last byte was handed to the system, best of the rounds; `dd` writes the same number of bytes
-in blocks of 1 MB into the cache of the system, and in blocks of 8 MB past it (`oflag=direct`), which is what the disk takes. Rounds of all sizes
-are interleaved.
+Wall-clock seconds from the first tensor until the last byte was passed to the system, best of the rounds. `dd` writes the same number of
+bytes in blocks of 1 MB into the system's cache, and in blocks of 8 MB past it (`oflag=direct`), which is the speed of the disk. Rounds of
+all sizes are interleaved.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What capture costs beside msprobe, on the very same networks: `python -m benchmarks.peers [--rounds 5] [--only GPT]`.
+"""The cost of a capture next to msprobe, on the same networks: `python -m benchmarks.peers [--rounds 5] [--only GPT]`.
 
-msprobe runs in an environment of its own, `.venv-peers`, which is made first (PyTorch and 40 packages). One torch thread; CPU seconds of a step,
-as a ratio to the plain step of the same round, in this process: the median of the rounds. Every round runs all kinds in shuffled order, those of
-msprobe in processes that wait meanwhile. What is filed is not the same: opdump every operator of forward, backward and optimizer with eleven
-statistics; msprobe (level L1) calls of PyTorch's interface and their gradients with four, a CRC-32 for `md5`, a .pt file for each tensor.
+msprobe runs in its own environment, `.venv-peers`, which is created first (PyTorch and 40 packages). One torch thread; CPU seconds per step
+as a ratio to the plain step of the same round in this process: the median of the rounds. Every round runs all kinds in shuffled order; those
+of msprobe run in processes that wait in between. The two record different things: opdump every operator of forward, backward and optimizer
+with eleven statistics; msprobe (level L1) calls of PyTorch's API and their gradients with four statistics, a CRC-32 for `md5`, and a .pt
+file per tensor.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _PACKAGES: Final = (
     ("einops", "pytz", "tensorboard"),
 )
 _ALIKE: Final = ("statistics", "+ md5", "tensors")
-"""Kinds of dumps that both have."""
+"""The kinds of dumps that both tools support."""
 
 
 class Msprobe:
-    """A process that trains one network under msprobe, a round at a time."""
+    """A process that trains one network under msprobe, round by round."""
 
     def __init__(self, name: str, kind: str) -> None:
         command = [str(_ENVIRONMENT / "bin" / "python"), str(HERE / "msprobe_steps.py"), name, kind]
@@ -43,12 +44,12 @@ class Msprobe:
         self._process.communicate()
 
     def round(self, steps: int) -> dict[str, Any]:
-        """Seconds and bytes of a step."""
+        """Seconds and bytes per step."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
-        for line in self._process.stdout:  # msprobe prints there, too
+        for line in self._process.stdout:  # msprobe also prints there
             if line.startswith("{"):
                 found: dict[str, Any] = json.loads(line)
                 return found
@@ -56,7 +57,7 @@ class Msprobe:
 
 
 def main() -> None:
-    sys.path.insert(0, str(HERE))  # the benchmarks beside this one know each other by their names
+    sys.path.insert(0, str(HERE))  # the other benchmarks import each other by name
     import torch
     from memory import keep_freed_memory
     from workloads import STEPS
@@ -69,7 +70,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     logging.getLogger("opdump").setLevel(logging.ERROR)
-    print(f"torch {torch.__version__}; CPU seconds, ratios to plain; MB a step that msprobe files")
+    print(f"torch {torch.__version__}; CPU seconds, ratios to plain; MB written per step by msprobe")
     print(f"{'':13}{'plain':>10}" + "".join(f"{kind:>34}" for kind in _ALIKE))
     print(f"{'':23}" + f"{'opdump':>12}{'msprobe':>10}{'MB':>12}" * len(_ALIKE))
     for name in arguments.only or STEPS:
@@ -89,7 +90,7 @@ def _measure(name: str, rounds: int) -> None:
     for number in range(rounds + 1):
         for kind in random.sample(list(own), len(own)):
             with under(kind):
-                for steps in (WARM_UP, count):  # from one line: a step that another line calls is another step
+                for steps in (WARM_UP, count):  # from one line: a step called from another line is a different step
                     took = seconds_of(step, steps)
             found = None if kind == "plain" else others[kind].round(min(count, 3))
             if number > 0:  # the first round imports and allocates

@@ -1,8 +1,9 @@
-"""How long a large dump takes to read: `python benchmarks/read_scale.py [--steps 1000] [--kind statistics] [--dump DIR] [--rounds 3]`.
+"""The time of reading a large dump: `python benchmarks/read_scale.py [--steps 1000] [--kind statistics] [--dump DIR] [--rounds 3]`.
 
-A small network (30 times a linear layer of 32, tanh, a scale and a residual, batch 8) is trained with statistics of every tensor in every step:
-1,000 steps have 1.3 million tensors. `--kind digests` has MD5 beside them, `--kind packed` the elements, in one file. `--dump` keeps the dump there, and takes the one that is there. Each command is a process of its own;
-printed are the median of the seconds of processors over the rounds, seconds of the wall clock, and the largest memory of a process.
+Trains a small network (30 times a linear layer of 32, tanh, a scale and a residual, batch 8) with statistics of every tensor in every step;
+1,000 steps have 1.3 million tensors. `--kind digests` adds MD5, `--kind packed` adds the values in one file. `--dump` keeps the dump in that
+directory, or uses an existing one. Each command is a separate process. The output is the median of the CPU seconds over the rounds, wall-clock
+seconds, and the peak memory of a process.
 
 Goals for 1,000 steps of statistics: check 3 s, show and show --op 0.5 s, 500 MB.
 """
@@ -30,7 +31,7 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Cost(NamedTuple):
-    """Of one process."""
+    """The cost of one process."""
 
     processor: float
     wall: float
@@ -38,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def record(path: Path, steps: int, kind: str) -> None:
-    """Makes the dump. Only this imports PyTorch: the commands that are measured share no memory with it."""
+    """Make the dump. Only this imports PyTorch: the measured commands share no memory with it."""
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
@@ -67,7 +68,7 @@ def record(path: Path, steps: int, kind: str) -> None:
 
 
 def cost_of(arguments: Sequence[str], code: int = 0) -> Cost:
-    """What one run of `opdump` costs that ends with this code."""
+    """The cost of one run of `opdump`, which must end with this exit code."""
     begin = time.perf_counter()
     errors = subprocess.DEVNULL if code else None
     process = subprocess.Popen([sys.executable, "-m", "opdump", *arguments], stdout=subprocess.DEVNULL, stderr=errors)
@@ -80,7 +81,7 @@ def cost_of(arguments: Sequence[str], code: int = 0) -> Cost:
 
 
 def measure(dump: Path, folder: Path, rounds: int) -> None:
-    """Prints a row for each command."""
+    """Print a row per command."""
     commands = {
         "start (--help)": ["--help"],
         "check": ["check", str(dump)],
@@ -103,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--kind", choices=KINDS, default="statistics", help="what is recorded")
-    parser.add_argument("--dump", type=Path, help="where the dump is kept, or is already")
+    parser.add_argument("--dump", type=Path, help="keep the dump in this directory, or use the one that exists")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

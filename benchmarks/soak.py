@@ -1,10 +1,10 @@
-"""Whether a long run stays what it was: memory, descriptors, threads and the time of a step, as the steps go by.
+"""Whether a long run is stable: memory, descriptors, threads and the time of a step over many steps.
 
     python benchmarks/soak.py [--steps 20000] [--kind statistics|ring]
 
-A network of 20 layers of 32 is trained with statistics of everything in every step, then with the last three steps in memory (`ring`), of which
-nothing is filed. A row is printed for each tenth of the steps; behind the last one stands what the second half has added to the memory. Twenty
-minutes with 20,000 steps.
+Trains a network of 20 layers of 32 with statistics of everything in every step, then with the last three steps in memory (`ring`), of which
+nothing is written. Prints a row for each tenth of the steps, and after the last row the memory that the second half added. 20,000 steps take
+twenty minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident() -> float:
-    """Megabytes of this process in memory."""
+    """Resident memory of this process in megabytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
 
 
@@ -41,7 +41,7 @@ def run(kind: str, steps: int, folder: Path) -> None:
     net = nn.Sequential(*(layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.Tanh())))
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
     x, y = torch.randn(8, 32), torch.randn(8, 32)
-    print(f"{kind}: {steps} steps\n{'step':>8} {'MB':>8} {'descriptors':>12} {'threads':>8} {'ms a step':>10}")
+    print(f"{kind}: {steps} steps\n{'step':>8} {'MB':>8} {'descriptors':>12} {'threads':>8} {'ms/step':>10}")
     memory = []
     with opdump.capture(path=folder / kind, saved_data="statistic", **KINDS[kind]):
         for row in range(ROWS):
@@ -53,7 +53,7 @@ def run(kind: str, steps: int, folder: Path) -> None:
                 optimizer.step()
                 took.append(time.perf_counter() - begin)
             memory.append(resident())
-            # Threads of the compiled core are none of Python's.
+            # Python does not count the threads of the compiled core.
             threads = max(threading.active_count(), len(os.listdir("/proc/self/task")))
             print(
                 f"{(row + 1) * steps // ROWS:8} {memory[-1]:8.1f} {len(os.listdir('/proc/self/fd')):12} {threads:8} "

@@ -1,14 +1,14 @@
-"""How fast the summary kernel reads memory: `python benchmarks/summary_kernel.py [--size 16777216] [--dtype float32]`.
+"""The speed at which the summary kernel reads memory: `python benchmarks/summary_kernel.py [--size 16777216] [--dtype float32]`.
 
-Prints GB/s (bytes of the tensor per second) for each element type and size, all measured in turn in one run:
+Prints GB/s (bytes of the tensor per second) for each dtype and size, all measured alternately in one run:
 
-    read     numpy's maximum over the same bytes as float32: one vectorised pass of one thread, the nearest to a plain read
+    read     numpy's maximum over the same bytes as float32: one vectorised pass of one thread, close to a plain read
     kernel   the summary, one thread
-    threads  the summary with every thread that it would use
-    numpy    the numbers of the summary by numpy's own passes, float64 accumulation (the largest size is left out)
-    ratio    kernel / read, of the same moment: 1.00 says that the summary costs what reading costs
+    threads  the summary with as many threads as it would use
+    numpy    the numbers of the summary by numpy's passes with float64 accumulation (not for the largest size)
+    ratio    kernel / read at the same moment: at 1.00 the summary costs no more than reading
 
-Best quartile of the rounds. Then what one call costs, and the instruction sets beside each other.
+Best quartile of the rounds. Then the time of one call, and a comparison of the instruction sets.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Array = NDArray[np.generic]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--size", type=int, action="append", help="elements; may be repeated")
-    parser.add_argument("--dtype", action="append", choices=kernels.DTYPE_CODES, help="may be repeated")
+    parser.add_argument("--size", type=int, action="append", help="number of values; repeatable")
+    parser.add_argument("--dtype", action="append", choices=kernels.DTYPE_CODES, help="repeatable")
     options = parser.parse_args()
     sizes = tuple(options.size or SIZES)
     threads = kernels.threads()
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def tensors(dtypes: list[str] | None) -> dict[str, Callable[[int], Array]]:
-    """What to measure, by name; the name starts with the element type."""
+    """The tensors to measure, by name; the name starts with the dtype."""
     kinds: dict[str, Callable[[int], Array]] = {}
     for dtype in dtypes or kernels.DTYPE_CODES:
         kinds[dtype] = lambda size, dtype=dtype: tensor(dtype, size)  # type: ignore[misc]
@@ -159,7 +159,7 @@ def print_instruction_sets(size: int) -> None:
 
 
 def void(_: object) -> None:
-    """Drop a result."""
+    """Discard a result."""
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""What capture costs TensorFlow programs, each figure with its goal beside it.
+"""The cost of a capture of TensorFlow programs, each figure with its goal.
 
     python benchmarks/tensorflow_overhead.py [--rounds 20] [--batch 32] [--variables reference]
 
     CNN by sessions        two convolutions and a dense layer on 28x28 images, Adam, resource variables
-    small session          475 small operators, among them 95 products of 8x8, with next to no work in them
+    small session          475 small operators, among them 95 products of 8x8, with almost no arithmetic
     MobileNetV2 by fit     Keras, alpha 0.35, a batch of 8 images of 64x64
 
-The sessions ask for statistics of the outputs through NpuOptimizer, which leaves a file for each operator, and one more is under `opdump.capture`, which
-leaves a table a step; the capture of `fit` does too. Steps of all kinds alternate in one process, one thread. Counted are the seconds of the processor, all threads together, those
-that write among them; printed is the ratio to the plain step, with its 95 % interval. `plain again` shows what the machine's noise is worth. Not
-dumped is a step that the configuration leaves out. The first dumped step finds out how to get at the operators: it is told in seconds, as is what it
-may take, ten plain steps and one second.
+The sessions request statistics of the outputs through NpuOptimizer, which writes a file per operator. One more session runs under
+`opdump.capture`, which writes a table per step, as does the capture of `fit`. Steps of all kinds alternate in one process, one thread. Times
+are CPU seconds of all threads, including those that write. The output is the ratio to the plain step with its 95 % interval. `plain again`
+shows the machine's noise. Steps that are not dumped are excluded by the configuration. The first dumped step has to find out how to read the
+operators; it is reported in seconds, with its goal: ten plain steps and one second.
 
-Reference variables are watched by the runtime's debugger, which costs more: `--variables reference` measures the CNN with these, and nothing else.
-Whether oneDNN is on depends on the processor; TF_ENABLE_ONEDNN_OPTS=0 or 1 in the environment says so.
+The runtime's debugger watches reference variables, which costs more: `--variables reference` measures only the CNN with these.
+Whether oneDNN is on depends on the processor; TF_ENABLE_ONEDNN_OPTS=0 or 1 in the environment sets it.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ v1 = tf.compat.v1
 
 @dataclass(frozen=True)
 class Measured:
-    """Processor seconds of the steps of one program, round by round."""
+    """CPU seconds of the steps of one program, round by round."""
 
     name: str
     goal: float
-    """What a dumped step may take, in plain steps."""
+    """The goal for a dumped step, in plain steps."""
     plain: Sequence[float]
     kinds: dict[str, Sequence[float]]
     first: Sequence[float]
-    """First dumped steps."""
+    """Seconds of the first dumped steps."""
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """What was measured, the figure, and its goal."""
+        """Name, figure and goal of each measurement."""
         step = statistics.median(self.plain)
         found = [(f"{self.name}: plain", f"{step * 1e3:.1f} ms", "")]
         of_dumped = f"<= {self.goal:.1f}"
@@ -75,7 +75,7 @@ class Measured:
 
 
 def cnn(batch: int) -> tuple[Any, dict[Any, Any]]:
-    """What is fetched in a step of a convolutional network, and what is fed."""
+    """The fetches and feeds of a step of a convolutional network."""
     image = v1.placeholder(tf.float32, [None, 28, 28, 1], "image")
     label = v1.placeholder(tf.int32, [None], "label")
     net = image
@@ -98,7 +98,7 @@ def cnn(batch: int) -> tuple[Any, dict[Any, Any]]:
 
 
 def small(_: int) -> tuple[Any, dict[Any, Any]]:
-    """475 operators on matrices of 8x8 that follow one another: a cell that is applied 95 times."""
+    """475 consecutive operators on matrices of 8x8: a cell that is applied 95 times."""
     x = v1.placeholder(tf.float32, [8, 8], "x")
     weight = v1.get_variable("weight", [8, 8], initializer=v1.truncated_normal_initializer(0, 0.1))
     read, net = weight.read_value(), x
@@ -108,7 +108,7 @@ def small(_: int) -> tuple[Any, dict[Any, Any]]:
 
 
 def config(folder: Path | None, *, steps: str = "", mode: str = "output") -> Any:
-    """One thread; with `folder` the dump that a program asks for."""
+    """One thread; with `folder`, the dump that a program requests."""
     made = v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     if folder is not None:
         folder.mkdir()
@@ -135,7 +135,7 @@ def by_sessions(
     steps: int,
     batch: int,
 ) -> Measured:
-    """`steps` of each kind in a round."""
+    """Measure `steps` steps of each kind per round."""
     folder.mkdir()
     opdump.tensorflow.install()
     configs = {
@@ -151,7 +151,7 @@ def by_sessions(
         fetches, feed = network(batch)
         init = v1.global_variables_initializer()
         sessions = {kind: v1.Session(config=made) for kind, made in configs.items()}
-        with captured:  # sessions that are made before are not under it
+        with captured:  # sessions created before are not captured
             sessions[TABLE] = v1.Session(config=config(None))
             took, first = _in_turns(sessions, init, fetches, feed, rounds=rounds, steps=steps)
         for session in sessions.values():
@@ -161,7 +161,7 @@ def by_sessions(
 
 
 class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Processor seconds of each batch of a `fit`."""
+    """CPU seconds of each batch of a `fit`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # keras has no
 def _in_turns(
     sessions: dict[str, Any], init: Any, fetches: Any, feed: Any, *, rounds: int, steps: int
 ) -> tuple[dict[str, Sequence[float]], dict[str, float]]:
-    """Of each session the processor seconds of a step, round by round, and of its first one."""
+    """CPU seconds per step of each session, round by round, and of its first step."""
     took: dict[str, list[float]] = {kind: [] for kind in sessions}
     first = {}
     for kind, session in sessions.items():
@@ -222,7 +222,7 @@ def by_fit(name: str, goal: float, folder: Path, rounds: int) -> Measured:
         with opdump.capture(
             path=folder / f"{number}", saved_data="statistic", input_output=2, iteration=wanted, framework="tensorflow"
         ):
-            # Step 0 is the first call under the capture, what is asked of the function at that is no cost of a step.
+            # Step 0 is the first call under the capture; examining the function is not a cost of a step.
             under = seconds(2 * STEPS + 2)
         shutil.rmtree(folder / f"{number}")
         plain.append(statistics.median(half))

@@ -1,4 +1,4 @@
-"""The training steps that the benchmarks run: ResNet-18 on 64 x 64 images, a four-layer GPT, and smaller nets.
+"""The training steps of the benchmarks: ResNet-18 on 64 x 64 images, a four-layer GPT, and smaller networks.
 
 Sizes: ResNet batch 8 of 3x64x64, 10 classes, in-place ReLU and add. GPT: 4 pre-norm layers, width 256, 4 heads, 128 tokens,
 batch 4, vocabulary 1000, explicit attention with a boolean causal mask filled with -inf. Small ResNet: 6 blocks of 16 to 64 channels,
@@ -39,7 +39,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, which gives as many channels as the first of `widths`; a block of each width; a head."""
+    """A stem with as many output channels as the first of `widths`, a block of each width, and a head."""
 
     def __init__(self, stem: nn.Module, widths: Sequence[int]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def resnet_step() -> Step:
 
 
 def small_resnet_step() -> Step:
-    """The same operators, 4 channels wide on 2 images of 32 x 32: next to no arithmetic."""
+    """The same operators, 4 channels wide on 2 images of 32 x 32: almost no arithmetic."""
     torch.manual_seed(0)
     return _step(resnet18(4), torch.randn(2, 3, 32, 32), torch.randint(10, (2,)))
 
@@ -117,7 +117,7 @@ def gpt_step(batch: int = 4) -> Step:
 
 
 def small_gpt_step() -> Step:
-    """The same operators, 16 wide on 8 tokens: next to no arithmetic."""
+    """The same operators, 16 wide on 8 tokens: almost no arithmetic."""
     torch.manual_seed(0)
     return _step(GPT(16, 4, 8, 50), torch.randint(50, (1, 8)), torch.randint(50, (8,)))
 
@@ -142,14 +142,14 @@ def narrow_resnet_step() -> Step:
 
 
 def mlp_step() -> Step:
-    """One training step of 20 tiny linear layers on a fixed batch: some 450 operators, and next to no arithmetic."""
+    """One training step of 20 tiny linear layers on a fixed batch: about 450 operators, and almost no arithmetic."""
     torch.manual_seed(0)
     layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.Tanh())]
     return _step(nn.Sequential(*layers), torch.randn(8, 32), torch.randint(32, (8,)))
 
 
 class Workload(NamedTuple):
-    """Makes a training step, and one with the same operators that takes no time to compute."""
+    """Creates a training step, and one with the same operators and almost no arithmetic."""
 
     full: Callable[[], Step]
     small: Callable[[], Step]
@@ -164,4 +164,4 @@ STEPS: dict[str, Callable[[], Step]] = {
     "GPT": lambda: gpt_step(8),
     "MLP": mlp_step,
 }
-"""From large operators to tiny ones."""
+"""Ordered from large operators to tiny ones."""
