@@ -186,6 +186,6 @@ def test_a_body_that_cannot_be_run_again_is_listed_with_the_reason() -> None:
     assert recording.captured == ["at", "add"]
     assert recording.skipped == dict.fromkeys(("chance", "random", "kept", "list", "one", "two"), "control flow")
     assert recording.session.notes == [
-        "the bodies of chance are not shown: a second run of random operators gives other values",
-        "the bodies of list are not shown: a body gives what is no tensor",
+        "the bodies of chance are not shown: a second run of random operators returns other values",
+        "the bodies of list are not shown: a body returns a value that is not a tensor",
     ]

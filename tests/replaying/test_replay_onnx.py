@@ -90,7 +90,7 @@ def test_a_whole_name_means_the_one_operator_that_has_it(dump: Path) -> None:
 
 
 def test_a_version_that_the_dump_does_not_tell_is_told(dump: Path) -> None:
-    with pytest.raises(CannotReplayError, match="means something else before version 13"):
+    with pytest.raises(CannotReplayError, match="has another meaning before version 13"):
         opdump.replay(dump, "softmax_over_channels")
 
 

@@ -1,1 +1,1 @@
-"""Records models of ONNX Runtime: the tensors of a run are outputs of that run, and go to a recorder node by node."""
+"""Records models of ONNX Runtime: the tensors of a run become outputs of that run, and are passed to a recorder node by node."""

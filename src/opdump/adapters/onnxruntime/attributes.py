@@ -1,4 +1,4 @@
-"""Gives the attributes of ONNX nodes as JSON values."""
+"""Converts the attributes of ONNX nodes to JSON values."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from onnx import AttributeProto, numpy_helper
 from opdump.adapters.host.element_types import BY_NUMBER
 
 _MOST_ELEMENTS: Final = 64
-"""Of a tensor of more elements the type and shape are kept alone: the weights of a model are no arguments."""
+"""For a tensor with more elements, only type and shape are kept: the weights of a model are not arguments."""
 
 
 def arguments_of(node: onnx.NodeProto) -> Mapping[str, Any]:
-    """The attributes that the node writes, by name; defaults that it leaves out are not among them (`defaults.py` has these).
+    """The attributes in the node, by name. Omitted attributes with defaults are not included (see `defaults.py`).
 
-    Floats are the shortest decimals that give the same float32; NaN and infinities, which JSON lacks, become
+    Floats are the shortest decimals that represent the same float32; NaN and infinities, which JSON lacks, become
     `{"float": "nan"}`. A tensor is `{"dtype": ..., "shape": [...], "elements": [...]}`, without elements beyond 64; a graph is
-    `{"graph": name}`; bytes that are no UTF-8 text are `{"bytes": hexadecimal digits}`.
+    `{"graph": name}`; bytes that are not UTF-8 text are `{"bytes": hexadecimal digits}`.
     """
     return {attribute.name: json_value(attribute) for attribute in node.attribute}
 
 
 def json_value(attribute: AttributeProto) -> Any:
-    """The value of an attribute, as `arguments_of` has it."""
+    """The value of an attribute, in the form of `arguments_of`."""
     if attribute.ref_attr_name:
         return {"attribute": attribute.ref_attr_name}
     return _plain(onnx.helper.get_attribute_value(attribute))

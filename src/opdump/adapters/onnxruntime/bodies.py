@@ -1,8 +1,8 @@
-"""Runs the bodies of If, Loop and Scan once more, on what the operator had been given, to show what ran within.
+"""Runs the bodies of If, Loop and Scan again, on the inputs of the operator, to record the operators inside.
 
-The runtime shows a control operator's inputs and outputs and nothing between them. More outputs of a body could change whether the
-model runs at all (branches must agree, iterations must have one shape). So a body is a model of its own here: its formal inputs and what it takes
-from outside are fed, all its values are outputs. It is emitted only where its results are those of the real run, to the last bit.
+The runtime only provides the inputs and outputs of a control operator. Additional outputs of a body could make the model invalid
+(branches must agree, iterations must have one shape). A body is therefore run as a separate model: its formal inputs and the outer values
+that it reads are fed, and all its values are outputs. It is emitted only if its results equal those of the real run bit for bit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, values
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 
 _MOST_BYTES: Final = 2**30
-"""What the iterations of one operator may hold until it is known whether they are emitted."""
+"""Maximum size of the iterations of one operator that are kept until it is known whether they are emitted."""
 
 
 class NotReplayableError(Exception):
-    """Why a body cannot be run once more; the text is for the manifest."""
+    """A body cannot be run again; the text is for the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyRun:
-    """One execution of a body: its nodes, the tensors that they read and wrote, and what ran within its control operators."""
+    """One execution of a body: its nodes, the tensors that they read and wrote, and the executions inside its control operators."""
 
     nodes: tuple[ModelNode, ...]
     tensors: Tensors
     within: dict[str, list[BodyRun]]
-    """By the name of the node."""
+    """By node name."""
 
 
 class BodyReplay:
@@ -47,15 +47,15 @@ class BodyReplay:
         self._options = options
         self._providers = providers
         self._held = 0
-        """Bytes of what the bodies have made."""
+        """The size in bytes of the results of the bodies."""
         self._sessions: dict[tuple[str, int, tuple[int, ...]], onnxruntime.InferenceSession] = {}
         self._fixed: dict[tuple[str, int], Tensors] = {}
 
     def runs(self, node: ModelNode, tensors: Tensors) -> list[BodyRun]:
-        """The executions of the bodies of a node of the model's own graph, in their order.
+        """The executions of the bodies of a node of the model's own graph, in execution order.
 
-        `tensors` are all values around it. Raises NotReplayableError where a body takes or gives what is no tensor, where the
-        results are not those among `tensors`, and beyond 1 GiB.
+        `tensors` are all values around the node. Raises NotReplayableError if a body reads or returns a value that is not a tensor, if the
+        results differ from those in `tensors`, and beyond 1 GiB.
         """
         executed: list[BodyRun] = []
         self._held = 0
@@ -71,10 +71,10 @@ class BodyReplay:
         elif node.op_type == "Scan":
             results = self._replay_scan(written, node, around, executed)
         else:
-            raise NotReplayableError(f"the runtime takes {node.op_type} apart itself")
+            raise NotReplayableError(f"the runtime expands {node.op_type} itself")
         for name, result in zip(node.outputs, results, strict=False):
             if name and not _same(result, around.get(name)):
-                raise NotReplayableError(f"a second run gave another {name}")
+                raise NotReplayableError(f"a second run returned a different {name}")
 
     def _replay_if(
         self, written: NodeProto, node: ModelNode, around: Tensors, executed: list[BodyRun]
@@ -145,17 +145,17 @@ class BodyReplay:
         around: Tensors,
         executed: list[BodyRun],
     ) -> list[HostTensor]:
-        """Runs a body, and those of the control operators in it; its results."""
+        """Run a body, and those of the control operators in it. Returns its results."""
         feeds = {formal.name: tensor for formal, tensor in zip(body.input, given, strict=True)}
         for name in sorted(values_read_in(body)):
             feeds[name] = _tensor(around, name)
         session = self._session(body, node, place, feeds)
         types = {output.name: element_of_type(output.type) for output in session.get_outputs()}
         if any(types[output.name] is None for output in body.output):
-            raise NotReplayableError("a body gives what is no tensor")
+            raise NotReplayableError("a body returns a value that is not a tensor")
         names = [name for name, element in types.items() if element is not None and element.bits > 0]
         binding = session.io_binding()
-        held = {name: _ort_value(tensor) for name, tensor in feeds.items()}  # alive until the run is over
+        held = {name: _ort_value(tensor) for name, tensor in feeds.items()}  # keeps them alive until the run is over
         for name, value in held.items():
             binding.bind_ortvalue_input(name, value)
         for name in names:
@@ -166,7 +166,7 @@ class BodyReplay:
         inside: Tensors = {**around, **self._constants(body, node, place), **feeds, **made}
         self._held += sum(tensor.size for tensor in made.values() if isinstance(tensor, HostTensor))
         if self._held > _MOST_BYTES:
-            raise NotReplayableError(f"its bodies hold more than {_MOST_BYTES} bytes")
+            raise NotReplayableError(f"the results of its bodies exceed {_MOST_BYTES} bytes")
         run = BodyRun(node.bodies[place], inside, {})
         executed.append(run)
         for inner in run.nodes:
@@ -176,7 +176,7 @@ class BodyReplay:
         return [_tensor(inside, output.name) for output in body.output]
 
     def _constants(self, body: GraphProto, node: ModelNode, place: int) -> Tensors:
-        """The initialisers of a body, the same in every run of it; they hide what has their name outside."""
+        """The initialisers of a body, which are the same in every run of it. They hide outer values with the same name."""
         key = (node.name, place)
         if key not in self._fixed:
             self._fixed[key] = self._model.fixed_tensors(body)
@@ -213,7 +213,7 @@ class BodyReplay:
 
 
 def values_around(node: ModelNode) -> Iterator[str]:
-    """What has to be known around a control operator to run its bodies once more, and to compare the results."""
+    """The values around a control operator that are needed to run its bodies again and to compare the results."""
     yield from node.reads
     yield from (name for name in node.outputs if name)
 
@@ -229,16 +229,16 @@ def _type_of(type_text: str) -> str:
 def _tensor(tensors: Tensors, name: str) -> HostTensor:
     tensor = tensors.get(name)
     if not isinstance(tensor, HostTensor):
-        raise NotReplayableError(f"a body takes {name}, which is no tensor of numbers")
+        raise NotReplayableError(f"a body reads {name}, which is not a tensor of numbers")
     return tensor
 
 
 def _array(tensor: HostTensor) -> Array:
-    """The elements in their shape; raw bits where numpy lacks the type."""
+    """The elements in their shape; raw bits if numpy lacks the type."""
     if tensor.count == 0:
         return np.empty(tensor.shape, tensor.element.storage)
     if tensor.element.bits < 8:
-        raise NotReplayableError(f"{tensor.element.dtype} cannot be cut")
+        raise NotReplayableError(f"{tensor.element.dtype} cannot be sliced")
     return tensor.raw().reshape(tensor.shape)
 
 

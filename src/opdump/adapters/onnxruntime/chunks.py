@@ -1,7 +1,7 @@
-"""Cuts the nodes of a run into pieces whose tensors fit a memory limit.
+"""Splits the nodes of a run into chunks whose tensors fit a memory limit.
 
-Each piece costs a run of the model. How large the tensors are is known from the last run; before the first one by shape inference
-over the shapes that were fed. A tensor that neither knows makes a piece of its node alone.
+Each chunk costs a run of the model. The sizes of tensors are known from the last run; before the first one, they are inferred from the
+shapes of the inputs. If the size of a tensor is unknown, its node is a chunk of its own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def chunks_of(
     feeds: Mapping[str, Any],
     sizes: Mapping[str, int],
 ) -> list[tuple[int, int]]:
-    """Ranges of `nodes` (first, behind the last), whose `computed` values take at most `limit` bytes together.
+    """Ranges of `nodes` (first, past the end) whose `computed` values together take at most `limit` bytes.
 
-    A node whose values alone exceed the limit has a piece of its own. `sizes` are bytes known from an earlier run.
+    A node whose own values exceed the limit is a chunk of its own. `sizes` are bytes known from an earlier run.
     """
     computed = frozenset(computed)
     known = sizes or _inferred_sizes(model, feeds)
@@ -67,7 +67,7 @@ def _inferred_sizes(model: ModelProto, feeds: Mapping[str, Any]) -> dict[str, in
                 shape.dim.add().dim_value = size
     for tensor in graph.initializer:
         if tensor.name not in inputs:
-            # The type and shape of a weight are enough, but for the few numbers that are themselves shapes.
+            # Type and shape of a weight are sufficient, except for the few numbers that are shapes themselves.
             if int(np.prod(tensor.dims)) <= 64 and tensor.data_location != onnx.TensorProto.EXTERNAL:
                 bare.graph.initializer.append(tensor)
             else:

@@ -1,4 +1,4 @@
-"""What ONNX operators do where a node leaves an attribute out: as their schema says, or as follows from the shapes of what they read.
+"""The values of attributes that a node omits: the defaults of the schema, and those that depend on the shapes of the inputs.
 
 >>> defaults_of(dequantize, inputs)
 {'axis': 1}
@@ -24,7 +24,7 @@ _Shapes = Mapping[int, _Shape]
 _FILTERS: Final[Mapping[str, int]] = {
     "Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3, "NhwcFusedConv": 1,
 }  # fmt: skip
-"""Convolutions, with the slot of their filters."""
+"""Convolutions, and the slot of their filters."""
 _POOLS: Final = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
 _GATES: Final[Mapping[str, tuple[str, ...]]] = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
@@ -35,7 +35,7 @@ _RECURRENT_WEIGHTS: Final = 2
 
 
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
-    """The attributes that an operator has without being given them, as the JSON values that `arguments_of` gives."""
+    """The values of omitted attributes, as JSON values like those of `arguments_of`."""
     found = _of_schema(op, inputs)
     shapes = {slot: record.shape for slot, record in inputs.items()}
     by_shape = _BY_SHAPE.get(op.op_type)
@@ -43,7 +43,7 @@ def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str
 
 
 def older_defaults(node: onnx.NodeProto, version: int) -> Mapping[str, Any]:
-    """The attributes that a node leaves out and that are something else then in the newest version: a dump does not have the version."""
+    """The omitted attributes whose default differs in the newest version; a dump does not contain the version."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
@@ -87,7 +87,7 @@ def _values(schema: Any) -> Mapping[str, Any]:
 
 @cache
 def _runtime_schemas() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """The defaults of the operators that ONNX Runtime itself brings; nothing in a release that does not tell them."""
+    """The defaults of ONNX Runtime's own operators; empty for a release that does not provide them."""
     try:
         schemas = onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()
     except AttributeError:
@@ -107,7 +107,7 @@ def _parsed(attribute: Any) -> AttributeProto:
 
 
 def _windows(op: OpRecord, shapes: _Shapes) -> Mapping[str, Any]:
-    """Of an operator that moves a window over an image."""
+    """For an operator that moves a window over an image."""
     axes = len(shapes[0]) - 2
     found: dict[str, Any] = {"strides": [1] * axes, "dilations": [1] * axes}
     if op.arguments.get("auto_pad", "NOTSET") == "NOTSET":

@@ -1,4 +1,4 @@
-"""Measures how far two answers of a model are from each other."""
+"""Measures the difference between two answers of a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 def largest_difference(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """The largest absolute difference of two elements at the same place of two answers.
+    """The largest absolute difference between corresponding elements of two answers.
 
-    NaN equals NaN, an infinity itself; infinite for other kinds, shapes or types, for text that differs, and for NaN or an
-    infinity beside another number. Numbers are compared in float64. 0 for answers without elements.
+    NaN equals NaN, and an infinity equals itself. The result is infinite for different kinds, shapes or types, for different text, and for
+    NaN or an infinity that meets another number. Numbers are compared in float64. The result is 0 for answers without elements.
     """
     if len(one) != len(other):
         return math.inf
@@ -21,7 +21,7 @@ def largest_difference(one: Sequence[Any], other: Sequence[Any]) -> float:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two answers are the same to the last bit, their kinds, types and shapes included."""
+    """Whether two answers are equal bit for bit, including their kinds, types and shapes."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False

@@ -1,8 +1,8 @@
-"""Finds the node that failed when a run failed, and what it had been given.
+"""Finds the node that failed in a run, and its inputs.
 
-ONNX Runtime names the node in its message, but a model may call several nodes by that name, or none. So the run is repeated
-on a copy in which every node has its unique name; where that message does not name one (a function that the runtime took
-apart), ever shorter beginnings of the model are run until the first that fails is found.
+ONNX Runtime names the node in its message, but in a model several nodes may have the same name, or none. The run is therefore repeated
+on a copy in which every node has a unique name. If that message names none of them (for a function that the runtime expanded), a bisection
+over prefixes of the model finds the first node that fails.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NAMED: Final = re.compile(r"while running \S+ node\. Name:'(.*?)' Status Messag
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The node of the model's own graph that failed, and the values that it had been given, those that it takes from elsewhere."""
+    """The node of the model's own graph that failed, and the values of its inputs, including those that its bodies read."""
 
     node: ModelNode
     inputs: Tensors
 
 
 class FailureSearch:
-    """Finds the failing nodes of one model. `once` are the names of nodes that must not run a second time."""
+    """Finds the failed nodes of one model. `once` are the names of nodes that must not run a second time."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class FailureSearch:
         self._makers = {value: node for node in nodes for value in node.outputs if value}
 
     def find(self, error: BaseException, feeds: Mapping[str, Any]) -> Failure | None:
-        """The node that failed with `error`; None where it was none: what was fed does not fit the model."""
+        """The node that failed with `error`; None if no node failed because the inputs do not fit the model."""
         if _RUNNING not in str(error):
             return None
         node = self._named_once(str(error))
@@ -64,7 +64,7 @@ class FailureSearch:
         if found is None or not found[1]:
             return None
         called = [node for top in self._nodes for node in top.with_bodies if node.written_name == found[1]]
-        # A node within a body counts as another of that name, for only the outermost one is named first.
+        # Nodes in bodies only make a name ambiguous: the message names the outermost node first.
         return called[0] if len(called) == 1 and not called[0].parent else None
 
     def _named_uniquely(self, feeds: Mapping[str, Any]) -> ModelNode | None:
@@ -100,7 +100,7 @@ class FailureSearch:
         return None
 
     def _inputs_of(self, node: ModelNode, feeds: Mapping[str, Any]) -> Tensors:
-        """What the node was given, computed once more by what leads to it; empty where that must not run again."""
+        """The inputs of the node, recomputed by the nodes before it; empty if these must not run again."""
         made = [value for value in dict.fromkeys(node.inputs) if value in self._makers]
         if not made:
             return {}

@@ -1,4 +1,4 @@
-"""Describes the graphs of a loaded model for the files that stand beside its dump: those of a device, and those of MindSpore."""
+"""Describes the graphs of a loaded model for the graph files of its dump, in the form of devices and of MindSpore."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _OUTPUT_NODE: Final = "Node_Output"
 
 
 def ge_graphs_of(session: OnnxSession) -> tuple[GeGraph, ...]:
-    """The nodes that run, after the inputs (type Data) and the initialisers (Const) of the model, whose names are their own.
+    """The nodes that run, after the inputs (type Data) and the initialisers (Const) of the model, under their own names.
 
-    The bodies of control operators are graphs behind the first one; what they read from outside is among their inputs.
+    The bodies of control operators are graphs that follow the main one; the outer values that they read are among their inputs.
 
-    An operator that an optimiser made gives the names of those that it stands for, and each of its outputs that of the
-    operator which made it in the original model; where nothing was optimised these are its own. Shapes are those that ONNX
-    infers from the model; what it cannot infer is -1.
+    An operator made by an optimiser has the names of the operators that it replaces, and each of its outputs the name of the
+    operator that made it in the original model. If nothing was optimised, these are the operator's own. Shapes are those that ONNX
+    infers from the model; unknown ones are -1.
     """
     return _Builder(session).graphs()
 
 
 def enter_nodes(session: OnnxSession, builder: GraphBuilder) -> None:
-    """Adds the nodes that run to a graph for MindSpore's files, each control operator before those of its bodies.
+    """Add the nodes that run to a graph for MindSpore's files, each control operator before those of its bodies.
 
-    Shapes are those that ONNX infers from the model; what it cannot infer is -1, or has no type. Inputs of the model have no source:
-    the program gives them.
+    Shapes are those that ONNX infers from the model; an unknown one is -1, or has no type. Inputs of the model have no source, because
+    the program provides them.
     """
     values = _value_types(session.ran.proto)
     made = {name: f"Parameter.{name}" for name in session.ran.constants()}
@@ -91,7 +91,7 @@ class _Builder:
         return tuple(self._graphs)
 
     def _add(self, name: str, graph: GraphProto, nodes: Sequence[ModelNode], outputs: Sequence[str]) -> None:
-        """Adds a graph, then those of its bodies."""
+        """Add a graph, then those of its bodies."""
         place = len(self._graphs)
         initializers = [tensor.name for tensor in graph.initializer]
         self._constants.update(initializers)
@@ -178,7 +178,7 @@ def _bodies(node: ModelNode, graph: GraphProto) -> list[tuple[GraphProto, tuple[
 
 
 def _origins(originals: Sequence[ModelNode]) -> Mapping[str, GeOrigin]:
-    """For each value of the original model, who makes it there."""
+    """The maker of each value of the original model."""
     return {value: GeOrigin(node.name, slot) for node in originals for slot, value in enumerate(node.outputs) if value}
 
 
@@ -186,7 +186,7 @@ def _value_types(model: ModelProto) -> dict[str, GeTensor]:
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        graph = model.graph  # it has operators that ONNX does not know: what is written in it has to do
+        graph = model.graph  # the model has operators that ONNX does not know, so only the shapes in the file are used
     found: dict[str, GeTensor] = {}
     _add_value_types(graph, found)
     return found

@@ -1,4 +1,4 @@
-"""Finds what in a model makes a second run, or a run with more outputs, give other numbers, or do something again."""
+"""Finds the parts of a model for which a second run, or a run with more outputs, changes numbers or repeats an effect."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ RANDOM_OPERATORS: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
     | {"BiasDropout", "BitmaskDropout", "BitmaskBiasDropout"}
 )
-# Operators of these domains compute their outputs from their inputs. What an operator of another one does, nobody knows.
+# Operators of these domains compute their outputs from their inputs. The effects of other operators are unknown.
 _WITHOUT_EFFECTS: Final = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"}
     | {"com.microsoft.nchwc", "com.microsoft.experimental", "com.microsoft.dml", "com.ms.internal.nhwc"}
 )
-# Of ONNX Runtime itself, and call Python.
+# Domains of ONNX Runtime itself whose operators call Python.
 _CALLS_PYTHON: Final = frozenset({("com.microsoft", "PythonOp"), ("com.microsoft", "PythonOpGrad")})
 _HALF: Final = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-# Attributes that ask for an element type.
+# Attributes with an element type.
 _TYPE_ATTRIBUTES: Final = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"}
 )
 
 
 def has_random_operators(model: ModelProto) -> bool:
-    """Whether a second run may give something else, in the graph, its bodies or its functions.
+    """Whether a second run may have other results, because of the graph, its bodies or its functions.
 
-    A Dropout counts, whether it is in training or not: that is decided while it runs.
+    A Dropout counts, in training or not, because that is decided while it runs.
     """
     return any(_is_random(node) for node in _nodes_of_model(model))
 
 
 def has_half_precision(model: ModelProto) -> bool:
-    """Whether some value may be float16 or bfloat16: such a type enters a model by what is fed, written or asked for in it.
+    """Whether a value may be float16 or bfloat16: such a type comes from inputs, stored values or attributes.
 
-    Where a device lacks a kernel of such a type, ONNX Runtime computes in float32 between two operators, and rounds only what
-    is an output of the model. So numbers depend on which values are outputs.
+    If a device lacks a kernel for such a type, ONNX Runtime computes in float32 between two operators, and rounds only the outputs of the
+    model. Numbers therefore depend on which values are outputs.
     """
     graph = model.graph
     return _has_half_values(graph) or any(_has_half_attributes(node) for node in _nodes_of_model(model))
 
 
 def is_random(node: ModelNode) -> bool:
-    """Whether a second run of a node, or of what is in its bodies, may give something else."""
+    """Whether a second run of a node, or of its bodies, may have other results."""
     return any(each.op_type in RANDOM_OPERATORS for each in node.with_bodies)
 
 
 def operators_of_program(model: ModelProto, nodes: Iterable[ModelNode]) -> dict[str, str]:
     """The nodes of the model's own graph that run an operator of the program, by name, with that operator (`domain::type`).
 
-    Such an operator is of a domain that neither ONNX nor ONNX Runtime has, and no function of the model: a library that the
-    program registered, or its Python. It may count, write or ask somebody, so it must not run more often than the program
-    asked. One in a body or in a function makes the node that holds it one too.
+    The domain of such an operator belongs neither to ONNX nor to ONNX Runtime, and the operator is not a function of the model: it is a
+    library that the program registered, or its Python. It may count, write or communicate, so it must not run more often than the program
+    requested. A node that contains such an operator in a body or a function counts, too.
     """
     functions = {(function.domain, function.name): function.node for function in model.functions}
     known: dict[tuple[str, str], str] = dict.fromkeys(functions, "")
@@ -68,7 +68,7 @@ def operators_of_program(model: ModelProto, nodes: Iterable[ModelNode]) -> dict[
             return f"{node.domain}::{node.op_type}"
         return next((found for body in bodies_of(node) for inner in body.node if (found := found_in(inner))), "")
 
-    # One function may call another one; each round knows those one call further away.
+    # A function may call another one; each round finds those one call further away.
     for _ in functions:
         known.update((kind, next(filter(None, map(found_in, body)), "")) for kind, body in functions.items())
     written = model.graph.node

@@ -1,7 +1,7 @@
 """Loads a model, and makes the changed copies of it that ONNX Runtime runs.
 
-Weights in files of their own are never read into the model: what is changed is the graph, which stays small, and ONNX
-Runtime gets the folder of those files. So a model of any size goes through protobuf, whose messages end at 2 GB.
+Weights in separate files are never read into the model. Only the graph, which is small, is changed, and ONNX Runtime gets the
+folder of those files. A model of any size therefore passes through protobuf, whose messages are limited to 2 GB.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _OPTIMIZED_LEAST_ENTRY: Final = "session.optimized_model_external_initializers_m
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model and where its weights lie.
+    """A model and the place of its weights.
 
-    `source` is what ONNX Runtime gets for the model unchanged, `folder` where external data is looked for (None for a model from
-    memory without any). `names` are those that a `dump_list` may call it by: the stem of its file, or the name of its graph
-    where it came from memory, first. `is_saved_here`: the folder is the session's own, and changed copies may lie in it.
+    `source` is what ONNX Runtime gets for the unchanged model, `folder` is where external data is searched (None for a model from
+    memory without any). `names` are its names in a `dump_list`, beginning with the stem of its file, or the name of its graph
+    if it came from memory. `is_saved_here`: the folder belongs to the session, so changed copies may be written to it.
     """
 
     proto: ModelProto = field(repr=False)
@@ -62,7 +62,7 @@ class ModelFile:
         )
 
     def with_outputs(self, names: Iterable[str]) -> bytes:
-        """The model with these values as outputs too, behind its own; their types are left to the runtime."""
+        """The model with these values as additional outputs, after its own; the runtime determines their types."""
         outputs = self.proto.graph.output
         own = len(outputs)
         known = {output.name for output in outputs}
@@ -83,8 +83,8 @@ class ModelFile:
     ) -> bytes:
         """A model of the nodes at these positions with these outputs.
 
-        `node_names` renames nodes by position, `inputs` are fed beside those of the model, `reads` all that the nodes read: the
-        runtime warns of initialisers that are not among it.
+        `node_names` renames nodes by position, `inputs` are fed in addition to those of the model, and `reads` are all values that the nodes
+        read: the runtime warns of initialisers that are not in it.
         """
         graph = self.proto.graph
         part = ModelProto(ir_version=self.proto.ir_version)
@@ -106,9 +106,9 @@ class ModelFile:
         return part.SerializeToString()
 
     def constants(self) -> dict[str, TensorProto]:
-        """The values that are the same in every run, by name: initialisers, tensors of Constant, and what Identity makes of both.
+        """The values that are the same in every run, by name: initialisers, tensors of Constant, and copies of both by Identity.
 
-        An initialiser that may be fed in its place is among them, and what Identity makes of it is not.
+        Initialisers that an input can override are included; copies of these by Identity are not.
         """
         graph = self.proto.graph
         found = {tensor.name: tensor for tensor in graph.initializer}
@@ -121,7 +121,7 @@ class ModelFile:
         return found
 
     def fixed_tensors(self, graph: GraphProto) -> dict[str, HostTensor | str]:
-        """The initialisers of a graph of the model by name; of sparse ones and of text the type."""
+        """The initialisers of a graph of the model, by name; the type for sparse ones and for text."""
         found: dict[str, HostTensor | str] = {tensor.name: self.fixed_tensor(tensor) for tensor in graph.initializer}
         for sparse in graph.sparse_initializer:
             element = BY_NUMBER.get(sparse.values.data_type)
@@ -129,7 +129,7 @@ class ModelFile:
         return found
 
     def fixed_tensor(self, tensor: TensorProto) -> HostTensor | str:
-        """An initialiser as a tensor that is the same in every run; the name of its element type where no array stands for that."""
+        """An initialiser as a constant tensor; the name of its element type if it cannot be an array."""
         element = BY_NUMBER.get(tensor.data_type)
         if element is None or element.bits == 0:
             return f"type_{tensor.data_type}" if element is None else element.dtype
@@ -142,7 +142,7 @@ class ModelFile:
             facts = {entry.key: entry.value for entry in tensor.external_data}
             if self.folder is None or size == 0:
                 return np.empty(0, storage)
-            # Read where it is asked for, page by page; the file of a large model does not fit in memory twice.
+            # Mapped, so that pages are read on demand; the file of a large model may not fit into memory twice.
             return np.memmap(
                 self.folder / facts["location"],
                 storage,
@@ -153,16 +153,16 @@ class ModelFile:
         if tensor.HasField("raw_data"):
             return np.frombuffer(tensor.raw_data, storage)
         elements = numpy_helper.to_array(tensor)
-        if elements.nbytes != size:  # packed types come unpacked
+        if elements.nbytes != size:  # packed types are returned unpacked
             raw = numpy_helper.from_array(elements, tensor.name).raw_data
             return np.frombuffer(raw, storage)
         return np.ascontiguousarray(elements).reshape(-1).view(storage)
 
 
 def load_model(model: str | Path | bytes | ModelProto) -> ModelFile:
-    """The model of a file, of a file's bytes, or one in memory.
+    """The model in a file, in the bytes of a file, or in memory.
 
-    Raises ModelFileError for a file that is not there or holds no ONNX model.
+    Raises ModelFileError for a missing file, and for one that is not an ONNX model.
     """
     if isinstance(model, ModelProto):
         return ModelFile(model, model.SerializeToString(), None, _names_in_memory(model))
@@ -181,7 +181,7 @@ def load_model(model: str | Path | bytes | ModelProto) -> ModelFile:
 def optimized(
     model: ModelFile, level: str, folder: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any]
 ) -> ModelFile:
-    """The model as ONNX Runtime optimises it at this level, saved under `folder`, which has to outlive its sessions."""
+    """The model as ONNX Runtime optimises it at this level, saved in `folder`, which must outlive its sessions."""
     path = folder / "optimized.onnx"
     options.graph_optimization_level = LEVELS[level]
     options.optimized_model_filepath = str(path)
@@ -190,7 +190,7 @@ def optimized(
         options.add_session_config_entry(_OPTIMIZED_LEAST_ENTRY, "1024")
     severity = options.log_severity_level
     try:
-        # It warns that such a model may fit this machine alone, which is all that is asked of it.
+        # ONNX Runtime warns that such a model may only work on this machine, which is sufficient here.
         options.log_severity_level = max(severity, 3)
         onnxruntime.InferenceSession(model.source, options, providers=providers)
     finally:
@@ -203,11 +203,11 @@ def optimized(
 def open_session(
     model: ModelFile, content: str | bytes, level: str, options: onnxruntime.SessionOptions, providers: Sequence[Any]
 ) -> onnxruntime.InferenceSession:
-    """A session of the model, or of a changed copy of it. Raises the runtime's own error for what it does not take."""
+    """A session of the model, or of a changed copy of it. Raises the runtime's own error for a model that it rejects."""
     options.graph_optimization_level = LEVELS[level]
     if isinstance(content, bytes) and model.folder is not None and model.has_external_data:
         if model.is_saved_here:
-            # The options' folder would hold for the model as it was given too, whose weights lie elsewhere.
+            # With the folder in the program's options, it would also apply to the unchanged model, whose weights are elsewhere.
             path = model.folder / "changed.onnx"
             path.write_bytes(content)
             return onnxruntime.InferenceSession(str(path), options, providers=providers)
@@ -229,9 +229,9 @@ def _parsed(content: bytes, place: str) -> ModelProto:
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
-        raise ModelFileError(f"{place}: not an ONNX model, the protobuf message cannot be read: {error}") from error
+        raise ModelFileError(f"{place}: not an ONNX model: the protobuf message cannot be read: {error}") from error
     if not proto.opset_import or not proto.HasField("graph"):
-        raise ModelFileError(f"{place}: not an ONNX model, it has no graph or no operator set")
+        raise ModelFileError(f"{place}: not an ONNX model: it has no graph or no operator set")
     return proto
 
 

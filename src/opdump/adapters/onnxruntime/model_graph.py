@@ -1,4 +1,4 @@
-"""Reads the nodes of an ONNX model as operators: unique names, who makes and who reads which value, what leaves no data.
+"""Reads the nodes of an ONNX model as operators: unique names, makers and readers of values, and which ones are skipped.
 
 >>> [node.name for node in nodes_of(model)]
 ['conv1', 'Relu_1', 'fc']
@@ -28,9 +28,9 @@ CONTROL_OPERATORS: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 class ModelNode:
     """One node of the model or of a body of one of its control operators.
 
-    `inputs` and `outputs` are names of values by slot, empty where a slot is left out; `reads` are all values from outside
-    that it needs, those of its bodies included. `original_names` are what the original model calls it, or the operators there that it
-    stands for, where an optimiser put it in their place. `parent` is the name of the control operator whose body it is in.
+    `inputs` and `outputs` are names of values by slot, empty for an omitted slot; `reads` are all values from outside that it needs,
+    including those of its bodies. `original_names` are its names in the original model or, for a node made by an optimiser, the names of
+    the operators that it replaces. `parent` is the name of the control operator whose body contains it.
     """
 
     operator: NamedOperator
@@ -40,15 +40,16 @@ class ModelNode:
     output_arguments: tuple[str, ...]
     reads: frozenset[str]
     written_name: str
-    """What the model calls it: empty, or that of several nodes, where `name` had to be made."""
+    """The name in the model, which may be empty or shared by several nodes; `name` is then made up."""
     position: int
-    """Where it stands among the nodes of its graph in the file."""
+    """Its position among the nodes of its graph in the file."""
     parent: str = ""
     original_names: tuple[str, ...] = ()
     bodies: tuple[tuple[ModelNode, ...], ...] = field(default=(), repr=False)
     body_sources: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
-    """For each body, who makes the values that are its own and that no node of it makes: `Parameter.{name}` of an initialiser, an empty
-    text for a formal input."""
+    """For each body, the makers of its own values that none of its nodes makes: `Parameter.{name}` for an initialiser, empty for a formal
+    input.
+    """
 
     @property
     def name(self) -> str:
@@ -70,11 +71,11 @@ class ModelNode:
 def nodes_of(
     model: ModelProto, originals: Sequence[ModelNode] | None = None, names: UniqueNames | None = None
 ) -> tuple[ModelNode, ...]:
-    """The nodes in an order in which they can run: that of the file, but for what stands before its inputs.
+    """The nodes in an order in which they can run: the order in the file, except that a node always follows the makers of its inputs.
 
-    A node keeps its name where it has one that no node before it has, bodies included; else it is `{op_type}_{number}`, by its
-    number in the file. `originals` are the nodes of the original model; None where this is that model. With `names` the last
-    components of names are unique too, as some layouts need it.
+    A node keeps its name if no earlier node has it, including nodes of bodies; otherwise it is `{op_type}_{number}`, by its
+    number in the file. `originals` are the nodes of the original model; None if this is that model. With `names`, the last
+    components of names are unique, too, as some layouts require.
     """
     return _Reader(model, originals, names).read()
 
@@ -103,7 +104,7 @@ class _Reader:
     def _read_graph(self, graph: GraphProto, parent: str) -> tuple[ModelNode, ...]:
         self._constants.update(tensor.name for tensor in graph.initializer)
         if parent:
-            # A body's inputs hide what has their name outside.
+            # A body's inputs hide outer values with the same name.
             self._constants.difference_update(value.name for value in graph.input)
         return in_running_order([self._read_node(node, place, parent) for place, node in enumerate(graph.node)])
 
@@ -141,7 +142,7 @@ class _Reader:
         self._number += 1
         name = node.name
         if not self._is_original and name not in self._original_names:
-            # The optimiser numbers names that it makes itself, and not the same way every time.
+            # The optimiser appends numbers to its own names, which differ from run to run.
             name = _MADE_UNIQUE.sub("", name)
         if not name or name in self._taken:
             name = f"{node.op_type}_{number}"
@@ -151,7 +152,7 @@ class _Reader:
         return name
 
     def _stands_for(self, node: NodeProto) -> tuple[str, ...]:
-        """The original makers of what the node makes; of what it makes in the order of a device, which its name says."""
+        """The original makers of the node's outputs; for outputs in the order of elements of a device, by the node's name."""
         values = [*node.output, node.name.removesuffix(_DEVICE_ORDER)]
         makers = [self._originals[value] for value in values if value in self._originals]
         return tuple(dict.fromkeys(name for maker in makers for name in (maker.name, *maker.original_names)))
@@ -170,7 +171,7 @@ class _Reader:
         return self._versions.get(node.domain, self._versions.get(other)) or 1
 
     def _argument_names(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the operator's schema calls the values, by slot; empty texts where there is no schema."""
+        """The names of the values in the operator's schema, by slot; empty texts without a schema."""
         function = self._functions.get((node.domain, node.op_type))
         if function is not None:
             return _by_slot(function.input, len(node.input)), _by_slot(function.output, len(node.output))
@@ -185,7 +186,7 @@ class _Reader:
 
 
 def _with_reordered(nodes: tuple[ModelNode, ...]) -> tuple[ModelNode, ...]:
-    """The nodes whose results are only put into the order of the original model: they stand for its makers of those results too."""
+    """Nodes whose results are only reordered as in the original model also replace the original makers of the reordered results."""
     makers: dict[str, tuple[str, ...]] = {}
     for node in nodes:
         if node.op_type == "ReorderOutput":
@@ -206,10 +207,10 @@ def _with_reordered(nodes: tuple[ModelNode, ...]) -> tuple[ModelNode, ...]:
 def fusions(
     originals: Sequence[ModelNode], nodes: Sequence[ModelNode], graph: GraphProto
 ) -> Mapping[str, tuple[str, ...]]:
-    """For each node of an optimised model, the nodes of the original one that it does the work of, in their order.
+    """For each node of an optimised model, the nodes of the original model that it replaces, in their order.
 
-    These are those that make its outputs, and whatever leads to them from inputs and initialisers of the optimised `graph`, but for
-    constants. A node that an optimiser added, to change the order of elements, names the one whose output it passes on.
+    These are the makers of its outputs, and all nodes between them and the inputs and initialisers of the optimised `graph`, except
+    constants. A node that an optimiser added to change the order of elements has the maker of the output that it passes on.
     """
     values = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     makers = {value: node for node in originals if node.operator.skip != "constant" for value in node.outputs if value}
@@ -237,7 +238,7 @@ def fusions(
 def with_origins(
     nodes: Sequence[ModelNode], originals: Sequence[ModelNode], graph: GraphProto
 ) -> tuple[ModelNode, ...]:
-    """The nodes of an optimised model; those that do the work of others say so among their arguments."""
+    """The nodes of an optimised model; nodes that replace others list these in their arguments."""
     made_of = fusions(originals, nodes, graph)
     known = {node.name for node in originals}
     return tuple(
@@ -254,7 +255,7 @@ def with_origins(
 
 
 def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:
-    """The same nodes, each behind those whose values it reads, otherwise in the order given."""
+    """The same nodes, each after the makers of its inputs, otherwise in the given order."""
     made_here = {value for node in nodes for value in node.outputs if value}
     made: set[str] = set()
     ordered: list[ModelNode] = []
@@ -268,18 +269,18 @@ def in_running_order(nodes: Sequence[ModelNode]) -> tuple[ModelNode, ...]:
             else:
                 later.append(node)
         if len(later) == len(waiting):
-            return (*ordered, *later)  # a circle: the runtime has an error for that
+            return (*ordered, *later)  # a cycle, which the runtime rejects
         waiting = later
     return tuple(ordered)
 
 
 def values_read(node: NodeProto) -> set[str]:
-    """The values that a node needs, those that its bodies take from outside included."""
+    """The values that a node needs, including the outer values that its bodies read."""
     return {value for value in node.input if value}.union(*(values_read_in(body) for body in bodies_of(node)))
 
 
 def values_read_in(body: GraphProto) -> set[str]:
-    """The values that a body takes from outside."""
+    """The outer values that a body reads."""
     inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
     inside.update(tensor.values.name for tensor in body.sparse_initializer)
     inside.update(value for inner in body.node for value in inner.output)

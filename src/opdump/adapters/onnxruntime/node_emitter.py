@@ -1,4 +1,4 @@
-"""Emits the nodes of a run to the recorder, as if they had run one after the other, and those in bodies of control operators."""
+"""Emits the nodes of a run, and those in bodies of control operators, to the recorder as if they had run one after the other."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 class NodeEmitter:
     """Emits the runs of one model.
 
-    `model` is what runs, `model_name` and `model_id` stand in the records, `choice` and `within` (by the name of a control
-    operator) are what is taken, `notes` gets what the dump lacks.
+    `model` is the model that runs; `model_name` and `model_id` are written to the records. `choice` is the selection, `within` the
+    selection inside each control operator, by its name. `notes` collects what the dump lacks.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class NodeEmitter:
         self._fixed: Tensors = {}
 
     def run(self, step: int) -> GraphRun:
-        """Another run, which is this step."""
+        """Begin another run, with this step."""
         return GraphRun(self._emitter, self._model_name, self._model_id, step, order=itertools.count())
 
     def emit(self, run: GraphRun, nodes: Sequence[ChosenNode], first: int, tensors: Tensors) -> None:
-        """Hands nodes of a run to the recorder, one after the other; the first one has the place `first`."""
+        """Pass nodes of a run to the recorder, one after the other; `first` is the order of the first one."""
         for place, chosen in enumerate(nodes, first):
             if run.is_over:
                 return
@@ -78,12 +78,12 @@ class NodeEmitter:
             run.emit(operator, self.live(chosen.inputs, tensors), self.live(chosen.outputs, tensors))
 
     def _emit_bodies(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> bool:
-        """Emits what ran within a control operator; whether that is known."""
+        """Emit the executions inside a control operator. Returns whether they are known."""
         node = chosen.node
         around = {name: tensors[name] if name in tensors else self._constant(name) for name in chosen.around}
         try:
             bodies = self._replay.runs(node, around)
-        except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note says which it was
+        except Exception as problem:  # noqa: BLE001  the runtime's errors have no class of their own; the note contains the error
             note = NOT_SHOWN.format(node.name, problem)
             if note not in self._notes:
                 self._notes.append(note)
@@ -105,7 +105,7 @@ class NodeEmitter:
     def _emit_watched(
         self, run: GraphRun, recorder: WatchRecorder, after: ChosenNode, tensors: Tensors, place: int
     ) -> None:
-        """Emits what the outputs of the watched nodes that have run by then hold, after a node that is not watched itself."""
+        """After a node that is not watched itself, emit the contents of the outputs of the watched nodes that have run."""
         watched = {chosen.node.name: chosen for chosen in self._choice.watched}
         if after.node.name in watched:
             return
@@ -125,7 +125,7 @@ class NodeEmitter:
     def _constant(self, name: str) -> HostTensor | str:
         if name not in self._fixed:
             written = self._constants.get(name)
-            # What is neither made nor fed nor an initialiser was left out.
+            # A value that no node, input or initialiser provides was omitted.
             self._fixed[name] = (
                 self._sparse.get(name, "undefined") if written is None else self._model.fixed_tensor(written)
             )

@@ -13,13 +13,13 @@ from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.errors import ModelFileError
 
 _SMALL: Final = 1024
-"""Elements of an initialiser that may say a shape; larger ones are weights."""
+"""Maximum number of elements of an initialiser that may be a shape; larger ones are weights."""
 
 
 def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the outputs by name; -1 for a dimension that only a run gives. An output of which nothing is known is not among them.
+    """The shapes of the outputs by name; -1 for a dimension that is only known in a run. Outputs of unknown rank are omitted.
 
-    Raises ModelFileError for a graph that cannot have inputs of these shapes, as far as that is seen.
+    Raises ModelFileError for a graph that cannot have inputs of these shapes, as far as shape inference detects it.
     """
     proto = ModelProto(ir_version=max(model.proto.ir_version, 4))
     proto.opset_import.extend(model.proto.opset_import)
@@ -50,7 +50,7 @@ def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> di
 
 
 def _add(proto: ModelProto, tensor: TensorProto) -> None:
-    """Of weights the shape alone: they would be copied for nothing, and those in files of their own cannot be read here."""
+    """Keep only the shapes of weights: copying them is unnecessary, and those in separate files cannot be read here."""
     if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > _SMALL:
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     else:

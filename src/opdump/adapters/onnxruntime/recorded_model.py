@@ -1,4 +1,4 @@
-"""Works out once what of a model a plan records: the nodes that run, those that leave data, and the values that this takes."""
+"""Determines once what a plan records of a model: the nodes that run, the recorded ones, and the values needed for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdump.plan import DumpPlan, StepSet
 from opdump.plan.list_matches import ChoseNothing
 from opdump.plan.model_selection import ModelFilter
 
-_NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators gives other values"
+_NO_LIMIT: Final = "memory_limit has no effect: a second run of the model's random operators returns other values"
 _WATCHED: Final = (
     "values of ONNX Runtime are watched as their operators made them: every one has memory of its own while it is "
     "recorded, so an operator that overwrites another's result cannot be seen"
@@ -28,9 +28,9 @@ _WATCHED: Final = (
 class RecordedModel:
     """A model under a plan.
 
-    `ran` is what runs, `nodes` are those of it in an order in which they can run. `choice` is what is taken of them, `within` of the
-    nodes in bodies, by the control operator; `wanted` are the values that a run has to give for that, `sources` says who makes
-    a value. `notes` are what the dump lacks, `chose_nothing` why the configuration chose no node.
+    `ran` is the model that runs, `nodes` are its nodes in an order in which they can run. `choice` is the selection, `within` the
+    selection in bodies, by control operator. `wanted` are the values that a run must return for these, `sources` the makers of
+    values. `notes` are what the dump lacks, `chose_nothing` is why the configuration selects no node.
     """
 
     ran: ModelFile
@@ -38,7 +38,7 @@ class RecordedModel:
     once: RunOnce | None
     is_random: bool
     is_wanted: bool
-    """Whether the plan takes something of it."""
+    """Whether the plan selects anything."""
     choice: Choice
     within: Mapping[str, Mapping[str, ChosenNode]]
     sources: Mapping[str, str]
@@ -57,11 +57,11 @@ class RecordedModel:
         is_single_operator: bool,
         is_limited: bool,
     ) -> RecordedModel:
-        """`names` are those of the model; `is_limited`: several runs are to give what one cannot hold."""
+        """`names` are those of the model. `is_limited`: values are split over several runs because of the memory limit."""
         notes: list[str] = []
         chose_nothing: ChoseNothing = ""
         if is_single_operator:
-            # No API was called, and it has no counter of steps: none of its runs is one that was asked for by number.
+            # A single operator has no step counter, so selected steps match none of its runs.
             nodes = tuple(replace(node, operator=replace(node.operator, kernel=node.op_type)) for node in nodes)
             is_taken = (plan.single_operator_models or not plan.mode.files_selected) and plan.steps == StepSet.all()
             model_filter = ModelFilter.of_single_operators(plan.models) if is_taken else ModelFilter(())
@@ -88,7 +88,7 @@ class RecordedModel:
 
 
 def _value_sources(ran: ModelFile, nodes: Sequence[ModelNode], constants: Iterable[str]) -> dict[str, str]:
-    """Who makes a value: `{op_name}:{slot}`, `Parameter.{name}` of an initialiser, `{name}:0` of an input of the model."""
+    """The makers of values: `{op_name}:{slot}`, `Parameter.{name}` for an initialiser, `{name}:0` for an input of the model."""
     sources = {value.name: f"{value.name}:0" for value in ran.proto.graph.input}
     sources.update((name, f"Parameter.{name}") for name in constants)
     for node in nodes:
@@ -104,7 +104,7 @@ def _chosen_in_bodies(
     once: RunOnce | None,
     notes: list[str],
 ) -> dict[str, dict[str, ChosenNode]]:
-    """What is taken of the nodes in bodies, of the control operators whose bodies may run once more."""
+    """The selection in bodies, for control operators whose bodies may run again."""
     found = {}
     for node in nodes:
         within = chosen_within(node, plan, model_filter, sources) if node.bodies else {}
@@ -112,17 +112,17 @@ def _chosen_in_bodies(
             continue
         if once is not None and node.name in once.operators:
             notes.append(
-                NOT_SHOWN.format(node.name, f"nobody knows what a second run of {once.operators[node.name]} does")
+                NOT_SHOWN.format(node.name, f"the effect of a second run of {once.operators[node.name]} is unknown")
             )
         elif is_random(node):
-            notes.append(NOT_SHOWN.format(node.name, "a second run of random operators gives other values"))
+            notes.append(NOT_SHOWN.format(node.name, "a second run of random operators returns other values"))
         else:
             found[node.name] = within
     return found
 
 
 def _with_values_around(choice: Choice, within: Mapping[str, object]) -> Choice:
-    """The choice with the values that the bodies of these control operators are run with once more."""
+    """The choice, with the values that are needed to run the bodies of these control operators again."""
     return replace(
         choice,
         nodes=tuple(

@@ -1,7 +1,7 @@
-"""Runs recorded operators of ONNX Runtime again, each in a model of its own: as it ran, or in float64.
+"""Runs recorded operators of ONNX Runtime again, each in a model of its own: in the recorded types, or in float64.
 
-ONNX Runtime has few kernels for float64. Where it has none, the reference evaluator of the package onnx takes its place, and where that
-cannot either (operators of ONNX Runtime's own), float32.
+ONNX Runtime has few kernels for float64. If it has none, the reference evaluator of the package onnx is used, and if that fails too
+(for ONNX Runtime's own operators), float32.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from opdump.records import OpRecord, TensorRecord
 _SILENT: Final = 4
 _SESSIONS: Final = 64
 _SAME: Final = 1e-6
-"""Versions of an operator that are further apart, relative to the largest element, mean something else."""
+"""Results of two versions of an operator that differ by more, relative to the largest element, mean different operations."""
 _DROPS: Final = 2
-"""The input of Dropout that says whether it drops."""
+"""The input of Dropout that enables dropping."""
 _REFUSALS: Final = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ImportError)
-"""What the reference evaluator raises for what it does not take."""
+"""Exceptions of the reference evaluator for an unsupported operator."""
 _Engine = Callable[[NodeModel, Mapping[str, Array]], list[Any]]
 
 
@@ -72,7 +72,7 @@ class OnnxReplayer:
 def _run(
     op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], dtype: str
 ) -> tuple[Replayed, NodeModel]:
-    """What it gives, and the model that was run."""
+    """The results, and the model that was run."""
     if OnnxReplayer().draws(op) or (op.op_type == "Dropout" and _DROPS in values and values[_DROPS].any()):
         raise CannotReplayError(f"{op.kernel} draws random numbers, and no dump has the state of the generator")
     missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
@@ -112,20 +112,20 @@ def _takes_reference(op: OpRecord, floating: int | None) -> bool:
 def _hold_against_older(
     op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], version: int, newest: Array
 ) -> None:
-    """Raises CannotReplayError where an older version of the operator gives something else."""
+    """Raises CannotReplayError if an older version of the operator has different results."""
     for older in (each for each in versions_of(op, inputs) if not meant_otherwise(op, each)):
         model = model_of(op, inputs, older, None, all_outputs=False)
         before = _by_runtime(model, _fed(model, values))[0].astype(np.float64)
         apart = np.abs(before - newest).max(initial=0.0)
         if not math.isfinite(apart) or apart > _SAME * max(1.0, np.abs(newest).max(initial=0.0)):
             raise CannotReplayError(
-                f"{op.op_name} means something else before version {version} of the operator, and the dump does not say which it is"
+                f"{op.op_name} has another meaning before version {version} of the operator, and the dump does not contain its version"
             )
         return
 
 
 def _fed(model: NodeModel, values: Mapping[int, Array]) -> dict[str, Array]:
-    """The values as the model takes them."""
+    """The values in the form that the model accepts."""
     return {
         f"x{slot}": np.ascontiguousarray(
             values[slot], element.storage if element.known_to_numpy else np.float32
@@ -169,7 +169,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _array(value: Any) -> Array:
-    """The elements as numpy holds them: narrow floats widened to float32, and nothing else changed."""
+    """The elements as numpy arrays; narrow floats are widened to float32."""
     found = np.asarray(value)
     return found if found.dtype.kind != "V" and found.dtype.isbuiltin else found.astype(np.float32)
 

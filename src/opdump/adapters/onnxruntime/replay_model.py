@@ -1,7 +1,7 @@
-"""Makes a model of one recorded node again: its type, attributes and inputs, in the types that were recorded or in wider ones.
+"""Rebuilds a model of one recorded node: its type, attributes and inputs, in the recorded types or in wider ones.
 
-A dump does not say which version of an operator a model asked for. The newest one counts that has these attributes and inputs by these
-names, and runs; where an older one would give something else for the same attributes, both are held against each other.
+A dump does not contain the operator version that the model requested. The newest version that has these attributes and inputs by
+name, and that runs, is used. If an older version defines the same attributes differently, the results of both are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEANS_SOMETHING_ELSE_BEFORE: Final[Mapping[str, int]] = {
     "Hardmax": 13,
     "RoiAlign": 16,
 }
-"""Versions from which an operator means something else by the same attributes."""
+"""Versions in which the meaning of the same attributes changed."""
 _NEWEST_OF_OTHERS: Final = 1
 _VARIADIC: Final = onnx.defs.OpSchema.FormalParameterOption.Variadic
 _SINGLE: Final = onnx.defs.OpSchema.FormalParameterOption.Single
@@ -36,7 +36,7 @@ _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype"})
 class NodeModel:
     """A model of one node. Its inputs are called x0, x1, ..., by slot, its outputs y0, y1, ...
 
-    `types` are those of the inputs; what numpy lacks is fed as float32 and cast in the model.
+    `types` are those of the inputs; types that numpy lacks are fed as float32 and cast in the model.
     """
 
     proto: ModelProto
@@ -45,18 +45,18 @@ class NodeModel:
     version: int
 
     def computes_in(self, floating: int) -> bool:
-        """Whether its floats are of that ONNX type; those that the operator takes in another one alone are not."""
+        """Whether floats have that ONNX type, except those for which the operator accepts only another one."""
         floats = [element.number for element in self.types.values() if element.number in _FLOATS]
         return not floats or floating in floats
 
 
 def domain_of(op: OpRecord) -> str:
-    """What stands before `::` in its kernel: `ai.onnx`, `com.microsoft`."""
+    """The part of its kernel before `::`: `ai.onnx`, `com.microsoft`."""
     return op.kernel.partition("::")[0]
 
 
 def versions_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Iterator[int]:
-    """The versions of the operator that have these attributes and inputs, the newest first. Raises CannotReplayError where none has."""
+    """The versions of the operator that have these attributes and inputs, newest first. Raises CannotReplayError if there is none."""
     domain = domain_of(op)
     if domain not in ONNX_DOMAINS:
         yield _NEWEST_OF_OTHERS
@@ -76,16 +76,16 @@ def versions_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Iterator[in
 
 
 def meant_otherwise(op: OpRecord, version: int) -> bool:
-    """Whether versions of the operator before this one mean something else by the same attributes."""
+    """Whether versions of the operator before this one define the same attributes differently."""
     return version >= _MEANS_SOMETHING_ELSE_BEFORE.get(op.op_type, 1 << 31)
 
 
 def model_of(
     op: OpRecord, inputs: Mapping[int, TensorRecord], version: int, floating: int | None, *, all_outputs: bool
 ) -> NodeModel:
-    """The model in that version of the operator, with floats in the ONNX type `floating` where the operator takes it.
+    """The model with that version of the operator, with floats in the ONNX type `floating` if the operator accepts it.
 
-    `all_outputs`: those that a node may leave out too. Raises CannotReplayError for attributes that are not in the dump whole.
+    `all_outputs` includes optional outputs. Raises CannotReplayError if the dump lacks part of an attribute.
     """
     schema = _schema(op, version)
     types = {slot: _type_of(schema, slot, record, floating) for slot, record in inputs.items()}
@@ -115,7 +115,7 @@ def model_of(
 
 
 def _schema(op: OpRecord, version: int) -> Any:
-    """None where onnx does not know the operator in that version."""
+    """The schema of that version; None if onnx does not know the operator."""
     domain = domain_of(op)
     try:
         return onnx.defs.get_schema(op.op_type, version, "" if domain == "ai.onnx" else domain)
@@ -139,7 +139,7 @@ def _outputs_of(schema: Any, op: OpRecord, *, all_outputs: bool) -> int:
         sizes = op.arguments.get("split")
         count = op.arguments.get("num_outputs", len(sizes) if isinstance(sizes, list) else None)
         if not isinstance(count, int):
-            raise CannotReplayError(f"the dump does not say how many outputs {op.op_name} has")
+            raise CannotReplayError(f"the dump does not contain the number of outputs of {op.op_name}")
         return count
     return len(schema.outputs) if all_outputs else max(1, schema.min_output)
 
@@ -147,12 +147,12 @@ def _outputs_of(schema: Any, op: OpRecord, *, all_outputs: bool) -> int:
 def _type_of(schema: Any, slot: int, record: TensorRecord, floating: int | None) -> ElementType:
     element = BY_DTYPE.get(record.dtype)
     if element is None or element.bits < 8 or not (element.known_to_numpy or element.dtype == "bfloat16"):
-        raise CannotReplayError(f"tensors of {record.dtype} are not fed to ONNX Runtime here")
+        raise CannotReplayError(f"tensors of type {record.dtype} cannot be fed to ONNX Runtime")
     if floating is None or element.number not in _FLOATS:
         return element
     wanted = next(each for each in BY_DTYPE.values() if each.number == floating)
     if schema is None:
-        return wanted  # ONNX Runtime says whether it has a kernel
+        return wanted  # ONNX Runtime then decides whether it has a kernel
     parameter = schema.inputs[min(slot, len(schema.inputs) - 1)]
     return wanted if f"tensor({wanted.runtime_name})" in parameter.types else element
 
@@ -174,7 +174,7 @@ def _attributes(schema: Any, op: OpRecord, floating: int | None) -> Iterator[Att
 
 
 def _decoded(op: OpRecord, name: str, value: Any) -> Any:
-    """What `attributes.py` wrote as JSON."""
+    """The value of JSON that `attributes.py` wrote."""
     if isinstance(value, list):
         return [_decoded(op, name, each) for each in value]
     if not isinstance(value, Mapping):
@@ -190,6 +190,6 @@ def _decoded(op: OpRecord, name: str, value: Any) -> Any:
 
 
 def node_of(model: NodeModel) -> NodeProto:
-    """The node itself, behind the casts."""
+    """The node itself, which follows the casts."""
     found: NodeProto = model.proto.graph.node[-1]
     return found

@@ -1,6 +1,6 @@
-"""Writes a program of about twenty lines that runs one recorded node again, with onnx, ONNX Runtime and numpy and nothing else.
+"""Writes a program of about twenty lines that runs one recorded node again with only onnx, ONNX Runtime and numpy.
 
-The node stands in it as a model in ONNX's own text; its inputs lie beside it in an npz file of its name.
+It contains the node as a model in ONNX's own text form; an npz file of the same name has the inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AGAINST_REFERENCE: Final = """\
 wide = {name: value.astype("float64") if value.dtype.kind == "f" else value for name, value in inputs.items()}
 exact = dict(zip(names, ReferenceEvaluator(model).run(names, wide)))
 """
-_AGAINST_ITSELF: Final = "exact = now  # no other than ONNX Runtime has this operator\n"
+_AGAINST_ITSELF: Final = "exact = now  # only ONNX Runtime has this operator\n"
 _END: Final = """\
 for name in names:
     for when, given in (("recorded", recorded.get(name, now[name])), ("now", now[name])):
@@ -52,7 +52,7 @@ def script_of(
     title: str,
     has_reference: bool,
 ) -> Script:
-    """The program. `fed` are the inputs of the model, `outputs` what was recorded."""
+    """The program. `fed` are the inputs of the model, `outputs` the recorded outputs."""
     recorded = {f"y{slot}": record.numpy() for slot, record in outputs.items() if slot < model.outputs}
     head = _HEAD.format(
         title=title,

@@ -1,8 +1,8 @@
-"""Runs operators of the program once, in a plain run; the dump is of the rest of the model, fed with what they gave.
+"""Runs operators of the program only once, in a plain run. The dump covers the rest of the model, which is fed with their results.
 
 model     x -> Exp -> Ask (ai.onnx.contrib) -> Tanh -> y
-plain     the same; what Ask gives is an output too               runs once, its answer is the program's
-rest      x -> Exp        what Ask gave -> Tanh -> y              runs as often as the dump needs
+plain     the same; the result of Ask is also an output           runs once, its answer is the program's
+rest      x -> Exp        result of Ask -> Tanh -> y              runs as often as the dump needs
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from opdump.adapters.onnxruntime.tensors_of_run import Tensors, fed_tensor
 class RunOnce:
     """The nodes of one model that run once.
 
-    `operators` are the operators of the program by the nodes that run them, `nodes` those and the random ones, whose second run
-    would give something else than the answer was made of.
+    `operators` are the operators of the program, by the nodes that run them. `nodes` are these nodes and the random ones, whose results in a
+    second run would differ from those in the answer.
     """
 
     operators: Mapping[str, str]
@@ -42,19 +42,19 @@ class RunOnce:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What the nodes give."""
+        """The outputs of the nodes."""
         return tuple(value for node in self.nodes for value in node.outputs if value)
 
     @property
     def note(self) -> str:
-        """What becomes of them, for the dump's notes."""
+        """What is recorded of them, for the dump's notes."""
         return (
-            f"{self._named()}, runs as often as the program asked and no more, for nobody knows what it does; what is dumped of the "
-            "other operators is of a second run, on what it gave"
+            f"{self._named()}, runs only as often as the program requested, because its effect is unknown; the dump has the other "
+            "operators from a second run on its results"
         )
 
     def refusal(self, model: ModelFile, session: onnxruntime.InferenceSession) -> str:
-        """Why the rest cannot run by itself: the reason that no run of the model is recorded; empty where it can."""
+        """Why the rest cannot run separately, so that no run of the model is recorded; empty if it can."""
         made = {value for node in model.proto.graph.node for value in node.output}
         types = {output.name: output.type for output in session.get_outputs()}
         for value in self.values:
@@ -62,13 +62,13 @@ class RunOnce:
                 return f"{self._named()}, must not run twice, and only the optimised model has {value}; record it at level 'disable'"
             element = element_of_type(types.get(value, ""))
             if element is None or not (element.known_to_numpy or element.bits == 0):
-                return f"{self._named()}, must not run twice, and {types.get(value, 'what it gives')} cannot be fed to the rest of the model"
+                return f"{self._named()}, must not run twice, and {types.get(value, 'its result')} cannot be fed to the rest of the model"
         return ""
 
     def rest_of(
         self, ran: ModelFile, nodes: Sequence[ModelNode], wanted: Sequence[str], session: onnxruntime.InferenceSession
     ) -> bytes:
-        """The model without them: what they give is fed, and `wanted` are the outputs. `session` knows the types."""
+        """The model without these nodes: their outputs are fed, and `wanted` are its outputs. `session` provides the types."""
         left_out = {node.name for node in self.nodes}
         given = {output.name: output.type for output in session.get_outputs() if output.name in set(self.values)}
         inputs = []
@@ -93,7 +93,7 @@ class RunOnce:
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
     ) -> tuple[list[Any], dict[str, Any], Tensors]:
-        """The answer of a plain run, what the operators gave in it, and the same as tensors."""
+        """The answer of a plain run, the outputs of the operators in it, and these outputs as tensors."""
         fetched = tuple(dict.fromkeys((*names, *self.values)))
         found = dict(zip(fetched, session.run(list(fetched), feeds, run_options), strict=True))
         types = {output.name: output.type for output in session.get_outputs()}

@@ -1,4 +1,4 @@
-"""Selects the nodes of a model that leave data, and the values of a run that this takes."""
+"""Selects the nodes of a model to record, and the values of a run that are needed for them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from opdump.plan.model_selection import ModelFilter
 from opdump.records import SkipReason
 
 Slots = tuple[tuple[int, str, str, str], ...]
-"""Slot, name of the argument, name of the value, and who makes it (of what is read)."""
+"""Slot, argument name, value name, and (for inputs) the maker of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenNode:
-    """A node and what is taken of it: nothing where `skip` says why."""
+    """A node and its selected slots; none if `skip` has a reason."""
 
     node: ModelNode
     skip: SkipReason
     inputs: Slots = field(default=())
     outputs: Slots = field(default=())
     around: tuple[str, ...] = ()
-    """Of a control operator: the values that its bodies are run with once more."""
+    """For a control operator: the values that are needed to run its bodies again."""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -34,22 +34,22 @@ class ChosenNode:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of a model is dumped: its nodes in running order."""
+    """The selection of a model: its nodes in running order."""
 
     nodes: tuple[ChosenNode, ...]
     matched_kernels: frozenset[str]
-    """Entries of the plan's `kernels` that matched some node."""
+    """Entries of the plan's `kernels` that matched a node."""
     watched: tuple[ChosenNode, ...] = ()
-    """In watch mode, whose outputs are emitted after each chosen node."""
+    """In watch mode, the nodes whose outputs are emitted after each selected node."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values that the chosen nodes read and write, each once."""
+        """The values that the selected nodes read and write, each once."""
         return tuple(dict.fromkeys(value for chosen in (*self.nodes, *self.watched) for value in chosen.values))
 
 
 def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]) -> Choice:
-    """What `plan` and the entries of its `dump_list` for this model take. `sources` says who makes a value."""
+    """The selection by `plan` and the entries of its `dump_list` for this model. `sources` are the makers of values."""
     held = model_filter.in_ranges([node.name for node in nodes])
     selection = OperatorSelection(plan, model_filter, held)
     watches = plan.mode.watches
@@ -66,7 +66,7 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
             chosen.append(ChosenNode(node, "not selected"))
             continue
         if watches:
-            chosen.append(ChosenNode(node, ""))  # when it runs counts, not what it reads and writes
+            chosen.append(ChosenNode(node, ""))  # only when it runs is used, not its inputs and outputs
             continue
         left_out_inputs = selection.excluded(node.name, node.op_type, "input")
         left_out_outputs = selection.excluded(node.name, node.op_type, "output")
@@ -82,7 +82,7 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
 
 
 def matches_of(nodes: Sequence[ModelNode], model_filter: ModelFilter, dialect: str) -> ListMatches:
-    """Which names in the `dump_list` an operator of the model has."""
+    """The names by which the `dump_list` can select each operator of the model."""
     matches = ListMatches(model_filter.entries, dialect, "operator of the model")
     matches.model(entry.model_name for entry in model_filter.entries if entry.model_name is not None)
     everything = [node for top in nodes for node in top.with_bodies]
@@ -104,7 +104,7 @@ def matches_of(nodes: Sequence[ModelNode], model_filter: ModelFilter, dialect: s
 def chosen_within(
     node: ModelNode, plan: DumpPlan, model_filter: ModelFilter, sources: Mapping[str, str]
 ) -> dict[str, ChosenNode]:
-    """What is taken of the nodes in the bodies of a control operator, at any depth, by name; nothing where none leaves data."""
+    """The selected nodes in the bodies of a control operator, at any depth, by name; empty if none is recorded."""
     if plan.mode.watches:
         return {}
     found: dict[str, ChosenNode] = {}

@@ -3,9 +3,9 @@
     session = OnnxSession("resnet.onnx", recorder=recorder, plan=plan, model_id=1)
     outputs = session.run(None, {"x": array})
 
-The values that the plan wants are outputs of a copy of the graph, so one run gives them all, and the answer with them. They
-are then emitted to the recorder as if the nodes had run one after the other. A run that is not dumped goes through a session of
-the model as it is.
+The values that the plan needs are outputs of a copy of the graph, so one run returns them together with the answer. They
+are then emitted to the recorder as if the nodes had run one after the other. A run that is not dumped uses a session of
+the unchanged model.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class OnnxSession:
     """Runs an ONNX model under capture.
 
     `model` is a path, the bytes of a file, or a ModelProto. `model_id` is the number of its graph in the dump. At an
-    optimisation `level` above `disable` the nodes are those of the optimised model, which is run as it was saved.
-    `largest_difference` says how far the outputs of the dumped run were from those of a plain run at that level, where the two
-    were compared: at levels above `disable`, on devices, and for models with float16 or bfloat16. The answer is the plain one. `session_options` and
-    `providers` are ONNX Runtime's own; the options' level belongs to this session. `memory_limit` (bytes) bounds the tensors
-    that are held at a time: more of them cost further runs of the model. `is_single_operator`: the model is one operator that
-    runs by itself, and is dumped as that: under no model's name. `given_name` is the first of the model's names, where there is one.
+    optimisation `level` above `disable`, the nodes are those of the optimised model, which is saved and run.
+    `largest_difference` is the difference between the outputs of the dumped run and of a plain run at that level, if the two
+    were compared: at levels above `disable`, on devices, and for models with float16 or bfloat16. The answer is that of the plain run.
+    `session_options` and `providers` are ONNX Runtime's own; this session sets the optimisation level in the options. `memory_limit` (bytes)
+    bounds the tensors that are kept at a time; if more are needed, the model runs several times. `is_single_operator`: the model is one
+    operator, and is dumped as such, without a model name. `given_name`, if given, is the first of the model's names.
 
     Every run is a step, numbered from the plan's `initial_iteration`. Calls from several threads are recorded one after the
-    other. `notes` say what the dump lacks beside operators that were skipped with a reason. Raises ModelFileError for what
-    is no model, and the runtime's own errors, unchanged.
+    other. `notes` are what the dump lacks in addition to skipped operators. Raises ModelFileError for an invalid model, and the
+    runtime's own errors, unchanged.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class OnnxSession:
         self.level: Level = level
         self.model_id = model_id
         self.largest_difference: float | None = None
-        """Of the model's outputs between the dumped and the plain run, None where they were not compared."""
+        """The difference between the model's outputs in the dumped and the plain run; None if they were not compared."""
         self._recorder = recorder
         self._plan = plan
         self._options = session_options if session_options is not None else onnxruntime.SessionOptions()
@@ -121,7 +121,7 @@ class OnnxSession:
         self._steps = StepCount(plan.initial_iteration)
         self._closed = False
         self._answers_may_differ = has_half_precision(self.model.proto)
-        """Whatever an earlier run showed."""
+        """The maximum over all earlier runs."""
         on_host = self._providers == ["CPUExecutionProvider"]
         self._compares = self._answers_may_differ or level != "disable" or not on_host
         self._sizes: dict[str, int] = {}
@@ -133,12 +133,12 @@ class OnnxSession:
 
     @property
     def chose_nothing(self) -> ChoseNothing:
-        """Why the configuration chose no node of this model."""
+        """Why the configuration selects no node of this model."""
         return self._recorded.chose_nothing
 
     @property
     def ran(self) -> ModelFile:
-        """The model that runs: the optimised one, or the one that was given."""
+        """The model that runs: the optimised one, or the given one."""
         return self._recorded.ran
 
     def run(
@@ -147,7 +147,7 @@ class OnnxSession:
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """What `InferenceSession.run` gives for the same arguments. The run is recorded where the plan takes this step."""
+        """The result of `InferenceSession.run` with the same arguments. The run is recorded if the plan selects this step."""
         with self._lock:
             if self._closed:
                 raise CaptureStateError(f"the session of {self.model.name} is closed; open another one to run it")
@@ -162,7 +162,7 @@ class OnnxSession:
 
     @property
     def runs(self) -> int:
-        """How often it ran."""
+        """The number of runs."""
         return self._steps.ended
 
     def run_plain(
@@ -171,14 +171,14 @@ class OnnxSession:
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """The same without capture, in a session of the model as it is. It is no step."""
+        """The same without capture, in a session of the unchanged model. It is not a step."""
         names = output_names
         if self._once is not None and not names:
             names = [output.name for output in self.outputs]
         return list(self._plain().run(names, feeds, run_options))
 
     def close(self) -> None:
-        """Frees the sessions and what was saved of the optimised model."""
+        """Free the sessions, and remove the saved optimised model."""
         with self._lock:
             self._closed = True
             self._recorded_session = self._plain_session = None
@@ -195,7 +195,7 @@ class OnnxSession:
             return self._plain_session
 
     def _what_runs(self) -> tuple[ModelFile, tuple[ModelNode, ...]]:
-        """The model that was given, or the optimised one, and its nodes."""
+        """The given model, or the optimised one, and its nodes."""
         names = None if self._plan.layout_facts.by_model else UniqueNames()
         originals = nodes_of(self.model.proto, names=names)
         if self.level == "disable":
@@ -206,13 +206,13 @@ class OnnxSession:
         return ran, with_origins(nodes_of(ran.proto, originals, names), originals, ran.proto.graph)
 
     def _can_run(self, once: RunOnce) -> bool:
-        """Whether the rest of the model runs by itself. The notes say what becomes of it."""
+        """Whether the rest of the model can run separately. Adds to the notes how it is recorded."""
         refusal = once.refusal(self.model, self._plain())
         self.notes.append(f"no run is recorded: {refusal}" if refusal else once.note)
         return not refusal
 
     def _open_recorded(self) -> onnxruntime.InferenceSession | None:
-        """The session that gives what is wanted; None where the operators of the program give all of it."""
+        """The session that returns the wanted values; None if the operators of the program provide all of them."""
         ran, wanted = self.ran, self._recorded.wanted
         content = ran.with_outputs(wanted)
         if self._once is not None:
@@ -231,7 +231,7 @@ class OnnxSession:
             and self._recorded_session is not None
             and not self._compares
         ):
-            # The generators are the session's: with two sessions the runs would not get the numbers that they get in one.
+            # Each session has its own random generators: with two sessions, runs would not get the numbers that they get in one.
             names = list(output_names) if output_names else [output.name for output in self.outputs]
             return list(self._recorded_session.run(names, feeds, run_options))
         return self.run_plain(output_names, feeds, run_options)
@@ -249,10 +249,10 @@ class OnnxSession:
         try:
             answer = self._run_and_emit(names, feeds, run_options, step, {})
         except _RunError as failure:
-            # Whatever is wrong with the model or with what was fed, a plain run says it in its own words.
+            # If the model or the inputs are invalid, the plain run raises the original error.
             plain = self.run_plain(output_names, feeds, run_options)
             self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # what was emitted of it before it failed
+            self._recorder.end_step(step)  # including what was emitted of it before it failed
             return plain
         return self._compared(answer, output_names, feeds, run_options) if self._compares else answer
 
@@ -264,7 +264,7 @@ class OnnxSession:
         run_options: onnxruntime.RunOptions | None,
         step: int,
     ) -> list[Any]:
-        """The answer of the plain run, in which the operators of the program ran; the others run once more for the dump."""
+        """The answer of the plain run, in which the operators of the program ran. The others run again for the dump."""
         try:
             answer, made, tensors = once.run(self._plain(), names, feeds, run_options)
         except Exception as error:
@@ -276,7 +276,7 @@ class OnnxSession:
             self._run_and_emit([], {**feeds, **made}, run_options, step, given)
         except _RunError as failure:
             self.notes.append(f"run {step} was not recorded: {failure.error}")
-            self._recorder.end_step(step)  # what was emitted of it before it failed
+            self._recorder.end_step(step)  # including what was emitted of it before it failed
         return answer
 
     def _compared(
@@ -286,12 +286,12 @@ class OnnxSession:
         feeds: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
     ) -> list[Any]:
-        """The answer of a plain run, where that of the dumped run may be another."""
+        """The answer of a plain run, if that of the dumped run may differ."""
         plain = self.run_plain(output_names, feeds, run_options)
         if not self._recorded.is_random:
             difference = largest_difference(answer, plain)
             self.largest_difference = max(difference, self.largest_difference or 0.0)
-        # Once equal to the last bit: the same kernels ran. Otherwise the plain answer counts, every time.
+        # If both were equal bit for bit once, the same kernels ran. Otherwise the plain answer is always used.
         self._compares = self._answers_may_differ or not same_bits(answer, plain)
         return plain
 
@@ -303,7 +303,7 @@ class OnnxSession:
         step: int,
         given: Tensors,
     ) -> list[Any]:
-        """Runs what is recorded and emits it; `given` are tensors that are known before."""
+        """Run the recorded part and emit it; `given` are tensors that are already known."""
         session = self._recorded_session
         answer: list[Any] | None = None if session is not None else []
         run, choice, private = self._emitter.run(step), self._recorded.choice, self._plan.saves_tensors
@@ -352,7 +352,7 @@ class OnnxSession:
         except Exception as error:
             try:
                 self._file_failure(error, feeds, step)
-            except Exception as problem:  # noqa: BLE001  the user gets the error of the run, whatever happens to its dump
+            except Exception as problem:  # noqa: BLE001  the user gets the error of the run, even if its dump fails
                 self.notes.append(f"the failure of run {step} could not be dumped: {problem!r}")
             raise
 
@@ -376,11 +376,11 @@ class OnnxSession:
 
 
 def _nothing() -> None:
-    """There is no folder to remove."""
+    """Do nothing: there is no folder to remove."""
 
 
 class _RunError(Exception):
-    """The run itself failed, not what was done with its tensors."""
+    """The run itself failed, not the processing of its tensors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""Makes a model of one operator, from what a call says of it."""
+"""Makes a model of one operator from the description in a call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from opdump.adapters.onnxruntime.model_file import load_model
 from opdump.errors import ModelFileError
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
-"""Element type and shape of each tensor; -1 for a dimension that is not known."""
+"""Element type and shape of each tensor; -1 for an unknown dimension."""
 
 
 def one_node_model(op_type: str, inputs: Signature, outputs: Signature, attributes: Mapping[str, Any]) -> ModelProto:
-    """A model whose only node is that operator of ONNX, and bears its type as its name.
+    """A model whose only node is that operator of ONNX; the type is also its name.
 
     Raises ModelFileError for an operator that ONNX does not have, and for attributes, numbers of tensors and types that it does
-    not take.
+    not accept.
     """
     if not onnx.defs.has(op_type):
         raise ModelFileError(
@@ -36,7 +36,7 @@ def one_node_model(op_type: str, inputs: Signature, outputs: Signature, attribut
     try:
         onnx.checker.check_node(node, context)
     except onnx.checker.ValidationError as error:
-        raise ModelFileError(f"{op_type}: not as ONNX has it: {error}") from error
+        raise ModelFileError(f"{op_type}: does not match ONNX's definition: {error}") from error
     return helper.make_model(
         helper.make_graph(
             [node],
@@ -50,16 +50,16 @@ def one_node_model(op_type: str, inputs: Signature, outputs: Signature, attribut
 
 
 def load_one_node_model(source: Path | bytes) -> tuple[str, ModelProto]:
-    """Type and model of an operator from a file or its bytes. Raises ModelFileError for a model of more nodes than one."""
+    """Type and model of an operator from a file or its bytes. Raises ModelFileError for a model with more than one node."""
     proto = load_model(source).proto
     if len(proto.graph.node) != 1:
         where = source if isinstance(source, Path) else "the bytes given"
-        raise ModelFileError(f"{where}: a model of {len(proto.graph.node)} nodes, expected one of a single operator")
+        raise ModelFileError(f"{where}: a model with {len(proto.graph.node)} nodes, expected a single operator")
     return proto.graph.node[0].op_type, proto
 
 
 def takes(model: ModelProto, inputs: Signature) -> bool:
-    """Whether the inputs of a model have these types, and shapes that fit."""
+    """Whether the inputs of a model have these types, and compatible shapes."""
     fixed = {tensor.name for tensor in model.graph.initializer}
     wanted = [value.type.tensor_type for value in model.graph.input if value.name not in fixed]
     if len(wanted) != len(inputs):
@@ -89,7 +89,7 @@ def _value_info(name: str, dtype: str, dims: tuple[int, ...] | None) -> onnx.Val
     return helper.make_tensor_value_info(name, element.number, shape)
 
 
-# What the runtime takes may be older than what onnx writes; its own operators are complete up to these.
+# The runtime may only accept versions older than those that onnx writes; its own operators are complete up to these.
 def _newest_opset() -> int:
     return min(onnx.defs.onnx_opset_version(), 21)
 

@@ -1,4 +1,4 @@
-"""Runs a session once: gives the answer as the runtime gives it, and other values of the same run as host tensors."""
+"""Runs a session once: returns the runtime's answer unchanged, and other values of the same run as host tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opdump.adapters.host.element_types import BY_DTYPE, ElementType, element_of
 from opdump.adapters.host.host_tensor import HostTensor
 
 Tensors = dict[str, HostTensor | str]
-"""Values by name; of what is no tensor of numbers the type alone: `string`, `seq(tensor(float))`."""
+"""Values by name; for a value that is not a tensor of numbers, only its type: `string`, `seq(tensor(float))`."""
 
 
 def answer_and_tensors(
@@ -25,11 +25,11 @@ def answer_and_tensors(
     *,
     answer_is_private: bool,
 ) -> tuple[list[Any], Tensors]:
-    """The outputs `answer_names`, and the tensors among `value_names`, all of one run.
+    """The outputs `answer_names`, and the tensors among `value_names`, all from one run.
 
-    Through an IOBinding nothing is copied, and types that numpy lacks keep their bits. Where ONNX Runtime cannot bind (text,
-    sequences, maps, optionals) `run` gives the same values, but for those that numpy has no type for: they are left out.
-    `answer_is_private`: the answer shares no memory with the tensors, so that its owner may write into it.
+    With an IOBinding nothing is copied, and types that numpy lacks keep their bits. If ONNX Runtime cannot bind (text,
+    sequences, maps, optionals), `run` returns the same values, except those whose type numpy lacks, which are omitted.
+    `answer_is_private`: the answer shares no memory with the tensors, so its owner may write into it.
     """
     types = {output.name: output.type for output in session.get_outputs()}
     elements = {name: element_of_type(types.get(name, "")) for name in value_names}
@@ -63,14 +63,14 @@ def answer_and_tensors(
 
 
 def fed_tensors(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
-    """What the caller gave, as tensors. The caller may write into it as soon as the run is over."""
+    """The caller's inputs as tensors. The caller may write into them as soon as the run is over."""
     types = {value.name: value.type for value in (*session.get_inputs(), *session.get_overridable_initializers())}
-    left_out: Tensors = {value.name: _type_alone(value.type) for value in session.get_inputs()}  # it may be none
+    left_out: Tensors = {value.name: _type_alone(value.type) for value in session.get_inputs()}  # it may be None
     return {**left_out, **{name: fed_tensor(value, types.get(name, "")) for name, value in feeds.items()}}
 
 
 def fed_tensor(value: Any, type_text: str) -> HostTensor | str:
-    """A value of the caller as a tensor; the type alone of what is none."""
+    """A value of the caller as a tensor; only the type of a value that is not a tensor."""
     element = element_of_type(type_text)
     if element is None or element.bits == 0 or value is None:
         return _type_alone(type_text)
@@ -85,7 +85,7 @@ def fed_tensor(value: Any, type_text: str) -> HostTensor | str:
 
 
 def feed_of(elements: npt.NDArray[Any], dtype: str) -> Any:
-    """An array as it is, or, where numpy lacks the element type, a value of the runtime over the same bits."""
+    """The array, or a value of the runtime with the same bits if numpy lacks the element type."""
     element = BY_DTYPE[dtype]
     if element.known_to_numpy:
         return elements
@@ -94,7 +94,7 @@ def feed_of(elements: npt.NDArray[Any], dtype: str) -> Any:
 
 
 def dtype_and_dims(value: Any) -> tuple[str, tuple[int, ...]]:
-    """Element type, as in records, and shape of an input or output of a session; -1 for what is not known."""
+    """Element type, as in records, and shape of an input or output of a session; -1 for an unknown dimension."""
     element = element_of_type(value.type)
     dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in value.shape or ())
     return (value.type if element is None else element.dtype), dims
@@ -105,7 +105,7 @@ def _type_alone(type_text: str) -> str:
 
 
 def _may_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -> bool:
-    # A binding does not know the initialisers that may be fed, and takes tensors alone, also for an input that may be none.
+    # A binding knows no initialisers that inputs can override, and accepts only tensors, even for an optional input.
     inputs = {value.name: element_of_type(value.type) for value in session.get_inputs()}
     return feeds.keys() == inputs.keys() and all(
         inputs[name] is not None
@@ -117,14 +117,14 @@ def _may_bind(session: onnxruntime.InferenceSession, feeds: Mapping[str, Any]) -
 
 
 def _is_shown_by_run(element: ElementType | None) -> bool:
-    # numpy gets the floats of 8 bits as uint8, and nothing for bfloat16 and what is packed.
+    # 8-bit floats are returned to numpy as uint8; bfloat16 and packed types cannot be returned.
     return element is not None and (element.known_to_numpy or element.bits == 8)
 
 
 def _bound(
     session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
 ) -> onnxruntime.IOBinding | None:
-    """The inputs and outputs of a run, bound; None where the runtime refuses one of them. Nothing has run by then."""
+    """The inputs and outputs of a run, bound; None if the runtime rejects one of them. Nothing has run at that time."""
     binding = session.io_binding()
     try:
         for name, value in feeds.items():
@@ -134,6 +134,6 @@ def _bound(
                 binding.bind_cpu_input(name, value)
         for name in names:
             binding.bind_output(name)
-    except Exception:  # noqa: BLE001  the runtime's errors have no class of their own; `run` says what is wrong, if anything is
+    except Exception:  # noqa: BLE001  the runtime's errors have no class of their own; `run` raises the error, if there is one
         return None
     return binding

@@ -1,4 +1,4 @@
-"""Says which ONNX Runtime runs the models."""
+"""The version of ONNX Runtime that runs the models."""
 
 from __future__ import annotations
 
