@@ -1,8 +1,8 @@
 """Parts of opdump that installed packages add: frameworks, statistics, checks.
 
     CHECKS = Registry("opdump.checks", {"nan": "opdump.checks.tensor_checks:nan"})
-    CHECKS.load("nan")          what stands at the target, imported now
-    CHECKS.loaded()             all of them; what cannot be loaded is left out, and told once
+    CHECKS.load("nan")          the object at the target, imported now
+    CHECKS.loaded()             all of them; parts that cannot be loaded are left out, and reported once
 
 A registry combines opdump's own table, `name: "module:attribute"`, with the entry points of that group in all installed packages
 (see the packaging specification). opdump's own names cannot be replaced. Packages are searched only for names that are not

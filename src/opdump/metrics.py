@@ -84,5 +84,5 @@ class AddedMetrics:
         except Exception as error:  # noqa: BLE001  whatever it is, the comparison goes on without this number
             if name not in self.reasons:
                 reason = self.reasons[name] = f"{type(error).__name__}: {error}"
-                _LOG.warning("the metric %r of a pair is left out: %s (told once)", name, reason)
+                _LOG.warning("the metric %r of a pair is left out: %s (reported once)", name, reason)
             return None

@@ -338,7 +338,7 @@ def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.L
     model_id = load(path)
     desc = described(model_id)
     assert ok(acl.mdl.get_output_dims(desc, 0))["dims"] == [-1, 3]
-    assert "known after a run alone" in caplog.text
+    assert "known only after a run" in caplog.text
     inputs, outputs = datasets(desc)
     x = np.array([[1, 1, 1], [-1, -1, -1], [2, 2, 2], [3, 3, 3]], np.float32)
     y = np.zeros((4, 3), np.float32)

@@ -86,7 +86,7 @@ def test_a_file_format_is_npy_or_bin(value: Any, root: Path) -> None:
 @pytest.mark.parametrize("saved_data", ["statistic", "full"])
 def test_statistics_need_npy(saved_data: str, root: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r'saved_data: found .* statistics in npy files alone; write "file_format": "npy"'
+        ConfigError, match=r'saved_data: found .* statistics only in npy files; write "file_format": "npy"'
     ):
         _plan(root, {"file_format": "bin", "saved_data": saved_data})
     assert _plan(root, {"saved_data": saved_data}).saved_data == saved_data

@@ -224,7 +224,7 @@ def test_what_the_old_layout_cannot_hold_is_refused() -> None:
         encode_opdebug(decode_opdebug(record(0, 11)))
     with pytest.raises(ValueError, match="reports of nobody"):
         encode_opdebug(OpdebugRecord(()))
-    with pytest.raises(ValueError, match="none of 64 bits"):
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
         encode_opdebug(overflow_record(-1))
     with pytest.raises(ValueError, match="found 0x5a5a5a5a as the model of DHA Atomic Add"):
         encode_opdebug(overflow_record(1, accelerator="DHA Atomic Add", model_id=0x15A5A5A5A))

@@ -274,7 +274,7 @@ def test_a_nano_file_that_contradicts_itself_is_corrupt(data: bytes, message: st
 
 def test_nano_files_are_written_by_devices_alone(tmp_path: Path) -> None:
     file = read_bytes(nano_file([NanoTensor(4, (2,), b"ab")]), tmp_path)
-    with pytest.raises(ValueError, match="nano files are written by devices alone"):
+    with pytest.raises(ValueError, match="nano files are only written by devices"):
         write_dump_file(tmp_path / "x", file)
 
 

@@ -4,7 +4,7 @@
 
     acl.init()
     acl.mdl.init_dump()
-    acl.mdl.set_dump("acl.json")                        # counts for models that are loaded from here on
+    acl.mdl.set_dump("acl.json")                        # applies to models loaded from here on
     model_id, ret = acl.mdl.load_from_file("resnet.onnx")
     ...
     ret = acl.mdl.execute(model_id, inputs, outputs)
@@ -12,12 +12,10 @@
     acl.mdl.unload(model_id)
     acl.finalize()
 
-A model file is ONNX, memory is that of the host, work is done when it is asked for. Calls return as those of pyACL do: the code
-alone (0 where all went well), or a value and the code. `acl.get_recent_err_msg()` has the message of the last failure.
-
 A model file is ONNX, memory is the host's, and work is executed synchronously. Calls return like those of pyACL: only the code (0
-for success), or a value and the code. `acl.get_recent_err_msg()` returns the message of the last failure. docs/acl.md lists every
-call: same, different, missing.
+for success), or a value and the code. `acl.get_recent_err_msg()` returns the message of the last failure.
+
+docs/acl.md lists every call: same, different, missing.
 """
 
 from __future__ import annotations

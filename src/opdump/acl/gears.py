@@ -1,16 +1,16 @@
 """The gears of a model: the alternative shapes that it was converted for.
 
-ATC takes them as options, and a model for a device has them. An ONNX file has them as metadata, by the same names and in
-the same words:
+ATC takes them as options, and a model for a device contains them. An ONNX file has them as metadata, with the same names and
+syntax:
 
     onnx.helper.set_model_props(model, {"input_shape": "x:-1,3,224,224", "dynamic_batch_size": "1,2,4,8"})
 
     input_shape          x:1,3,-1,-1;mask:-1,5     the shapes of inputs; -1 changes with the gear
-    dynamic_batch_size   1,2,4,8                   each gear a number, for every -1
-    dynamic_image_size   416,416;832,832           each gear height and width, for the two -1 of an input
-    dynamic_dims         20,1;40,2                 each gear a number for each -1, in the order of input_shape
+    dynamic_batch_size   1,2,4,8                   one number per gear, for every -1
+    dynamic_image_size   416,416;832,832           height and width per gear, for the two -1 of an input
+    dynamic_dims         20,1;40,2                 one number per -1 for each gear, in the order of input_shape
 
-Such a model has one input more, behind its own, that selects the gear of a run.
+Such a model has one more input, after its own, which selects the gear of a run.
 """
 
 from __future__ import annotations

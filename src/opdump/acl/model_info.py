@@ -56,7 +56,7 @@ class ModelInfo:
             open_ones = [info.name for info, dims in zip(self._open, found, strict=True) if min(dims, default=0) < 0]
             if open_ones:
                 LOG.warning(
-                    "the shape of %s is known after a run alone; ask acl.mdl.get_cur_output_dims then",
+                    "the shape of %s is known only after a run; call acl.mdl.get_cur_output_dims then",
                     ", ".join(open_ones),
                 )
             self._shapes[gear] = found

@@ -51,8 +51,8 @@ def dims_of(info: TensorInfo, size: int, where: str) -> tuple[int, ...]:
         return tuple(dims)
     raise CallError(
         Code.MODEL_INPUT_NOT_MATCH,
-        f"{where}: {info.name!r} has the shape {info.dims}, and {size} bytes do not tell what -1 stands for; "
-        "say it: acl.mdl.set_dataset_tensor_desc(dataset, acl.create_tensor_desc(...), index)",
+        f"{where}: {info.name!r} has the shape {info.dims}, and {size} bytes do not determine -1; "
+        "set it with acl.mdl.set_dataset_tensor_desc(dataset, acl.create_tensor_desc(...), index)",
     )
 
 

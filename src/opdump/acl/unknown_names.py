@@ -26,7 +26,7 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("mdl.*aipp*", "AIPP, the preprocessing inside of a model, is not simulated; crop, scale and normalise with numpy before acl.rt.memcpy"),
     ("mdl.*_with_q", "queues are not simulated; call acl.mdl.load_from_file and acl.mdl.execute"),
     ("mdl.bundle_*", "bundles of models are not simulated; load each ONNX file with acl.mdl.load_from_file"),
-    ("mdl.create_and_get_op_desc", "tasks of a device are not simulated; the files of the dump tell operators and shapes"),
+    ("mdl.create_and_get_op_desc", "tasks of a device are not simulated; the files of the dump contain operators and shapes"),
     ("op.*compile*", _COMPILED),
     ("op.*handle*", _COMPILED),
     ("op.*cast*", "call acl.op.execute_v2 with Cast of ONNX"),

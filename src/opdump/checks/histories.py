@@ -1,10 +1,10 @@
 """Histories of NaN and infinities: where they were born, how far they went, and what made them finite again, across the steps of
 a rank.
 
-born        step 0, mm at t5.py:93: an operator gave some and had read none
+born        step 0, mm at t5.py:93: an operator had some in its outputs and none in its inputs
 passed on   by 1 operator, in forward
-killed      step 0, clamp at t5.py:507: it read some and gave finite numbers alone; who looks at outputs later sees nothing
-kept        in fc.weight since step 0: a parameter hands them to the steps that follow
+killed      step 0, clamp at t5.py:507: it read some and its outputs are finite, so that later outputs show nothing
+kept        in fc.weight since step 0: a parameter passes them to later steps
 """
 
 from __future__ import annotations

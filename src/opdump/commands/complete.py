@@ -88,8 +88,8 @@ def _report(done: Completion, *, as_json: bool) -> None:
         sys.exit(EXIT_INTERRUPTED)
     if all(rank.is_empty for rank in done.ranks):
         click.echo(
-            f"opdump: error: {printable(str(done.path))}: MindSpore left no tensors in it: it dumps what it compiles alone (GRAPH_MODE, "
-            "@ms.jit), of the iterations and kernels that its data_dump.json names, and nothing where the compilation ended with "
+            f"opdump: error: {printable(str(done.path))}: MindSpore left no tensors in it: it only dumps compiled code (GRAPH_MODE, "
+            "@ms.jit), for the iterations and kernels in its data_dump.json, and nothing if the compilation ended with "
             "`Unexpected type Complex`",
             err=True,
         )

@@ -2,8 +2,8 @@
 lack.
 
     rank_0/.dump_metadata/index.sqlite    operators in running order, with their lines, makers and statistics
-    rank_0/Net/0/0/statistic.csv          what MindSpore computes on devices alone
-    rank_0/Net/0/0/*.BFloat16.npy         as float32, in place of elements that numpy cannot read
+    rank_0/Net/0/0/statistic.csv          which MindSpore computes only on devices
+    rank_0/Net/0/0/*.BFloat16.npy         as float32, instead of elements that numpy cannot read
 
 Everything is derived from the files, so completion can be repeated after MindSpore has added some, on any machine. Each file is
 replaced as a whole, the index last, so the directory is a readable dump at any time.

@@ -184,7 +184,7 @@ def encode_opdebug(record: OpdebugRecord) -> bytes:
     expected = tuple(name for name, *_ in _OLD)
     if record.header is not None or names != expected:
         raise ValueError(
-            f"found an overflow record of the {record.layout} layout with reports of {', '.join(names) or 'nobody'}; expected one "
+            f"found an overflow record of the {record.layout} layout with reports of {', '.join(names) or 'no accelerator'}; expected one "
             f"of the old layout, with reports of {', '.join(expected)} in this order"
         )
     data = bytearray(OLD_SIZE)
@@ -196,7 +196,7 @@ def encode_opdebug(record: OpdebugRecord) -> bytes:
                 f"found a report of {name} with {', '.join(numbers)}; expected {', '.join(known)} in this order, and one status word"
             )
         if any(not 0 <= number < 2**64 for number in numbers.values()):
-            raise ValueError(f"found a number in a report of {name} that is none of 64 bits: {numbers}")
+            raise ValueError(f"found a number in a report of {name} that does not fit into 64 bits: {numbers}")
         for place, names_of in ((start, _PLACES), (rest_start, rest)):
             struct.pack_into(f"<{len(names_of)}Q", data, place, *(numbers[each] for each in names_of))
     if int.from_bytes(data[:4], "little") == OPDEBUG_MAGIC:

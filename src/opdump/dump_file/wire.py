@@ -47,7 +47,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
         else:
             raise WireError(f"a field of kind {kind} at byte {tag}")
         if position > end or not 0 < key >> 3 <= _LARGEST_NUMBER:
-            raise WireError(f"a field that is none at byte {tag}")
+            raise WireError(f"an invalid field at byte {tag}")
         yield Field(key >> 3, kind == _LENGTH, tag, value, position)
 
 

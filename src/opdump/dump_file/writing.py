@@ -46,7 +46,7 @@ def write_dump_file(path: str | os.PathLike[str], file: DumpFile) -> None:
 def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
     """The bytes of the file, in parts."""
     if file.variant == "nano":
-        raise ValueError("nano files are written by devices alone; replace(file, variant='2.0') makes an ordinary one")
+        raise ValueError("nano files are only written by devices; replace(file, variant='2.0') makes an ordinary one")
     legacy = file.variant == "1.0"
     parts: tuple[DumpTensor | DumpBlob, ...] = (*file.tensors, *file.buffers, *file.spaces)
     total = sum(len(part.data) for part in parts)
@@ -56,7 +56,7 @@ def encode_dump_file(file: DumpFile) -> Iterator[bytes | memoryview]:
         )
     header = _message(file, with_data=legacy).SerializeToString(deterministic=True)
     if not header:
-        raise ValueError("a file without a version, a name or a tensor has no header, and nobody could read it")
+        raise ValueError("a file without a version, a name or a tensor has no header, and could not be read")
     if legacy:
         yield header
         return

@@ -24,13 +24,13 @@ PAIR_COUNTS = (
 
 
 class PairTotals(NamedTuple):
-    """Of two tensors a and b of one shape, each element cast to float64 first.
+    """The totals for two tensors a and b of one shape, each element cast to float64 first.
 
     sums       of PAIR_SUMS, over the elements that are finite in both: |a - b|, (a - b)^2, |a - b| / |a| where a is not 0, a^2, b^2, ab
     maxima     of PAIR_MAXIMA, over the same: |a - b|, |a - b| / |a|, |a|, |b|; 0 without elements
-    counts     of PAIR_COUNTS; first_out is no count but the place of the first element out of tolerance, -1 where there is none
-    distances  how many elements are 0, 1, 2 to 3, 4 to 7, ... numbers of their type apart: 65 counts; none for two types
-    worst      (axis, index, sum) where along an axis the sum of (a - b)^2 is largest; none without a difference
+    counts     of PAIR_COUNTS; first_out is the index of the first element out of tolerance, -1 if there is none
+    distances  how many elements are 0, 1, 2 to 3, 4 to 7, ... representable numbers apart: 65 counts; none for two types
+    worst      (axis, index, sum) of the largest sum of (a - b)^2 along each axis; none without a difference
     """
 
     sums: list[float]

@@ -34,8 +34,8 @@ def read_ranks(path: Path, *, run: RunChoice = "latest") -> tuple[Rank, ...]:
         return read(run)
     except PermissionError as error:
         raise UnknownLayoutError(
-            f"{error.filename or path}: cannot be looked at ({error.strerror}); a directory of a dump was expected that this user can read: "
-            "a dump is its owner's alone (directories 0700)"
+            f"{error.filename or path}: cannot be read ({error.strerror}); expected a dump directory that this user can read: "
+            "only its owner can read a dump (directories 0700)"
         ) from error
 
 

@@ -5,12 +5,12 @@
     >>> "relu" in names_of("ReLU")
     True
 
-A row of `table.txt` is one concept. An operator stands in every row whose concept it computes: `addmm` multiplies
+A row of `table.txt` is one concept. An operator is in every row whose concept it computes: `addmm` multiplies
 matrices and adds a bias; PyTorch's `convolution` serves one, two and three dimensions. Sources: torch `native_functions.yaml`, MindSpore's primitives, TensorFlow `raw_ops`,
 the primitives of JAX, the ONNX operator list, and the operator library of CANN.
 
-JAX spells some primitives as PyTorch spells another operator: `gather` of JAX serves `index_select` and `embedding`, that of PyTorch does
-not. A name alone means the operator of the others; `lax::gather`, the kernel of a record, means JAX's.
+Some JAX primitives have the name of a different PyTorch operator: `gather` of JAX serves `index_select` and `embedding`, `gather` of PyTorch
+does not. A bare name refers to the operator of the other frameworks; `lax::gather`, the kernel of a record, refers to JAX's.
 """
 
 from __future__ import annotations

@@ -203,13 +203,13 @@ class DumpPlan:
         begin = f"DumpPlan: ring is {self.ring}, and"
         if not self.mode.files_selected:
             raise ConfigError(
-                f'{begin} captures is {self.captures!r}, which files what it finds at once; write captures="data"'
+                f'{begin} captures is {self.captures!r}, which writes its findings immediately; write captures="data"'
             )
         if self.save_kernel_args:
-            raise ConfigError(f"{begin} arguments of operators are filed at once; write save_kernel_args=False")
+            raise ConfigError(f"{begin} arguments of operators are written immediately; write save_kernel_args=False")
         if self.saves_tensors and self.layout_facts.files != "tensors":
             raise ConfigError(
-                f"{begin} layout {self.layout!r} files whole operators at once; with saved_data={self.saved_data!r} write "
+                f"{begin} layout {self.layout!r} writes whole operators immediately; with saved_data={self.saved_data!r} write "
                 'layout="packed" or "mindspore-2.3", or write saved_data="statistic"'
             )
         if self.saves_tensors and self.max_memory is None:

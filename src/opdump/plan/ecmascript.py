@@ -1,7 +1,7 @@
 r"""rConverts an ECMAScript regular expression, as C++'s std::regex reads it, to one for Python's `re`.
 
-The two differ where it hurts: POSIX classes (`[[:digit:]]`) are C++'s alone; `(?i)`, `(?P<n>)`, look-behind and
-possessive quantifiers are Python's alone and must be errors; `$` must not match before a last newline; an escaped
+The two differ: POSIX classes (`[[:digit:]]`) exist only in C++; `(?i)`, `(?P<n>)`, look-behind and
+possessive quantifiers exist only in Python and must be errors; `$` must not match before a last newline; an escaped
 letter without a meaning is that letter.
 
     >>> to_python_pattern("fc[[:digit:]]+$")

@@ -2,7 +2,7 @@
 records.
 
     chosen = ChosenOperators(thresholds)
-    for op, tensors in chosen.of(columns, checks):      # in execution order; none of a step in which nothing is unusual
+    for op, tensors in chosen.of(columns, checks):      # in execution order; none if nothing in the step is unusual
         checks.findings(op, tensors)
 
 An operator is selected if one of its tensors has NaN, infinities, only zeros or a number near the largest of its type, or if its

@@ -243,7 +243,7 @@ def _graphs_in(
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if is_graph_name(entry.name))
     except OSError as error:
-        warnings.append(f"{directory}: cannot be listed ({error.strerror}); graph files in it are not seen")
+        warnings.append(f"{directory}: cannot be listed ({error.strerror}); graph files in it are ignored")
         return
     # The JSON file beside a text file has the same content.
     held = set(names)

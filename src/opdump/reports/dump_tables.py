@@ -54,7 +54,7 @@ def print_earlier_runs(printer: Printer, catalog: Catalog) -> None:
     most = max(of_rank.values(), key=len, default=[])
     if len(most) > 1:
         printer.text(
-            f"{amounts.count(len(most), 'run')} wrote into this directory; of each step the last run that has it is shown: "
+            f"{amounts.count(len(most), 'run')} wrote into this directory; each step is shown from the last run that has it: "
             f"--run {most[0]} shows an earlier one, --run all every run"
         )
 

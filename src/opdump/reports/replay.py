@@ -1,4 +1,4 @@
-"""What `opdump replay` prints: each output of the operator, and whether it is what its inputs give."""
+"""What `opdump replay` prints: each output of the operator, and whether it agrees with the result computed from its inputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def replay_lines(result: Replay) -> list[str]:
         lines += _output(output)
     compared = [output for output in result.outputs if output.agrees is not None]
     if not compared:
-        lines.append("NOT COMPARED: the dump has the elements of no output")
+        lines.append("NOT COMPARED: the dump has no elements of any output")
     elif result.verdict == "agrees":
-        lines.append("AGREES: what was recorded is what the inputs give, within rounding")
+        lines.append("AGREES: the recorded outputs match the result of the inputs, within rounding")
     else:
         worst = max(compared, key=lambda output: (output.agrees is False, output.distances[-1].roundings))
         lines.append(f"DIFFERS: output.{worst.slot} is off by {_amount(worst.distances[-1].roundings)} roundings")
@@ -33,7 +33,7 @@ def _output(output: ReplayedOutput) -> list[str]:
     lines += [f"  {_distance(distance, is_exact=output.allowed == 0)}" for distance in output.distances]
     if output.beyond:
         lines.append(
-            f"  {amounts.count(output.beyond, 'element')} infinite, since {output.dtype} ends before what float64 gives"
+            f"  {amounts.count(output.beyond, 'element')} infinite, because the float64 result exceeds the range of {output.dtype}"
         )
     if output.allowed:
         lines.append(

@@ -76,5 +76,5 @@ class ElementStatistics:
                 self._failed.add(name)
                 reason = f"{type(error).__name__}: {error}"
                 logging.getLogger("opdump").warning(
-                    "the statistic %r of a tensor is left out: %s (told once)", name, reason
+                    "the statistic %r of a tensor is left out: %s (reported once)", name, reason
                 )

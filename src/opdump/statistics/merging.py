@@ -18,9 +18,9 @@ def merge_statistics(parts: Iterable[Mapping[str, StatisticValue]]) -> SummarySt
     """The statistics of all elements of `parts` together; each part is the `statistics` of a tensor record.
 
     Counts, `max` and `min` are exactly those of the concatenated tensor. `avg` and `l2norm` come from the sums of the parts, which are added with
-    compensation (Neumaier): they differ from those of the concatenated tensor in the rounding of the parts' own sums alone. NaN and infinities
+    compensation (Neumaier): they differ from those of the concatenated tensor only in the rounding of the parts' own sums. NaN and infinities
     are treated as in one tensor: NaN in any part makes `max`, `min`, `avg` and `l2norm` NaN. Empty parts change nothing, and no parts are a
-    tensor of no elements. Digests and statistics of packages cannot be merged, and are left out.
+    tensor without elements. Digests and statistics of packages cannot be merged, and are left out.
 
     Raises ValueError for statistics without a summary: of complex tensors, of dumps without opdump's index.
 

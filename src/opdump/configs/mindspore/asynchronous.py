@@ -61,7 +61,7 @@ def refuse_binary_statistics(common: Section, file_format: FileFormat, saved_dat
     """Raises ConfigError for statistics together with binary files."""
     if saved_data != "tensor" and file_format == "bin":
         raise common.wrong(
-            "saved_data", 'the asynchronous dump to have statistics in npy files alone; write "file_format": "npy"'
+            "saved_data", 'the asynchronous dump to have statistics only in npy files; write "file_format": "npy"'
         )
 
 

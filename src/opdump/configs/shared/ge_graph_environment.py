@@ -3,14 +3,14 @@ r"""Environment variables that say whether and where graph files are written.
 | variable | effect |
 |---|---|
 | DUMP_GE_GRAPH | 1, 2, 3: graphs are written; another number, or none: they are not |
-| DUMP_GRAPH_LEVEL | 1 all stages, 2 (default) the important ones, 3 `Build` alone, 4 `PreRunBegin` alone, or `part\|part` of a stage's name |
+| DUMP_GRAPH_LEVEL | 1 all stages, 2 (default) the important ones, 3 only `Build`, 4 only `PreRunBegin`, or `part\|part` of a stage's name |
 | DUMP_GRAPH_FORMAT | `ge_proto`, `onnx`, `readable`, joined by `\|`; default `ge_proto\|onnx` |
 | NPU_COLLECT_PATH | `{it}/extra-info/graph/{pid}_{device_id}/`, before |
 | DUMP_GRAPH_PATH | `{it}/pid_{pid}_deviceid_{device_id}/`, before |
 | ASCEND_WORK_PATH | `{it}/pid_{pid}_deviceid_{device_id}/`, before the current directory |
 
-Of a program that dumps data the graph of the stage `Build` is always written: without it nobody can tell which model of the dump is
-the training.
+For a program that dumps data, the graph of the stage `Build` is always written, because only it shows which model of the dump
+is the training.
 
 See docs/tensorflow-graph.md#the-files.
 """
@@ -75,7 +75,7 @@ def graph_warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
         found.append(f"{_FORMAT}: found {'|'.join(unknown)[:60]!r}, expected {', '.join(_FORMATS)} joined by '|'")
     without = [each for each in formats if each in _FORMATS[1:]]
     if environ.get(_FORMAT) and without:
-        found.append(f"{_FORMAT}: {' and '.join(without)} are not written, ge_proto alone is")
+        found.append(f"{_FORMAT}: {' and '.join(without)} are not written, only ge_proto is")
     return tuple(found)
 
 

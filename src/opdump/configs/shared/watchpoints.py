@@ -1,7 +1,7 @@
 """Parses watchpoints from text: `gradient_vanishing abs_mean_lt=1e-9`, `recommended`.
 
 tensor_range range_start_inclusive=-1 range_end_inclusive=1 range_percentage_lt=50
-activation_range op=Tanh max_min_lt=0.01        tensors of these operators alone
+activation_range op=Tanh max_min_lt=0.01        only tensors of these operators
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def _exceptions(parameters: Mapping[str, ParameterValue], where: str, notes: lis
     if exceptions not in (0, 1, 2):
         raise TensorflowConfigError(
             f"{where}: enable_exception_dump: found {exceptions}: enable_exception_dump should be one of 0, 1 and 2. "
-            f"(0 for none, 1 for whole inputs, 2 for the facts alone)"
+            f"(0 for none, 1 for whole inputs, 2 for metadata only)"
         )
     return cast(ExceptionDump, exceptions)
 

@@ -153,7 +153,7 @@ class DeviceTree:
         return ModelDirectories(self._device.base, self.root, tuple(homes), found)
 
     def constants(self) -> tuple[TensorRecord, ...]:
-        """None: a device files what operators read and wrote."""
+        """None: a device only writes inputs and outputs of operators."""
         return ()
 
     def graph(self, graph_id: int) -> Graph | None:

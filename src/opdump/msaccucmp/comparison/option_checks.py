@@ -22,7 +22,7 @@ def check_options(options: argparse.Namespace) -> None:
     if options.dump_version == 1:
         log("WARNING", "-v 1 is taken for -v 2")
     if options.post_process is not None and not _are_h5(options):
-        raise _refused("-p has a meaning for dumps of PyTorch (.h5) alone")
+        raise _refused("-p has a meaning only for dumps of PyTorch (.h5)")
     if options.max_cmp_size < 0:
         raise _refused(f"-max {options.max_cmp_size} is less than 0")
     _check_mapping(options)

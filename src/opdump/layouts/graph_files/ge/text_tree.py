@@ -2,8 +2,8 @@
 
     graph { name: "net" op { name: "x" type: "Data" } }
 
-is `{"graph": [{"name": ["net"], "op": [{"name": ["x"], "type": ["Data"]}]}]}`: of every field a list. Graph files of devices have
-fields that nobody here knows, and weights of many megabytes: what is not asked for is passed over and not kept.
+is `{"graph": [{"name": ["net"], "op": [{"name": ["x"], "type": ["Data"]}]}]}`: a list for every field. Graph files of devices have
+unknown fields, and weights of many megabytes: only the requested fields are kept.
 
 Source: the description of the text format in protobuf's documentation.
 """

@@ -8,7 +8,7 @@
           # In file train.py(175)/        x = self.conv1(x)/
 
 This is the form of MindSpore 2.3; 2.10 writes `# Fullname with scope: (...)`, `train.py:175/` and braces around
-device shapes. The second line of types stands only where a kernel runs: MindSpore's files and these agree in that.
+device shapes. The second line of types exists only if a kernel runs, as in MindSpore's files.
 Lines of the program run from the outermost to the innermost call.
 
 An input that is the second output of %3 is `%3[1]`; an input without a maker in the graph is written as a tensor without a value.
@@ -207,7 +207,7 @@ def _sections(lines: list[str], where: str) -> tuple[list[str], list[tuple[int, 
         elif blocks:
             blocks[-1][1].append(line)
     if inside or not complete:
-        found = "the beginning alone" if inside else "neither"
+        found = "only the beginning" if inside else "neither"
         raise CorruptDumpError(
             f"{where}: expected 'subgraph @name() {{' and a closing '}}' on lines of their own, found {found}"
         )
