@@ -17,13 +17,15 @@ Program = Callable[[Any], Any]
 """Computes something of the product of data and a weight."""
 
 
-def dumped(folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full") -> Path:
-    """The dump of a program, which runs here as `name`.py."""
+def dumped(
+    folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full", **settings: Any
+) -> Path:
+    """The dump of a program, which runs here as `name`.py; `settings` are more keywords of `opdump.capture`."""
     pytest.importorskip("torch")
     path = folder / f"{name}.py"
     path.write_text(textwrap.dedent(program))
     code = compile(path.read_text(), str(path), "exec")
-    with opdump.capture(path=str(folder / name), saved_data=saved_data):
+    with opdump.capture(path=str(folder / name), saved_data=saved_data, **settings):
         exec(code, {"__name__": "__main__"})
     return folder / name
 

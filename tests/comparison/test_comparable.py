@@ -99,3 +99,28 @@ def test_only_the_first_of_many_lost_files_are_told_and_the_others_counted(tmp_p
     notes = [note for note in opdump.compare(dump, other).notes if "not read" in note]
     assert len(notes) == 4
     assert "opdump show lists them" in notes[-1]
+
+
+SELECTED = """
+import torch
+
+torch.manual_seed(0)
+layer, values = torch.nn.Linear(4, 4), torch.randn(3, 4)
+layer((values - 1.0).exp()).relu().sum().backward()
+"""
+
+
+@pytest.mark.parametrize("is_selected_first", [True, False])
+def test_of_a_selection_and_a_whole_run_only_the_selection_is_compared(
+    tmp_path: Path, *, is_selected_first: bool
+) -> None:
+    some = dumped(tmp_path, "some", SELECTED, kernels=["addmm", "mm"])
+    for name, program, verdict in (
+        ("same", SELECTED, "identical"),
+        ("other", SELECTED.replace("1.0", "1.5"), "divergent"),
+    ):
+        dumps = some, dumped(tmp_path, name, program)
+        result = opdump.compare(*(dumps if is_selected_first else dumps[::-1]))
+        assert (result.verdict, result.unmatched) == (verdict, 0)
+        sides = "addmm, mm in A; all in B" if is_selected_first else "all in A; addmm, mm in B"
+        assert f"only operators that both runs selected were compared: {sides}" in result.notes

@@ -30,12 +30,13 @@ from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repe
 from opdump.comparison.strangers import are_strangers, nearest_names
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, only
 from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
 from opdump.comparison.unexplained import agree, unexplained, with_other_digests, with_other_numbers
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
+from opdump.plan.kernel_pattern import KernelPattern
 
 _SHOWN_PROBLEMS: Final = 3
 _OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})
@@ -99,11 +100,14 @@ def judge(
     if whole:
         steps = steps[:1]
         found.notes.append("the runs have different step boundaries, so all steps of each were compared as one")
-    traces = _Traces(a, b, steps, rank, whole=whole)
-    repeats = Repeats(a, b, rank)
+    selected = _selected(a, rank), _selected(b, rank)
+    if selected[0] != selected[1]:
+        found.notes.append(f"only operators that both runs selected were compared: {_shown(*selected)}")
+    traces = _Traces(a, b, steps, rank, selected, whole=whole)
+    repeats = Repeats(a, b, rank) if selected[0] == selected[1] else None
     frameworks = _frameworks_of(a), _frameworks_of(b)
     for number, (here, there) in enumerate(steps):
-        again = None if given is not None or whole else repeats.of(here, there)
+        again = None if repeats is None or given is not None or whole else repeats.of(here, there)
         if again is not None:
             before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
             if (
@@ -162,9 +166,8 @@ def judge(
                     or with_other_numbers(trace_a, trace_b, alignment)
                 )
                 _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
-                once = (
-                    None if found.suspects or given is not None or whole else repeats.add(trace_a, trace_b, alignment)
-                )
+                may_repeat = repeats is not None and not found.suspects and given is None and not whole
+                once = repeats.add(trace_a, trace_b, alignment) if repeats is not None and may_repeat else None
                 if once is None:
                     _add_matches(found, trace_a, trace_b, alignment)
                 else:
@@ -202,10 +205,20 @@ def judge(
 
 
 class _Traces:
-    """The steps of both dumps, each read once."""
+    """The steps of both dumps, each read once. Of each, only the operators that both runs selected."""
 
-    def __init__(self, a: Catalog, b: Catalog, steps: Steps, rank: int, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        a: Catalog,
+        b: Catalog,
+        steps: Steps,
+        rank: int,
+        selected: tuple[Sequence[KernelPattern], Sequence[KernelPattern]],
+        *,
+        whole: bool = False,
+    ) -> None:
         self._a, self._b, self._steps, self._rank, self._whole = a, b, steps, rank, whole
+        self._selected = selected
         self._read: dict[int, tuple[Trace, Trace]] = {}
 
     def of(self, number: int) -> tuple[Trace, Trace] | None:
@@ -218,9 +231,32 @@ class _Traces:
                 one, other = read_whole(self._a, self._rank), read_whole(self._b, self._rank)
             else:
                 one, other = read_step(self._a, here, self._rank), read_step(self._b, there, self._rank)
+            if self._selected[0] != self._selected[1]:
+                one, other = (only(trace, self._is_selected) for trace in (one, other))
             self._read[number] = with_makers(one), with_makers(other)
             self._read.pop(number - 2, None)
         return self._read[number]
+
+    def _is_selected(self, op_name: str, op_type: str) -> bool:
+        return all(
+            not patterns or any(pattern.matches(op_name, op_type) for pattern in patterns)
+            for patterns in self._selected
+        )
+
+
+def _selected(dump: Catalog, rank: int) -> tuple[KernelPattern, ...]:
+    """The patterns of the operators that a run recorded; empty if it recorded all, or if its selection is unknown."""
+    plans = [run.plan for run in dump.runs if run.rank_id == rank]
+    if not plans or plans[-1].get("selection") != "kernels":
+        return ()
+    return tuple(map(KernelPattern.parse, plans[-1].get("kernels", ())))
+
+
+def _shown(*selected: Sequence[KernelPattern]) -> str:
+    return "; ".join(
+        f"{', '.join(pattern.text for pattern in patterns) or 'all'} in {name}"
+        for name, patterns in zip("AB", selected, strict=True)
+    )
 
 
 def _are_all_matched(a: Trace, b: Trace, alignment: Alignment) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -57,6 +57,25 @@ class Trace:
                 found.add(index)
                 waiting += [maker[0] for maker in self.nodes[index].makers.values() if maker not in ends]
         return found
+
+
+def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
+    """The trace as if only the operators and parameters that `selects` takes, by name and type, had been recorded."""
+    kept = [node for node in trace.nodes if selects(node.op.op_name, node.op.op_type)]
+    places = {node.index: place for place, node in enumerate(kept)}
+    nodes = [
+        replace(
+            node,
+            index=places[node.index],
+            makers={slot: (places[maker], output) for slot, (maker, output) in node.makers.items() if maker in places},
+        )
+        for node in kept
+    ]
+    return replace(
+        trace,
+        nodes=nodes,
+        finals={name: record for name, record in trace.finals.items() if selects(name, "Parameter")},
+    )
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
