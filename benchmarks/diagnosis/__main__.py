@@ -1,12 +1,12 @@
-"""How well a comparison of two dumps names the operator that introduced a difference.
+"""How accurately a comparison of two dumps names the operator that introduced a difference.
 
     python -m benchmarks.diagnosis [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
         [--json FILE] [--verify] [--list]
 
-Every network of networks/ runs as it is and with one planted fault after the other, under `opdump run`; `opdump.compare`, where this
-opdump has it, and two plain rules compare the dumps, once with elements and once with statistics alone. Printed is how often
-the first answer is what a careful engineer would name, how often one of the first three, and how often pairs without a fault
-raise an alarm. docs/diagnosis.md says what is in the suite.
+Every network of networks/ runs unchanged, and with one planted fault at a time, under `opdump run`. `opdump.compare`, if this opdump has
+it, and two plain rules compare the dumps, once with values and once with statistics only. The output is how often the first answer is
+what a careful engineer would name, how often one of the first three is, and how often pairs without a fault raise an alarm.
+docs/diagnosis.md describes the suite.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", action="append", default=[], help="pairs whose name has this in it")
+    parser.add_argument("--only", action="append", default=[], help="pairs whose name contains this text")
     parser.add_argument("--kind", action="append", default=[], help="a kind of fault, or clean")
     parser.add_argument("--network", action="append", default=[])
     parser.add_argument("--method", action="append", choices=METHODS, default=[])
     parser.add_argument("--mode", action="append", choices=MODES, default=[])
-    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth pair alone")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth pair")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every score")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep all dumps there, and use those that are")
-    parser.add_argument("--verify", action="store_true", help="compare nothing, look at the suite itself")
-    parser.add_argument("--list", action="store_true", help="name the pairs and end")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every score")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep all dumps in this directory, and reuse those that exist"
+    )
+    parser.add_argument("--verify", action="store_true", help="check the suite itself; compare nothing")
+    parser.add_argument("--list", action="store_true", help="list the pairs and exit")
     return parser.parse_args(arguments)
 
 
@@ -111,7 +113,7 @@ def _print_misses(scores: list[Score]) -> None:
 
 
 def _memory() -> str | None:
-    """Where files cost least: memory, if it is there."""
+    """The directory with the cheapest files: memory, if available."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

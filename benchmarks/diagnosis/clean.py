@@ -1,4 +1,4 @@
-"""Pairs without a fault: the same program in another setting, or the same computation spelled in another way."""
+"""Pairs without a fault: the same program in another setting, or the same computation written in another way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAYER_NORM: Final = "(({x}) - ({x}).mean(-1, keepdim=True)) * torch.rsqrt(({x})
 
 
 def _set(kind: str, setting: str, *scripts: str) -> list[Clean]:
-    """Each of the scripts against itself in another setting."""
+    """Each script compared with itself in another setting."""
     return [
         Clean(kind, f"{script} with {setting}", Program(script), Program(script, settings=(setting,)))
         for script in scripts
@@ -20,13 +20,13 @@ def _set(kind: str, setting: str, *scripts: str) -> list[Clean]:
 
 
 def _edited(kind: str, name: str, *edits: tuple[str, str, str], rounding: float = 1e-4) -> Clean:
-    """A script against itself with edits that change nothing; the name begins with the script's."""
+    """A script compared with itself after edits that change nothing; the name begins with the script's."""
     script = name.split(maxsplit=1)[0]
     return Clean(kind, name, Program(script), Program(script, tuple(Edit(*edit) for edit in edits)), rounding)
 
 
 def _optimizer(network: str, mark: str, word: str) -> Clean:
-    """Another implementation of the optimizer on that line, by a keyword at the end of its arguments."""
+    """Another implementation of the optimizer on that line, selected by a keyword at the end of its arguments."""
     line = {"resnet": "nesterov=True)", "t5": "eps=1e-8)", "gpt": "betas=(0.9, 0.95))", "unet": "weight_decay=1e-4)"}
     line |= {"mlp": "weight_decay=1e-2)", "lstm": "momentum=0.5)", "dlrm": "lr=0.04)", "moe": "lr=5e-3)"}
     end = line[network]

@@ -1,9 +1,9 @@
-"""Comparing two dumps: by `opdump.compare` where it is, and by two plain rules that any engineer could write.
+"""Compares two dumps with `opdump.compare`, if it exists, and with two plain rules that any engineer could write.
 
-    name      operators of one name, occurrence and step belong together; relative L2 above 1e-3 is a difference
-    sequence  operators are aligned by the sequence of their types within a phase; relative L2 above 1e-5 is one
+    name      operators with the same name, occurrence and step are matched; a relative L2 above 1e-3 is a difference
+    sequence  operators are aligned by the sequence of their types within a phase; a relative L2 above 1e-5 is a difference
 
-Of a plain rule the first operator that differs is the answer, and the two that differ next follow it.
+The answer of a plain rule is the first operator that differs, followed by the next two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANSWERS: Final = 10
 
 
 def has_compare() -> bool:
-    """Whether this opdump compares dumps."""
+    """Whether this opdump can compare dumps."""
     return callable(getattr(opdump, "compare", None))
 
 
@@ -35,13 +35,13 @@ def methods() -> tuple[str, ...]:
 
 
 def compare_dumps(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The answer of each method that is asked for, with the seconds it took. One that fails has said nothing but its error."""
+    """The answer of each requested method, with its time in seconds. The answer of a method that fails is its error."""
     answers = {}
     for method in task["methods"]:
         began = time.perf_counter()
         try:
             answer = _answer(method, task["a"], task["b"])
-        except Exception:  # noqa: BLE001  # whatever it is, the others are asked too
+        except Exception:  # noqa: BLE001  # whatever fails, the other methods still run
             answer = {"verdict": "error", "error": traceback.format_exc()}
         answers[method] = {"seconds": time.perf_counter() - began, **answer}
     return answers
@@ -66,7 +66,7 @@ class _Read(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _read(path: str) -> _Read:
-    """The operators of a dump. Both plain rules read the same; each is charged for it."""
+    """The operators of a dump. Both plain rules share the result; the time counts for each."""
     began = time.perf_counter()
     return _Read(list(opdump.open(path).ops()), time.perf_counter() - began)
 
@@ -125,7 +125,7 @@ def _by_sequence(a: list[Execution], b: list[Execution]) -> Iterator[tuple[Execu
 
 
 def _difference(one: TensorRecord, other: TensorRecord) -> float:
-    """Relative L2 of the elements where both have them, else the greatest difference of a statistic."""
+    """Relative L2 of the values if both dumps have them, otherwise the largest difference of a statistic."""
     if one.shape != other.shape:
         return float("inf")
     if one.payload is not None and other.payload is not None and not (one.sample or other.sample):
@@ -140,7 +140,7 @@ def _number(tensor: TensorRecord, name: str) -> float:
 
 
 def described(op: OpRecord) -> dict[str, Any]:
-    """An operator as a comparison names it."""
+    """An operator in the form in which a comparison names it."""
     return {
         "name": op.op_name,
         "op_type": op.op_type,

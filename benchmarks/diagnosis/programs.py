@@ -1,7 +1,6 @@
-"""Programs of the suite: a network's script, with edits of its marked lines and settings of the process that runs it.
+"""The programs of the suite: a network's script, with edits of its marked lines and settings of the process that runs it.
 
-A line is marked by a comment at its end, `# <name>`. An edit replaces text within one marked line, so that every other line keeps
-its number.
+A comment at the end of a line, `# <name>`, marks it. An edit replaces text within one marked line, so all other lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MARK: Final = re.compile(r"  # <([\w-]+)>$")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replaces `find`, which stands once in the line of that mark, by `put`; of the mark "*", wherever it stands."""
+    """Replaces `find`, which occurs once in the marked line, with `put`. The mark "*" replaces it anywhere in the script."""
 
     mark: str
     find: str
@@ -31,10 +30,10 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Program:
     script: str
-    """The name of a file in networks/, without its ending."""
+    """The name of a file in networks/, without its suffix."""
     edits: tuple[Edit, ...] = ()
     settings: tuple[str, ...] = ()
-    """What the process is set to before: `threads=2`, `mkldnn=off`, `sdpa=math`, `deterministic`."""
+    """Settings applied to the process first: `threads=2`, `mkldnn=off`, `sdpa=math`, `deterministic`."""
 
     @property
     def file(self) -> str:
@@ -42,24 +41,24 @@ class Program:
 
     @property
     def key(self) -> str:
-        """Names what it runs: the same for equal programs alone."""
+        """An identifier of what runs: only equal programs share it."""
         digest = hashlib.sha256("\0".join([self.source(), *self.settings]).encode()).hexdigest()
         return f"{self.script}-{digest[:16]}"
 
     @property
     def lasting(self) -> bool:
-        """Whether several pairs are likely to have it."""
+        """Whether several pairs are likely to use it."""
         return not self.edits and not self.settings
 
     def source(self) -> str:
-        """The text that runs. Raises ValueError where an edit does not apply once."""
+        """The text that runs. Raises ValueError if an edit does not apply exactly once."""
         lines = original(self.script).splitlines()
         places = marks(self.script)
         for edit in self.edits:
             numbers = range(len(lines)) if edit.mark == "*" else [places[edit.mark] - 1]
             found = sum(lines[number].count(edit.find) for number in numbers)
             if not found or (found > 1 and edit.mark != "*"):
-                raise ValueError(f"{self.file}: {edit.find!r} stands {found} times in line <{edit.mark}>")
+                raise ValueError(f"{self.file}: {edit.find!r} occurs {found} times in line <{edit.mark}>")
             for number in numbers:
                 lines[number] = lines[number].replace(edit.find, edit.put)
         return "\n".join(lines) + "\n"
@@ -70,12 +69,12 @@ def original(script: str) -> str:
 
 
 def marks(script: str) -> dict[str, int]:
-    """The line of each mark. Raises ValueError where a mark stands twice."""
+    """The line of each mark. Raises ValueError if a mark occurs twice."""
     found: dict[str, int] = {}
     for number, line in enumerate(original(script).splitlines(), 1):
         match = _MARK.search(line)
         if match and match[1] in found:
-            raise ValueError(f"{script}.py: the mark <{match[1]}> stands twice")
+            raise ValueError(f"{script}.py: the mark <{match[1]}> occurs twice")
         if match:
             found[match[1]] = number
     return found

@@ -1,4 +1,4 @@
-"""What a program ended with, without capture: what it printed, and every parameter, buffer, gradient and state of an optimizer."""
+"""The end state of a program without capture: its printed numbers, and every parameter, buffer, gradient and optimizer state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?$")
 
 
 def run_end(task: dict[str, Any]) -> str:
-    """Runs a script and files what it ended with as an npz; the path."""
+    """Run a script, write its end state as an npz, and return the path."""
     import torch
 
     from benchmarks.diagnosis.worker import apply
@@ -36,7 +36,7 @@ def run_end(task: dict[str, Any]) -> str:
             items = value.values() if isinstance(value, dict) else value
             kept.update({f"{name}.{number}": item for number, item in enumerate(items)})
     arrays = {name: item.detach().float().numpy() for name, item in kept.items() if isinstance(item, torch.Tensor)}
-    np.savez(task["out"], **arrays)  # type: ignore[arg-type,unused-ignore]  # stubs take them for options
+    np.savez(task["out"], **arrays)  # type: ignore[arg-type,unused-ignore]  # stubs mistake them for options
     return str(task["out"])
 
 
@@ -46,7 +46,7 @@ def printed_numbers(log: Path) -> list[float]:
 
 
 def greatest_difference(one: Path, other: Path) -> float:
-    """Of all arrays that both have, the greatest distance relative to the norm; infinite where only one has numbers."""
+    """The largest distance relative to the norm over all arrays that both have; infinite if only one has numbers."""
     with np.load(one) as a, np.load(other) as b:
         shared = [name for name in a.files if name in b.files and a[name].shape == b[name].shape]
         if len(shared) < max(len(a.files), len(b.files)):
@@ -55,7 +55,7 @@ def greatest_difference(one: Path, other: Path) -> float:
 
 
 def relative(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-    """The L2 norm of the difference over that of the larger one."""
+    """The L2 norm of the difference divided by the larger L2 norm."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if np.array_equal(a, b, equal_nan=True):
         return 0.0

@@ -1,4 +1,4 @@
-"""Makes the dumps of a pair once, in a cache, and lets every method compare them."""
+"""Makes the dumps of a pair once, in a cache, for every method to compare."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.diagnosis.worker import Worker
 
 
 class Workers:
-    """Some workers, each asked by one thread at a time."""
+    """A pool of workers, each used by one thread at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -36,7 +36,7 @@ class Workers:
             self._free.put(worker)
 
     def each(self, work: Callable[[Worker, Pair], list[Any]], pairs: Iterable[Pair]) -> Iterator[list[Any]]:
-        """What `work` makes of each pair, in their order."""
+        """The result of `work` for each pair, in order."""
 
         def with_worker(pair: Pair) -> list[Any]:
             with self.one() as worker:
@@ -51,7 +51,7 @@ class Workers:
 
 
 class Dumps:
-    """Dumps in a directory, by program and mode. Those of unchanged networks stay, others go with `drop`."""
+    """Dumps in a directory, by program and mode. `drop` deletes those of changed networks; others are kept."""
 
     def __init__(self, root: Path, *, keep: bool = False) -> None:
         self.root = root
@@ -61,14 +61,14 @@ class Dumps:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """One thread at a time makes what has that name."""
+        """One thread at a time creates the entry with that name."""
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
             yield
 
     def script(self, program: Program) -> Path:
-        """The file that runs, named as the network's own."""
+        """The file that runs; it has the name of the network's script."""
         folder = self.root / program.key
         path = folder / program.file
         with self.locked(program.key):
@@ -79,7 +79,7 @@ class Dumps:
         return path
 
     def made(self, worker: Worker, program: Program, mode: str) -> Path:
-        """The dump of a program, which runs for it unless it has."""
+        """The dump of a program, which runs unless the dump exists."""
         script = self.script(program)
         out = script.parent / mode
         with self.locked(str(out)):
@@ -102,7 +102,7 @@ class Dumps:
 
 
 def scores_of(worker: Worker, pair: Pair, dumps: Dumps, methods: Iterable[str], modes: Iterable[str]) -> list[Score]:
-    """What every method says of a pair. One that fails has said nothing, and the score tells its error."""
+    """The score of every method for a pair. The score of a method that fails contains its error."""
     found: list[Score] = []
     for mode in modes:
         a, b = dumps.made(worker, pair.a, mode), dumps.made(worker, pair.b, mode)

@@ -1,4 +1,4 @@
-"""Whether an answer is right, and tables of how many were."""
+"""Whether an answer is correct, and tables of how many are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODES: Final = ("tensors", "statistics")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one method said of one pair."""
+    """The answer of one method for one pair."""
 
     pair: str
     kind: str
@@ -24,7 +24,7 @@ class Score:
     mode: str
     verdict: str
     rank: int
-    """The place of the first exact answer, from 1; 0 where none of them is."""
+    """The position of the first exact answer, from 1; 0 if there is none."""
     seconds: float
     said: tuple[str, ...]
     truth: str = ""
@@ -66,12 +66,12 @@ def scored(pair: Pair, method: str, mode: str, answer: Mapping[str, Any]) -> Sco
 
 
 def is_exact(pair: Pair, answer: Mapping[str, Any]) -> bool:
-    """Whether one of an answer's operators is one of those that the truth names, each on its side."""
+    """Whether one of an answer's operators is one that the truth names, on the same side."""
     return any(answer.get(place.side) and place.has(answer[place.side]) for place in pair.truth)
 
 
 def shown(answer: Mapping[str, Any]) -> str:
-    """`unet.py:30 convolution forward step 0 output`, in both programs where both have it."""
+    """`unet.py:30 convolution forward step 0 output`, in both programs if both have it."""
 
     def one(operator: Mapping[str, Any] | None) -> str:
         if not operator:

@@ -11,15 +11,15 @@ from benchmarks.diagnosis.truth import Place, parse
 
 KINDS: Final = {
     "formula": "wrong formula or variant of an operator",
-    "argument": "an argument that is no tensor: eps, axis, stride, bound, momentum",
+    "argument": "an argument other than a tensor: eps, axis, stride, bound, momentum",
     "parameter": "another parameter is used",
     "slice": "wrong slice or index",
-    "stale": "a value of an earlier step, or of before an update",
-    "bit": "a bit flipped in an output, a parameter, a saved tensor",
-    "stomp": "memory that somebody else writes",
+    "stale": "a value from an earlier step or from before an update",
+    "bit": "a flipped bit in an output, a parameter or a saved tensor",
+    "stomp": "memory overwritten by other code",
     "data": "one sample, label or element of the data",
-    "in-place": "running statistics and other values that are kept in place",
-    "optimizer": "updates, and what lasts from step to step",
+    "in-place": "running statistics and other values updated in place",
+    "optimizer": "updates, and state kept between steps",
     "missing": "an operator is left out",
     "order": "operators in another order",
     "cast": "one value loses precision",
@@ -29,7 +29,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The same fault in the refactored program. What is left out is as in the original."""
+    """The same fault in the refactored program. Omitted fields are as in the original."""
 
     find: str
     put: str
@@ -39,7 +39,7 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One change of a network's script, in one line, and what a comparison with the original should name."""
+    """One change of one line of a network's script, and the answer that a comparison with the original should give."""
 
     kind: str
     name: str
@@ -59,12 +59,12 @@ class Clean:
     a: Program
     b: Program
     rounding: float = 1e-4
-    """How far apart the numbers that they print may be, as a ratio."""
+    """The largest allowed relative difference of the numbers that they print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is compared. `truth` is empty for a clean pair."""
+    """Two programs to compare. `truth` is empty for a clean pair."""
 
     name: str
     network: str
@@ -83,7 +83,7 @@ def faults(network: str) -> tuple[Fault, ...]:
 
 
 def fault_pairs(network: str) -> list[Pair]:
-    """The faults of a network as pairs, those in its twin too."""
+    """The faults of a network as pairs, including those in its twin."""
     pairs = []
     a = Program(network)
     for fault in faults(network):
@@ -109,7 +109,7 @@ def clean_pairs() -> list[Pair]:
 
 
 def every_pair() -> list[Pair]:
-    """All of the suite. Raises ValueError where two have one name."""
+    """All pairs of the suite. Raises ValueError if two have the same name."""
     pairs = [pair for network in NAMES for pair in fault_pairs(network)] + clean_pairs()
     names = [pair.name for pair in pairs]
     twice = {name for name in names if names.count(name) > 1}

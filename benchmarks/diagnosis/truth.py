@@ -1,12 +1,12 @@
-"""What a careful engineer would call the cause: lines of a script, types of operators, phases.
+"""The expected answer, which a careful engineer would call the cause: lines of a script, types of operators, phases.
 
     scores: bmm|div                  on the line marked <scores>, a bmm or a div of forward
     gate,swish: mul @backward        on either line, in backward
-    a drop: mul|bernoulli_           an operator of the first program, which the second one lacks
-    layer[layers/1]: add             whose full name has layers/1 in it
-    *[inputs0]: Parameter @*         wherever it stands; of any phase
+    a drop: mul|bernoulli_           an operator of the first program that the second one lacks
+    layer[layers/1]: add             with layers/1 in its full name
+    *[inputs0]: Parameter @*         on any line; of any phase
 
-Several answers are parted by semicolons; each of them is exact.
+Semicolons separate several answers; each of them is exact.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Operator = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Place:
     side: str
-    """Whose operator it is: "a" or "b"."""
+    """The program of the operator: "a" or "b"."""
     file: str
     marks: tuple[str, ...]
     lines: tuple[int, ...]
@@ -39,7 +39,7 @@ class Place:
     phases: frozenset[str]
 
     def has(self, operator: Operator) -> bool:
-        """Whether the operator is one of those that are meant."""
+        """Whether the operator is one of the expected ones."""
         if "*" not in self.types and operator["op_type"] not in self.types:
             return False
         if "*" not in self.phases and operator["phase"] not in self.phases:
@@ -51,14 +51,14 @@ class Place:
 
 
 def parse(text: str, a: Program, b: Program) -> tuple[Place, ...]:
-    """The places that a truth names. Raises ValueError for one that cannot be read, or names a mark that is not there."""
+    """The places that a truth names. Raises ValueError if it cannot be parsed or names a mark that does not exist."""
     return tuple(_place(part.strip(), a, b) for part in text.split(";"))
 
 
 def _place(text: str, a: Program, b: Program) -> Place:
     match = _PLACE.match(text)
     if match is None:
-        raise ValueError(f"{text!r} is no truth, which is MARK: TYPE|TYPE @PHASE")
+        raise ValueError(f"{text!r} is not a truth; expected MARK: TYPE|TYPE @PHASE")
     side, named, name, types, phases = match.groups()
     program = a if side else b
     known = marks(program.script)

@@ -1,7 +1,7 @@
-"""Whether the suite is what it says: faults change something that lasts, clean pairs print the same numbers, truths exist.
+"""Checks the suite itself: faults change something that lasts, clean pairs print the same numbers, expected answers exist.
 
-A fault that changes no parameter, gradient, buffer or state of an optimizer by more than rounding is no fault. A truth that no
-operator of the dump fulfils names something that never ran.
+A fault that changes no parameter, gradient, buffer or optimizer state by more than rounding is not a fault. A truth that no operator of
+the dump matches names something that never ran.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MATERIAL: Final = 1e-5
 
 
 def complaints(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
-    """What is wrong with a pair; nothing where it is sound."""
+    """The defects of a pair; empty if it is sound."""
     try:
         found = _of_fault(worker, pair, dumps) if pair.truth else _of_clean(worker, pair, dumps)
     except RuntimeError as error:
@@ -42,7 +42,7 @@ def _of_fault(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
     for place in pair.truth:
         operators = opdump.open(str(paths[place.side])).ops()
         if not any(place.has(described(execution.op)) for execution in operators):
-            found.append(f"no operator is {place}")
+            found.append(f"no operator matches {place}")
     return found
 
 
@@ -51,7 +51,7 @@ def _of_clean(worker: Worker, pair: Pair, dumps: Dumps) -> list[str]:
     if not ends[0] or len(ends[0]) != len(ends[1]):
         return [f"prints {len(ends[0])} and {len(ends[1])} numbers"]
     worst = max(abs(one - other) / max(abs(one), abs(other), 1e-3) for one, other in zip(*ends, strict=True))
-    return [] if worst <= pair.rounding else [f"prints numbers that are {worst:.1e} apart"]
+    return [] if worst <= pair.rounding else [f"prints numbers that differ by {worst:.1e}"]
 
 
 def _end(worker: Worker, program: Program, dumps: Dumps) -> Path:

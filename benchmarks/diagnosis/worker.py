@@ -1,6 +1,6 @@
-"""A process with PyTorch imported that forks for each task: it runs programs under capture, compares dumps, looks at ends of runs.
+"""A process with PyTorch imported that forks for each task: it runs programs under capture, compares dumps, and reads end states of runs.
 
-It reads tasks as lines of JSON and answers each with a line of JSON. It runs no operator itself, so that children may have threads.
+It reads tasks as lines of JSON and answers each with a line of JSON. It runs no operator itself, so that children may use threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Task = dict[str, Any]
 
 
 class Worker:
-    """The other end: a worker and its pipe. `ask` waits for the answer."""
+    """The client of a worker process and its pipe. `ask` waits for the answer."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -39,7 +39,7 @@ class Worker:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the worker is gone, which was asked to {do}")
+            raise RuntimeError(f"the worker ended while it was asked to {do}")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -47,11 +47,11 @@ class Worker:
 
     def close(self) -> None:
         with self._process:
-            pass  # leaving closes both pipes and waits
+            pass  # leaving the block closes both pipes and waits
 
 
 def dump(task: Task) -> float:
-    """Runs a script under `opdump run`; the seconds that it took."""
+    """Run a script under `opdump run`, and return its time in seconds."""
     from opdump.commands import main
 
     began = time.perf_counter()
@@ -66,7 +66,7 @@ def dump(task: Task) -> float:
 
 
 def apply(settings: list[str]) -> None:
-    """Sets this process before a program runs."""
+    """Apply settings to this process before a program runs."""
     import torch
 
     named = dict(setting.partition("=")[::2] for setting in settings)
@@ -79,7 +79,7 @@ def apply(settings: list[str]) -> None:
             torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, kind)).__enter__()
         elif name == "deterministic":
             torch.use_deterministic_algorithms(True)
-        elif name != "again":  # another run of the same
+        elif name != "again":  # the same program again
             raise ValueError(f"unknown setting {name}")
 
 
@@ -91,7 +91,7 @@ def tasks() -> dict[str, Callable[[Task], Any]]:
 
 
 def in_child(work: Callable[[Task], Any], task: Task) -> Any:
-    """The answer that a forked process gives; its output goes into a file."""
+    """The answer of a forked process; its output goes to a file."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -101,7 +101,7 @@ def in_child(work: Callable[[Task], Any], task: Task) -> Any:
         os.dup2(log, 2)
         try:
             answer = {"result": work(task)}
-        except BaseException:  # noqa: BLE001  # whatever it is, the other end is told
+        except BaseException:  # noqa: BLE001  # any failure is reported to the client
             answer = {"error": traceback.format_exc()}
         with open(writing, "w") as pipe:
             json.dump(answer, pipe)
@@ -113,7 +113,7 @@ def in_child(work: Callable[[Task], Any], task: Task) -> Any:
     with open(reading) as pipe:
         text = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(text) if text else {"error": f"the process ended by itself: {task}"}
+    return json.loads(text) if text else {"error": f"the process ended without an answer: {task}"}
 
 
 _WARM_UP = """
@@ -126,7 +126,7 @@ with torch.no_grad():
         p.grad = torch.ones_like(p)
     rule.step()
 """
-"""Imports what a capture imports, so that no child has to. Without a backward: a forked process could run none after it."""
+"""Imports the modules that a capture imports, so that no child has to. Has no backward: after one, a forked process could not run any."""
 
 
 def warm_up() -> None:

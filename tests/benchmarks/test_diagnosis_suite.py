@@ -43,7 +43,7 @@ def test_clean_pairs_apply_and_differ_in_something() -> None:
 
 
 def test_an_edit_that_does_not_apply_once_is_refused() -> None:
-    with pytest.raises(ValueError, match="stands 0 times"):
+    with pytest.raises(ValueError, match="occurs 0 times"):
         Program("mlp", (Edit("loss", "nothing of the kind", ""),)).source()
 
 

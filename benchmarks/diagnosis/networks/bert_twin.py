@@ -1,4 +1,4 @@
-"""The same masked language model: one matrix for q, k and v, attention written out, losses of masked places alone."""
+"""The same masked language model: one matrix for q, k and v, attention written out, losses of masked places only."""
 
 import math
 

@@ -1,6 +1,6 @@
-"""What goes wrong in a machine: bits that flip, memory that somebody else writes, kernels that compute one value wrong.
+"""Faults of a machine: flipped bits, memory overwritten by other code, kernels that compute one wrong value.
 
-Nothing here runs an operator of PyTorch, so that a recorder sees its effect alone.
+Nothing here runs a PyTorch operator, so a recorder sees only the effect.
 """
 
 import warnings
@@ -10,27 +10,27 @@ import torch
 
 
 def flip(tensor, index=0, bit=24):
-    """Flips a bit of one element of a float32 tensor, wherever its memory is."""
+    """Flip a bit of one value of a float32 tensor, in any memory layout."""
     array = tensor.detach().numpy()
     place = np.unravel_index(index, array.shape)
     array[place] = (array[place].view(np.int32) ^ np.int32(1 << bit)).view(np.float32)
 
 
 def poke(tensor, index=0, value=0.25):
-    """Writes a value into one element."""
+    """Overwrite one value."""
     array = tensor.detach().numpy()
     array[np.unravel_index(index, array.shape)] = value
 
 
 def scribble(tensor, begin=0, count=4, factor=-1.5):
-    """Multiplies some elements in a row, as a buffer that another thread thinks is its own."""
+    """Multiply some consecutive values, like a thread that writes into a buffer that it no longer owns."""
     array = tensor.detach().numpy()
     for index in range(begin, begin + count):
         array[np.unravel_index(index, array.shape)] *= factor
 
 
 def stale(tensor, name=""):
-    """Leaves a tensor with what it held when this was last called: a buffer that was not filled again."""
+    """Restore the content that the tensor had at the last call, like a buffer that was not refilled."""
     array = tensor.detach().numpy()
     before, KEPT[name] = KEPT.get(name), array.copy()
     if before is not None:
@@ -38,7 +38,7 @@ def stale(tensor, name=""):
 
 
 def bad_kernel(name, call, index=0, bit=24):
-    """From now on the given call of an operator of the CPU (0: the next) gives one wrong element."""
+    """Make the given call of a CPU operator (0: the next) return one wrong value."""
     kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
     library = torch.library.Library("aten", "IMPL")
     calls = iter(range(1_000_000))
