@@ -1,1 +1,1 @@
-"""Records TensorFlow: sessions and estimators, `tf.function` and Keras, eager programs. What imports tensorflow lies here."""
+"""Records TensorFlow: sessions and estimators, `tf.function` and Keras, eager programs. All modules that import tensorflow are here."""

@@ -1,4 +1,4 @@
-"""Captures what TensorFlow runs in the eager program, in traced functions (tf.function, Keras) and in sessions.
+"""Captures the operators of TensorFlow in the eager program, in traced functions (tf.function, Keras) and in sessions.
 
 with ADAPTER.attach(recorder, settings) as clock:
     train()
@@ -43,14 +43,14 @@ class TensorflowAdapter:
         return device_target()
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
-        """A reader that takes what the plan wants of a tensor."""
+        """A reader that returns the parts of a tensor that the plan needs."""
         return NumpyReader.of_plan(plan)
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[ProgramSteps]:
-        """Captures while the block runs; what was begun is filed at its end.
+        """Capture while the block runs. Recordings are written at its end.
 
-        Raises ConfigError for what a plan may ask of other frameworks alone.
+        Raises ConfigError for settings that only apply to other frameworks.
         """
         _check(recorder.plan)
         rank = settings.rank_id
@@ -73,7 +73,7 @@ class TensorflowAdapter:
             sessions = Interception(lambda _: capture, lambda _: None)
             sessions.put_in()
             stack.callback(sessions.take_out)
-            stack.callback(eager.close)  # it looks through all objects of the program: Ctrl-C may end that
+            stack.callback(eager.close)  # it examines all objects of the program, which Ctrl-C may interrupt
             eager.open(steps)
             yield steps
 
@@ -81,7 +81,7 @@ class TensorflowAdapter:
 def _leave_to_parent(
     capture: Capture, functions: FunctionCapture, eager: EagerCapture, filing: ExitStack, stack: ExitStack
 ) -> str:
-    """In a forked process: takes out what is put into TensorFlow, and asks nothing of its runtime, which may have lost its threads."""
+    """In a forked process: remove the hooks from TensorFlow, without calls to its runtime, which may have lost its threads."""
     filing.pop_all()
     capture.abandon()
     functions.abandon()

@@ -1,4 +1,4 @@
-"""Gives the attributes of TensorFlow operators as JSON values, and the device that they run on, where it is not the first CPU."""
+"""Converts the attributes of TensorFlow operators, and their device if it is not the first CPU, to JSON values."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 _LONGEST = 64
-"""Elements of a list that are kept."""
+"""Maximum number of list elements that are kept."""
 
 
 def arguments_of(node: Any) -> dict[str, Any]:
-    """The attributes of a NodeDef by name: numbers, texts, dtypes by name, shapes as lists. Tensors, functions and internals are left out."""
+    """The attributes of a NodeDef by name: numbers, texts, dtypes by name, shapes as lists. Tensors, functions and internals are omitted."""
     values = {name: _value(node.attr[name]) for name in sorted(node.attr) if not name.startswith("_")}
     return {name: value for name, value in values.items() if value is not None} | device_of(node.device)
 
 
 def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
-    """The attributes of an operator that ran at once: names and values alternate, dtypes are numbers. They are those that a NodeDef would have: what
-    the call leaves out has its default.
+    """The attributes of an operator that ran eagerly: names and values alternate, dtypes are numbers. The result equals that for a NodeDef:
+    omitted attributes have their default.
     """
     kinds = {attribute.name: attribute.type for attribute in op_def.attr}
     found = dict(_defaults(op_def.name))
@@ -35,7 +35,7 @@ def arguments_of_call(attrs: Sequence[Any], op_def: Any) -> dict[str, Any]:
 
 @cache
 def _defaults(op_type: str) -> Mapping[str, Any]:
-    """The attributes of a type that have a default, with that."""
+    """The attributes of a type that have a default, with the default."""
     op_def = op_def_registry.get(op_type)
     attributes = [] if op_def is None else [each for each in op_def.attr if each.HasField("default_value")]
     values = {each.name: _value(each.default_value) for each in attributes}
@@ -43,7 +43,7 @@ def _defaults(op_type: str) -> Mapping[str, Any]:
 
 
 def _given(value: Any, kind: str) -> Any:
-    """A value that a call was given, as JSON; None of a function, a tensor."""
+    """An argument of a call as JSON; None for a function or a tensor."""
     if isinstance(value, list | tuple):
         items = [_given(item, kind.removeprefix("list(").removesuffix(")")) for item in value[:_LONGEST]]
         return None if any(item is None for item in items) else items
@@ -59,7 +59,7 @@ def _given(value: Any, kind: str) -> Any:
 
 
 def device_of(name: str) -> dict[str, Any]:
-    """The device of an operator, as `CPU:1`, by what TensorFlow calls it; nothing of the first CPU, and where none is named."""
+    """The device of an operator as `CPU:1`, from TensorFlow's name for it; empty for the first CPU, and if none is named."""
     device = name.lower().rpartition("device:")[2].upper()
     return {} if device in ("", "CPU:0", "CPU:*") or "device:" not in name.lower() else {"device": device}
 
@@ -93,4 +93,4 @@ def _shape(shape: Any) -> list[int] | None:
 _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
     {"s": _text, "i": int, "f": float, "b": bool, "type": _dtype, "shape": _shape}
 )
-"""What becomes of the kinds of values in an AttrValue, and in its lists."""
+"""The conversions for the kinds of values in an AttrValue, and in its lists."""

@@ -1,8 +1,8 @@
-"""Finds what may run once more than the program has it run: what is known to compute from its inputs and to touch nothing else.
+"""Finds the operators that may run an additional time: those known to compute only from their inputs, without side effects.
 
-TensorFlow's registry says of a type of operator whether it is stateful, and that is not enough. Host callbacks may be declared to have no
-state (`tf.numpy_function(..., stateful=False)`), and so may operators of other libraries; some types of TensorFlow's own write into what they
-read, or to the disk. So an operator counts as pure where TensorFlow itself brought its type along, and nothing speaks against it.
+TensorFlow's registry records whether a type of operator is stateful, which is not sufficient. Host callbacks may be declared as
+stateless (`tf.numpy_function(..., stateful=False)`), and so may operators of other libraries; some types of TensorFlow itself write into
+their inputs, or to the disk. An operator therefore counts as pure if its type is TensorFlow's own and no rule below excludes it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _WITH_EFFECTS: Final = frozenset(
     {
         # These run the program's Python.
         *("PyFunc", "PyFuncStateless", "EagerPyFunc"),
-        # These write into the memory of what they read.
+        # These write into the memory of their inputs.
         *("InplaceAdd", "InplaceSub", "InplaceUpdate", "ParallelConcat"),
-        # These leave the graph: for files, for debuggers, with an error.
+        # These have effects outside the graph: files, debuggers, errors.
         *("ReadFile", "MatchingFiles", "Copy", "CopyHost", "DebugIdentity", "DebugNanCount", "DebugNumericSummary"),
         *("DebugIdentityV2", "DebugNumericSummaryV2", "DebugIdentityV3", "Abort"),
-        # These run a data set, and with it the functions of the program.
+        # These run a data set, and thereby functions of the program.
         *("GetElementAtIndex", "ComputeBatchSize", "WindowOp", "GetOptions"),
-        # A text argument says which array these change.
+        # A text argument names the array that these change.
         *("TensorArrayWriteV2", "TensorArrayReadV2", "TensorArraySizeV2", "TensorArrayScatterV2", "TensorArrayGatherV2"),
         *("TensorArraySplitV2", "TensorArrayConcatV2", "TensorArrayCloseV2", "TensorArrayUnpackV2", "TensorArrayPackV2"),
     }
 )  # fmt: skip
 _SHARED: Final = frozenset({"container", "shared_name"})
-"""An attribute of such a name says that the operator has something in common with others."""
+"""An attribute with such a name shows that the operator shares something with others."""
 
 
 def definitions_of(graph: Any) -> dict[str, Any]:
     """The definitions of a graph's functions, by name."""
-    library = graph.as_graph_def(from_version=graph.version).library  # from there on the graph has no operators
+    library = graph.as_graph_def(from_version=graph.version).library  # this version selects no operators
     return {function.signature.name: function for function in library.function}
 
 
 def is_pure(node: Any, library: Library) -> bool:
-    """Whether a node, run once more on the same, gives the same and changes nothing; so do the functions that it runs."""
+    """Whether a repeated run of a node with the same inputs has the same results and no effects, including the functions that it runs."""
     return _is_pure(node, library, set())
 
 
@@ -51,7 +51,7 @@ def _is_pure(node: Any, library: Library, seen: set[str]) -> bool:
     op_def = op_def_registry.get(node.op)
     if op_def is not None and not _is_pure_type(op_def):
         return False
-    stands_in = [node.op] if op_def is None else []  # a function, in the place of a type
+    stands_in = [node.op] if op_def is None else []  # a function in place of a type
     for name in (*functions_of(node), *stands_in):
         if name in seen:
             continue
@@ -80,7 +80,7 @@ def functions_of(node: Any) -> list[str]:
 
 
 def definition_in(name: str, library: Library) -> Any | None:
-    """The definition of a function; None where the library has none."""
+    """The definition of a function; None if the library does not have it."""
     try:
         return library(name)
     except (KeyError, ValueError, tf.errors.OpError):
@@ -88,5 +88,5 @@ def definition_in(name: str, library: Library) -> Any | None:
 
 
 def producer(reference: str) -> str:
-    """The node behind a reference; the name of the argument where the caller gives it."""
+    """The node behind a reference; the name of the argument if it refers to one."""
     return reference.removeprefix("^").partition(":")[0]

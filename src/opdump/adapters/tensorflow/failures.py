@@ -1,8 +1,8 @@
-"""Files the operator of a session that failed, with what it had been given.
+"""Records the failed operator of a session, with its inputs.
 
-A run that fails returns nothing. What its operators read is computed once more: fed is what the program fed, and what the failed run
-took from state (variables, iterators, random numbers) is fed as it was seen, by the runtime's debugger, while the run went on. So the
-second run changes nothing and computes the same.
+A failed run returns nothing, so the inputs of its operators are computed again. The second run is fed with the inputs of the program, and
+with everything that the failed run took from state (variables, iterators, random numbers), as the runtime's debugger saw it during that
+run. It therefore changes nothing and computes the same values.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
 from opdump.recorder import LiveTensor
 
 _EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
-"""The end of the data, and what a session raises when somebody stops it: no operator did wrong."""
+"""The end of the data, and the error of a session that was stopped: not failures of an operator."""
 
 _NODE: Final = re.compile(r"\[\[(?:\{\{node )?([^\]}]+)")
-"""A node in a message, as the runtime writes it."""
+"""A node in a message of the runtime."""
 
 
 class FailureDump:
-    """Files the operators of sessions that fail. `opened` makes the capture when it is first needed: no failure, no directory.
+    """Records the failed operators of sessions. `opened` creates the capture on first use: without a failure there is no directory.
 
-    `whole`: with their inputs; else what is known of them without: their names, types and the message.
+    `whole`: with the inputs; otherwise only names, types and the message.
     """
 
     def __init__(self, opened: Callable[[], Capture], *, whole: bool) -> None:
@@ -43,7 +43,7 @@ class FailureDump:
         self._capture: Capture | None = None
 
     def watched(self, subgraph: Subgraph) -> tuple[Any, ...]:
-        """What of a signature is to be watched, so that a failure in it can be filed whole."""
+        """The tensors of a signature to watch, so that a failure in it can be recorded completely."""
         if not self.whole:
             return ()
 
@@ -55,7 +55,7 @@ class FailureDump:
         return tuple(filter(is_watched, tensors))
 
     def record(self, error: BaseException, failed: FailedRun) -> None:
-        """Files what failed; nothing where no operator did."""
+        """Record a failure; do nothing if no operator failed."""
         if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError):
             return
         subgraph = failed.subgraph
@@ -73,7 +73,7 @@ class FailureDump:
             capture.run(failed.model, failed.step, called_at=run_at).fail(operator, _message_of(error), inputs)
 
     def _values(self, capture: Capture, op: Any, failed: FailedRun) -> dict[str, npt.NDArray[Any]]:
-        """What the operator read, by the names of the tensors, as far as it can be had."""
+        """The inputs of the operator by tensor name, as far as they are available."""
         subgraph, seen = failed.subgraph, failed.seen
         tensors = {tensor.name: tensor for tensor in op.inputs if subgraph.access(tensor) != "handle"}
         values = {name: seen[name][-1].array for name in tensors if seen.get(name)}
@@ -89,7 +89,7 @@ class FailureDump:
         if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
             try:
                 answers = failed.run(wanted, {**dict(failed.feed_dict or {}), **state}, None, None)
-            except tf.errors.OpError as problem:  # the program gets its own failure
+            except tf.errors.OpError as problem:  # the program gets the original error
                 capture.note(f"what {op.name} had been given cannot be computed again: {problem.message}")
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
@@ -97,7 +97,7 @@ class FailureDump:
 
 
 def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:
-    """The operator that failed; where that is one of a function, what ran the function: `[[{{node Log}}]] [[IteratorGetNext]]`."""
+    """The operator that failed; for one in a function, the operator that ran the function: `[[{{node Log}}]] [[IteratorGetNext]]`."""
     named = {each.name: each for each in subgraph.operations}
     if error.op is not None:
         return named.get(error.op.name)
@@ -105,7 +105,7 @@ def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:
 
 
 def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:
-    """Whether nothing behind these tensors reads or changes state, but for what is known."""
+    """Whether the computation of these tensors reads or changes no state except the known values."""
     settled = known | subgraph.fed
 
     def before(operation: Any) -> Iterator[Any]:
@@ -129,6 +129,6 @@ def _live(slot: Slot, values: Mapping[str, npt.NDArray[Any]]) -> LiveTensor:
 
 
 def _message_of(error: tf.errors.OpError) -> Exception:
-    """What the runtime said, as an exception of the same name whose text is that alone."""
+    """An exception with the class name of the runtime's error, whose text is only its message."""
     message: Exception = type(error.__class__.__name__, (Exception,), {})(error.message)
     return message

@@ -1,4 +1,4 @@
-"""Says what the program calls a function: the runtime knows it by a longer name."""
+"""The program's names of functions, for which the runtime has longer names."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _OF_GRAPH: Final = re.compile(r"^__(?:inference|forward|backward)_|_\d+$")
 
 
 def plain_name(name: str) -> str:
-    """`loss` of `__inference_loss_12`, `__forward_loss_34` and `__inference___backward_loss_12_34`."""
+    """`loss` for `__inference_loss_12`, `__forward_loss_34` and `__inference___backward_loss_12_34`."""
     gradient = _GRADIENT.match(name)
     plain = gradient[1] if gradient is not None else _TRACED.sub("", name)
     return re.sub(r"[^\w.-]+", "", plain) or "function"
 
 
 def shown_name(name: str) -> str:
-    """The same; of a gradient `gradients/loss`."""
+    """The same; for a gradient `gradients/loss`."""
     return f"gradients/{plain_name(name)}" if _GRADIENT.match(name) else plain_name(name)
 
 
 def graph_name(name: str) -> str:
-    """The name of the graph that a function was traced to: `step_2` of `__inference_step_2_12`."""
+    """The name of the graph of a traced function: `step_2` for `__inference_step_2_12`."""
     return _OF_GRAPH.sub("", name)

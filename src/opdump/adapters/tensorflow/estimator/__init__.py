@@ -1,1 +1,1 @@
-"""Estimators, those of the NPU adapter and TensorFlow's own."""
+"""Estimators: those of the NPU adapter and TensorFlow's own."""

@@ -1,6 +1,6 @@
-"""Makes and reads configurations of sessions with an entry NpuOptimizer, and RunConfig: what the drop-in for npu_bridge needs of TensorFlow.
+"""Creates and reads session configurations with an entry NpuOptimizer, and RunConfig, for the drop-in replacement of npu_bridge.
 
-Stock TensorFlow takes an entry of a graph optimizer that it does not know, and does nothing with it.
+Stock TensorFlow accepts an entry of an unknown graph optimizer, and ignores it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZER: Final = "NpuOptimizer"
 
 
 def run_config_base() -> type | None:
-    """`tf.estimator.RunConfig`; None where nothing has estimators."""
+    """`tf.estimator.RunConfig`; None if no estimators are installed."""
     try:
         found: type = estimators().RunConfig
     except PackageMissingError:
@@ -39,13 +39,13 @@ def new_session_config() -> Any:
 
 
 def npu_optimizer_of(config: Any) -> Any:
-    """The first entry NpuOptimizer of a ConfigProto; None where it has none."""
+    """The first entry NpuOptimizer of a ConfigProto; None if it has none."""
     entries = config.graph_options.rewrite_options.custom_optimizers
     return next((entry for entry in entries if entry.name == OPTIMIZER), None)
 
 
 def parameter_map_of(config: Any) -> Mapping[str, Any] | None:
-    """The `parameter_map` of a ConfigProto's entry NpuOptimizer: what its session asks for. None where there is no entry, or no ConfigProto."""
+    """The `parameter_map` of a ConfigProto's entry NpuOptimizer, which its session requests. None without an entry or a ConfigProto."""
     entry = None if config is None else npu_optimizer_of(config)
     if entry is None:
         return None
@@ -54,7 +54,7 @@ def parameter_map_of(config: Any) -> Mapping[str, Any] | None:
 
 
 def with_npu_optimizer(config: Any = None) -> Any:
-    """The ConfigProto itself, or a new one where it is none, with an entry NpuOptimizer and the settings that it needs."""
+    """The ConfigProto, or a new one if the argument is not a ConfigProto, with an entry NpuOptimizer and the settings that it needs."""
     if not isinstance(config, ConfigProto):
         config = ConfigProto()
     rewriting = config.graph_options.rewrite_options
@@ -70,7 +70,7 @@ def with_npu_optimizer(config: Any = None) -> Any:
 
 
 def without_jit_graph(options: Any = None) -> Any:
-    """The GraphOptions themselves, or new ones where they are none, without just-in-time compilation."""
+    """The GraphOptions, or new ones if the argument is of another type, without just-in-time compilation."""
     if not isinstance(options, GraphOptions):
         options = GraphOptions()
     without_jit(options.optimizer_options)
@@ -78,7 +78,7 @@ def without_jit_graph(options: Any = None) -> Any:
 
 
 def without_jit(options: Any = None) -> Any:
-    """The OptimizerOptions themselves, or new ones where they are none, without just-in-time compilation."""
+    """The OptimizerOptions, or new ones if the argument is of another type, without just-in-time compilation."""
     if not isinstance(options, OptimizerOptions):
         options = OptimizerOptions()
     options.global_jit_level = OptimizerOptions.OFF
@@ -91,19 +91,19 @@ def new_session(config: Any = None) -> Any:
 
 
 def keras_session(config: Any = None) -> Any:
-    """The same, which the Keras of TensorFlow 1 uses from here on."""
+    """The same, for use by the Keras of TensorFlow 1."""
     session = new_session(config)
     _keras_backend().set_session(session)
     return session
 
 
 def clear_keras_session() -> None:
-    """Forgets the graph of the Keras of TensorFlow 1."""
+    """Clear the graph of the Keras of TensorFlow 1."""
     _keras_backend().clear_session()
 
 
 def _keras_backend() -> Any:
-    """The backend of the Keras that lies within TensorFlow: Keras 3, from 2.16 on, has no sessions."""
+    """The backend of the Keras within TensorFlow. Keras 3 (from 2.16 on) has no sessions."""
     from tensorflow.python.keras import backend
 
     return backend

@@ -1,7 +1,7 @@
-"""`tf.estimator`: TensorFlow's own up to 2.15; from 2.16 on, where it has none, the package tensorflow-estimator, which is what it had.
+"""`tf.estimator`: TensorFlow's own up to 2.15; from 2.16 on, the package tensorflow-estimator, which contains the former module.
 
-The package's last release imports three modules that TensorFlow has no longer: what exported its names, the coordinator of distributed
-training, embeddings of TPUs. Others stand in their place, so that everything but these works.
+The package's last release imports three modules that TensorFlow has no longer: the export of its names, the coordinator of distributed
+training, embeddings of TPUs. Replacements are provided; everything except these features works.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from opdump.errors import OpdumpError, PackageMissingError
 
 
 class EstimatorDistributionError(OpdumpError):
-    """An estimator was to be distributed, by a version of TensorFlow that cannot."""
+    """An estimator requests distribution, which this version of TensorFlow does not support."""
 
 
 def estimators() -> Any:
-    """The module in the place of `tf.compat.v1.estimator`. Raises PackageMissingError where there is none."""
+    """The module that replaces `tf.compat.v1.estimator`. Raises PackageMissingError if there is none."""
     own = getattr(tf.compat.v1, "estimator", None)
     if isinstance(own, ModuleType):
         return own
@@ -53,4 +53,4 @@ _INSTEAD: Final[Mapping[str, Mapping[str, Any]]] = {
     "tensorflow.python.distribute.estimator_training": _DISTRIBUTES,
     "tensorflow_estimator._api.v1.estimator.tpu": {},
 }
-"""What stands in the place of modules, by their names."""
+"""The replacements of modules, by their names."""

@@ -1,6 +1,6 @@
-"""NPUEstimator: an Estimator whose sessions have the entry NpuOptimizer that its NPURunConfig stands for.
+"""NPUEstimator: an Estimator whose sessions have the entry NpuOptimizer of its NPURunConfig.
 
-It extends `tf.estimator.Estimator`, of TensorFlow itself or, from 2.16 on, of the package tensorflow-estimator.
+It extends `tf.estimator.Estimator`, from TensorFlow itself or, from 2.16 on, from the package tensorflow-estimator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opdump.errors import PackageMissingError
 
 
 class _NoEstimator:
-    """Stands for it where the package is missing: a program may import the name and not use it."""
+    """Replaces the base class if the package is missing: a program may import NPUEstimator without using it."""
 
     def __init__(self, **_given: Any) -> None:
         estimators()
@@ -30,14 +30,14 @@ except PackageMissingError:
 
 
 class NPUEstimator(_Estimator):  # type: ignore[misc] # what it extends is known when it is made, and has no types
-    """An Estimator that dumps as the `dump_config` of its NPURunConfig says.
+    """An Estimator that dumps as the `dump_config` of its NPURunConfig requests.
 
-    model_fn, model_dir, params, warm_start_from   as of an Estimator
+    model_fn, model_dir, params, warm_start_from   as for an Estimator
     config           an NPURunConfig
-    job_start_file   of several devices: without effect
+    job_start_file   for several devices: no effect
 
-    Raises ValueError where `config` is no NPURunConfig, PackageMissingError where TensorFlow has no estimators and their package is
-    missing; what is wrong with a DumpConfig is told when training or evaluation begins.
+    Raises ValueError if `config` is not an NPURunConfig, and PackageMissingError if TensorFlow has no estimators and their package is
+    missing. An invalid DumpConfig is reported when training or evaluation begins.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class NPUEstimator(_Estimator):  # type: ignore[misc] # what it extends is known
 
 
 def session_config_of(config: Any) -> Any:
-    """A copy of the ConfigProto of an NPURunConfig with the values that this stands for in its entry NpuOptimizer.
+    """A copy of the ConfigProto of an NPURunConfig, with the config's values in its entry NpuOptimizer.
 
-    Where the ConfigProto has an entry, its values stay unless the config has a `dump_config`. Raises TypeError for values that a
-    `parameter_map` cannot hold.
+    The values of an existing entry stay unless the config has a `dump_config`. Raises TypeError for values that a
+    `parameter_map` cannot contain.
     """
     made = tf.compat.v1.ConfigProto()
     if config.session_config is not None:

@@ -1,12 +1,12 @@
-"""Puts names of TensorFlow 1 into the module `tensorflow`, for programs that were written for it.
+"""Adds names of TensorFlow 1 to the module `tensorflow`, for programs that were written for it.
 
-A program for Ascend devices says `tf.ConfigProto`, `tf.Session`, `tf.train.AdamOptimizer`. There are two ways:
+A program for Ascend devices uses `tf.ConfigProto`, `tf.Session`, `tf.train.AdamOptimizer`. There are two ways:
 
-    give_v1_names()     what `tensorflow` lacks is taken from `tensorflow.compat.v1`; a name that it has keeps its meaning
-    use_version_1()     names mean what they meant in TensorFlow 1, as under `import tensorflow.compat.v1 as tf`
+    give_v1_names()     names that `tensorflow` lacks are taken from `tensorflow.compat.v1`; existing names keep their meaning
+    use_version_1()     all names have their meaning in TensorFlow 1, as under `import tensorflow.compat.v1 as tf`
 
-The second is for programs that cannot have been written for TensorFlow 2: `tf.nn.dropout(x, 0.9)` keeps nine of ten there, and drops
-them here. Both add `tf.estimator` where TensorFlow has none, and an error with a way out for what cannot be had.
+The second is for programs that cannot have been written for TensorFlow 2: `tf.nn.dropout(x, 0.9)` keeps nine of ten values in version 1,
+and drops them in version 2. Both add `tf.estimator` if TensorFlow has none, and errors with a solution for names that cannot be provided.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _SPACES: Final = (
     "test",
     "estimator",
 )
-"""Those in which TensorFlow 1 had more names; the others are one module in both."""
+"""Modules in which TensorFlow 1 had more names; the others are the same module in both versions."""
 _ITERATORS: Final = ("make_one_shot_iterator", "make_initializable_iterator")
 
 
 class GoneNameError(OpdumpError, AttributeError):
-    """A name of TensorFlow 1 that this version of TensorFlow cannot serve."""
+    """A name of TensorFlow 1 that this version of TensorFlow does not support."""
 
 
 class _Gone:
-    """Stands where a module of TensorFlow 1 was: who looks for a name in it is told the advice."""
+    """Replaces a module of TensorFlow 1: access to a name in it raises an error with the advice."""
 
     def __init__(self, name: str, advice: str) -> None:
         self.__name__ = name
@@ -57,11 +57,11 @@ class _Gone:
 
 
 def give_v1_names() -> None:
-    """Adds the names that TensorFlow lacks."""
-    # `import tensorflow.compat.v1 as tf` makes another module than the `tf.compat.v1` that is there before, and puts it in its place.
+    """Add the names that TensorFlow lacks."""
+    # `import tensorflow.compat.v1 as tf` creates another module than the existing `tf.compat.v1`, and replaces it.
     old: Any = importlib.import_module("tensorflow.compat.v1")
     gone = {"contrib": "it ended with TensorFlow 1; take the module out, or use its successor"}
-    if not hasattr(old.layers, "dense"):  # of Keras 3
+    if not hasattr(old.layers, "dense"):  # from Keras 3
         gone["layers"] = (
             "it ended with Keras 2; pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
@@ -85,10 +85,10 @@ def give_v1_names() -> None:
 
 
 def use_version_1() -> None:
-    """Names of the top level mean those of TensorFlow 1, and operators are put into a graph and run when a session runs them.
+    """Give top-level names their meaning in TensorFlow 1: operators are added to a graph and run in a session.
 
-    Variables keep their resources: what reads them is then sure to see them before an update. Shapes, comparisons of tensors and control
-    flow are those of TensorFlow 1. The modules of TensorFlow itself do not look at these names.
+    Variables remain resource variables, whose readers are guaranteed to see them before an update. Shapes, comparisons of tensors and control
+    flow are those of TensorFlow 1. The modules of TensorFlow itself do not use these names.
     """
     old = tf.compat.v1
     old.disable_eager_execution()

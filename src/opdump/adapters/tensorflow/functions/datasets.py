@@ -1,7 +1,7 @@
 """Lists the operators of functions of data sets (`map`, `filter`, `flat_map`, `reduce`, ...), which run unobserved in threads of the runtime.
 
-A data set that is iterated, reduced or asked for its element while a capture is open is looked at for them. Their operators are listed as
-`not observed`, and a note says which functions they are. Functions of TensorFlow's and Keras' own data handling are no operators of the program.
+A data set is examined when it is iterated, reduced or asked for its element while a capture is open. The operators of its functions are
+listed as `not observed`, and a note names the functions. Functions of TensorFlow's and Keras' own data handling are not operators of the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNSEEN: Final = (
 
 
 class DatasetFunctions:
-    """Lists the operators of the functions that data sets run, from `open` to `close`, once there is a step that is dumped."""
+    """Lists the operators of the functions that data sets run, from `open` to `close`, once a step is dumped."""
 
     def __init__(self, capture: Capture, model: Model, selection: ModelSlots, steps: ProgramSteps) -> None:
         self._capture = capture
@@ -40,9 +40,9 @@ class DatasetFunctions:
         self._selection = selection
         self._steps = steps
         self._alive: dict[int, Any] = {}
-        """The tensors that stand for data sets and iterators -> the data sets, as weak references."""
+        """The tensors that represent data sets and iterators -> the data sets, as weak references."""
         self._functions: dict[str, bool] = {}
-        """Functions that were found and not listed yet, by the runtime's name; whether there is to be a note of them."""
+        """Functions that were found but not yet listed, by the runtime's name; whether a note names them."""
         self._listed: set[str] = set()
         self._names: Counter[str] = Counter()
         self._replacements = Replacements()
@@ -76,7 +76,7 @@ class DatasetFunctions:
         replace(multi_device_iterator_ops.OwnedMultiDeviceIterator, "__init__", iterator_of_devices)
 
     def abandon(self) -> None:
-        """In a forked process: nothing is listed."""
+        """In a forked process: list nothing."""
         self._functions.clear()
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class DatasetFunctions:
         self.emit()
 
     def emit(self, step: int | None = None) -> None:
-        """Lists what was found in this step, by default in that of the eager program, where it is dumped."""
+        """List the functions found in this step, by default the step of the eager program, if it is dumped."""
         step = self._steps.step if step is None else step
         if not self._functions or not self._steps.wants(step):
             return
@@ -97,9 +97,9 @@ class DatasetFunctions:
     def used(
         self, tensors: Iterable[Any], functions: Iterable[str], step: int | None = None, *, is_told: bool = True
     ) -> None:
-        """Something ran in a step that is dumped that was given these tensors, data sets and iterators among them, and runs functions elsewhere.
+        """In a dumped step, an operation had these tensors as inputs, including data sets and iterators, and runs functions elsewhere.
 
-        `is_told`: there is to be a note of these.
+        `is_told`: a note names these functions.
         """
         for tensor in tensors:
             found = self._alive.pop(getattr(tensor, "_id", 0), None)
@@ -119,7 +119,7 @@ class DatasetFunctions:
                 self._functions[name] = is_told or self._functions.get(name, False)
 
     def _collect(self, dataset: Any) -> None:
-        """A data set gives its elements, and so do those that it reads."""
+        """A data set returns its elements, and so do those that it reads."""
         for each in reachable([dataset], lambda each: each._inputs()):
             wrappers = (wrapper for wrapper in each._functions() if not _is_plumbing(wrapper))
             self._find((tf.compat.as_str(wrapper.function.name) for wrapper in wrappers), is_told=True)
@@ -140,6 +140,6 @@ class DatasetFunctions:
 
 
 def _is_plumbing(wrapper: Any) -> bool:
-    """Whether a function is the framework's own: how Keras cuts arrays into batches, how a generator becomes a data set."""
+    """Whether a function is the framework's own: how Keras splits arrays into batches, how a generator becomes a data set."""
     module = getattr(getattr(wrapper, "_func", None), "__module__", None) or ""
     return module.partition(".")[0] in ("keras", "tf_keras", "tensorflow")

@@ -1,8 +1,8 @@
-"""Captures operators that the program runs one by one: a callback of the runtime gets each when it has run.
+"""Captures operators that the program runs one by one: the runtime passes each to a callback after it has run.
 
 They have no names, so an operator is called `{scope}{type}_{n}`, where n counts within the step. Callbacks belong to a thread, so each thread
-of the program registers one for itself, and so does what the runtime calls back in threads of its own (`tf.py_function`, generators);
-operators of these have the name of the thread, or of the function, before their own.
+of the program registers its own, and so do functions that the runtime calls in its own threads (`tf.py_function`, generators);
+operators of these have the name of the thread, or of the function, as a prefix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_ARGUMENTS: Final = 10_000
 
 
 class EagerCapture:
-    """Captures single operators on dumped steps: of the thread that opens it, of those that start later, and of callbacks of the runtime."""
+    """Captures single operators in dumped steps: of the thread that opens it, of threads that start later, and of callbacks of the runtime."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -48,17 +48,17 @@ class EagerCapture:
         self._on = False
         self._thread = 0
         self._has_threads = False
-        """Whether other threads may end a step: nobody can register a callback in another thread."""
+        """Whether other threads may end a step: no thread can register a callback in another one."""
         self._here = threading.local()
         self._entry = ThreadEntry(self._in_thread, beginning=self._thread_begins)
         self._replacements = Replacements()
         self._names: Counter[str] = Counter()
         self._arguments: dict[str, dict[str, Any]] = {}
-        """The same object for operators with the same: the recorder knows a step again that repeats another one."""
+        """The same object for operators with the same properties, by which the recorder recognises repeated steps."""
         self._made: dict[int, str] = {}
-        """Identity of a tensor -> who made it in this step."""
+        """Identity of a tensor -> its maker in this step."""
         self._begun: dict[int, tuple[Counter[str], dict[int, str]]] = {}
-        """The same by step: the one before may go on."""
+        """The same by step, because the previous one may continue."""
 
     def open(self, steps: ProgramSteps) -> None:
         self._steps = steps
@@ -83,17 +83,17 @@ class EagerCapture:
         self._capture.recorder.matched_kernels |= self._selection.matched_kernels
 
     def abandon(self) -> None:
-        """In a forked process: nothing is listed."""
+        """In a forked process: list nothing."""
         if self._datasets is not None:
             self._datasets.abandon()
 
     def function_called(self, inputs: Iterable[Any], hidden: Iterable[str], step: int) -> None:
-        """A traced function is called in a step that is dumped: see `DatasetFunctions`."""
+        """A traced function is called in a dumped step: see `DatasetFunctions`."""
         if self._datasets is not None:
-            self._datasets.used(inputs, hidden, step, is_told=False)  # who runs them is told
+            self._datasets.used(inputs, hidden, step, is_told=False)  # the instrumented function has its own note
 
     def step_changed(self) -> None:
-        """The program came into another step."""
+        """The program entered another step."""
         with self._capture.lock:
             step = -1 if self._steps is None else self._steps.step
             self._begun = {number: begun for number, begun in self._begun.items() if number >= step - 1}
@@ -120,7 +120,7 @@ class EagerCapture:
 
     @contextmanager
     def _in_thread(self) -> Iterator[None]:
-        """Another thread of the program works."""
+        """Another thread of the program is running."""
         with (
             self._capture.stacks.within(self._entry.begun),
             self._named_within(f"{_thread_name()}/"),
@@ -130,7 +130,7 @@ class EagerCapture:
     @contextmanager
     def _named_within(self, place: str) -> Iterator[None]:
         before, self._here.place = getattr(self._here, "place", ""), place
-        # A thread of a replica gets the list of the thread that began it, in the place of its own.
+        # A thread of a replica gets the list of the thread that started it instead of its own.
         registered = _register(self._ran)
         try:
             yield
@@ -162,17 +162,17 @@ class EagerCapture:
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any] | None:
-        """The runtime calls it after an operator, also where one is traced and where a function was run.
+        """The runtime calls this after an operator, also when an operator is traced and when a function was run.
 
-        Gives the outputs as they are where the program has callbacks of its own: what these gave comes through here. Else nothing,
-        since whatever is given stands in the place of an operator's outputs, and need not be a list as they are.
+        Returns the outputs unchanged if the program has callbacks of its own, because their results pass through here. Otherwise returns
+        nothing, because a result replaces the outputs of the operator, and the outputs as they are need not be a list.
         """
         if graph is None and self._wants_step():
             name = op_type.decode() if isinstance(op_type, bytes) else op_type
             op_def = op_def_registry.get(name)
-            if op_def is not None:  # else a traced function
+            if op_def is not None:  # otherwise a traced function
                 if eager_context.context().is_async():
-                    # Nobody waits for a tensor while he holds the lock: a callback that it waits for may want that.
+                    # Never wait for a tensor while holding the lock: a callback that computes the tensor may need the lock.
                     eager_context.async_wait()
                 with self._capture.lock:
                     if self._steps is not None:
@@ -228,7 +228,7 @@ class EagerCapture:
 
 
 def _register(callback: Callable[..., Any]) -> list[Any]:
-    """Has the runtime call back in this thread, for whatever the program registers and removes itself; the callbacks of this thread."""
+    """Register the runtime's callback in this thread, in addition to those of the program. Returns the callbacks of this thread."""
     with tf.init_scope():
         context = eager_context.context()
         context.add_op_callback(callback)
@@ -238,31 +238,31 @@ def _register(callback: Callable[..., Any]) -> list[Any]:
 
 
 def _unregister(callback: Callable[..., Any]) -> None:
-    """The way of executing stays: another thread may have callbacks, and without any it is the plain one."""
+    """Remove a callback. The execution function stays: another thread may have callbacks, and without callbacks it equals the plain one."""
     context = eager_context.context()
     if callback in context.op_callbacks:
         context.remove_op_callback(callback)
 
 
 def is_own(callback: Any) -> bool:
-    """Whether a callback of the runtime is a capture's."""
+    """Whether a callback of the runtime belongs to a capture."""
     return isinstance(getattr(callback, "__self__", None), EagerCapture)
 
 
 def _thread_name() -> str:
-    """What the operators of this thread are named within: those of a replica by its number, which other threads do not share."""
+    """The scope of the operators of this thread. For a replica it is its number, which other threads do not share."""
     thread = threading.current_thread()
     replica = getattr(thread, "replica_id", None)
     return _named(thread.name) if replica is None else f"replica_{replica}"
 
 
 def _named(text: str) -> str:
-    """As a part of a name in TensorFlow."""
+    """As part of a name in TensorFlow."""
     return re.sub(r"[^A-Za-z0-9_.\\-]+", "_", text).strip("_") or "thread"
 
 
 def _name_of(function: Any) -> str:
-    """What the program calls a function that the runtime calls back."""
+    """The program's name for a function that the runtime calls."""
     while True:
         inner = getattr(function, "_func", None) or getattr(function, "func", None)
         if inner is None:

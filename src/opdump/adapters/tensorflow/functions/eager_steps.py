@@ -1,6 +1,6 @@
-"""Notices what the program does at once that begins and ends its steps: tapes, gradients, assignments by hand, optimizers.
+"""Detects the eager actions that begin and end steps: tapes, gradients, manual assignments, optimizers.
 
-A training loop may be written with an optimizer or by hand. What a traced function does is told by its definition (`updates.py`).
+A training loop may use an optimizer, or update variables itself. For traced functions, their definition is examined (`updates.py`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _ASSIGNING: Final = (
 
 @contextmanager
 def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
-    """Tells `steps` of tapes, gradients, assignments and optimizers while the block runs, in all threads.
+    """While the block runs, report tapes, gradients, assignments and optimizers of all threads to `steps`.
 
-    `traced` is called where an optimizer was traced: with the name of the function, and those of the updates that the optimizer made in it.
+    `traced` is called when an optimizer was traced, with the name of the function and the names of the updates that the optimizer made in it.
     """
-    closed = Event()  # who has replaced a method after us may call ours for longer
+    closed = Event()  # code that replaced a method after opdump did may call opdump's for longer
     tape = tf.GradientTape
 
     def before(original: Callable[..., Any], told: Callable[..., object]) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], obj
 
         return method
 
-    def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may name them
+    def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may pass them by name
         steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
 
     with Replacements() as replacements:
@@ -82,7 +82,7 @@ def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], obj
 
 
 class _Applying:
-    """Optimizers at work, until `closed`; of those that wrap others the outermost counts."""
+    """Running optimizers, until `closed`; if optimizers wrap others, only the outermost counts."""
 
     def __init__(self, steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object], closed: Event) -> None:
         self._steps = steps
@@ -121,7 +121,7 @@ class _Applying:
 
 
 def handles_of(variable: Any) -> list[int]:
-    """What tells a variable from others; of a replicated one, what tells its copies; nothing of what is no variable."""
+    """An identity of a variable; for a replicated one, of its copies; empty for any other object."""
     if isinstance(variable, resource_variable_ops.BaseResourceVariable):
         handle = variable.handle
         return [handle._id] if hasattr(handle, "_id") else []

@@ -1,6 +1,6 @@
-"""Makes a function of the graph that is executed for another one, with nodes of its own beside those.
+"""Makes a new function from an executed graph, with additional nodes.
 
-All names of added nodes begin with `MINE`, so that what is executed can be compared with what it was made from.
+All names of added nodes begin with `MINE`, so that the executed graph can be compared with the original one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opdump.adapters.tensorflow.operator_kinds import SWITCHES
 
 MINE: Final = "opdump_"
 CALL_ATTRIBUTES: Final = ("f", "config_proto")
-"""What is another one in a node that calls a copy."""
+"""The attributes that differ in a node that calls a copy."""
 _HOST: Final = "/device:CPU:0"
 
 
@@ -31,7 +31,7 @@ class Edits:
 
     def __init__(self, graph: PlacedGraph) -> None:
         self.programs: dict[str, str] = {}
-        """Nodes that compute something apart -> the names of the program's, for errors."""
+        """Added nodes that recompute an operator -> the program's names, for errors."""
         self._graph = graph
         self._count = 0
         hosts = (node.device for node in graph.nodes.values() if node.device.endswith(_HOST))
@@ -59,11 +59,11 @@ class Edits:
         return name
 
     def constant(self, node: Any, near: str) -> str:
-        """The value of a constant, where the node `near` runs; anywhere if that is empty."""
+        """The value of a constant, available where the node `near` runs; anywhere if that is empty."""
         return self.apart(node, [], [near] if near else [], self._graph.nodes[near].device if near else self._host)
 
     def probe(self, function: Callable[..., Any], read: list[Tensor], after: Iterable[str], device: str) -> str:
-        """Hands tensors to Python."""
+        """Pass tensors to Python."""
         types = AttrValue.ListValue(type=[self._graph.dtype(each) for each in read])
         attributes = {
             "token": AttrValue(s=script_ops._py_funcs.insert(function).encode()),
@@ -73,7 +73,7 @@ class Edits:
         return self._add("PyFunc", read, attributes, after, device if "CPU" in device else self._host)
 
     def run_instead(self, name: str, function: str) -> None:
-        """Has a call run a copy of its function, as it is."""
+        """Let a call run a copy of its function, unchanged otherwise."""
         node = NodeDef()
         node.CopyFrom(self._graph.nodes[name])
         node.attr["f"].func.name = function
@@ -81,7 +81,7 @@ class Edits:
         self._graph.nodes[name] = node
 
     def wait_for_tensor(self, name: str, slot: int, before: str) -> None:
-        """Has a node be given what it reads in a slot once another node ran."""
+        """Let a node read its input in a slot only after another node has run."""
         tensor = self._graph.inputs[name][slot]
         self._graph.inputs[name][slot] = self._handed_on(tensor, [before])
 
@@ -92,12 +92,12 @@ class Edits:
         return name, 0
 
     def _of_tensor(self, op: str, tensor: Tensor, after: Iterable[str] = ()) -> str:
-        """An operator of one tensor, where that is made."""
+        """An operator with one input, next to the maker of that input."""
         attributes = {"T": AttrValue(type=self._graph.dtype(tensor))}
         return self._add(op, [tensor], attributes, after, self._graph.nodes[tensor[0]].device)
 
     def copied(self, tensor: Tensor, readers: Iterable[str]) -> Tensor:
-        """A copy of a tensor, which is made before the other nodes that read it are given it."""
+        """A copy of a tensor, made before the other readers of the tensor get it."""
         copy = self._of_tensor("DeepCopy", tensor)
         instead = self._handed_on(tensor, [copy])
         for reader in readers:
@@ -109,9 +109,9 @@ class Edits:
 def order_regions(
     edits: Edits, graph: PlacedGraph, last: Mapping[Region, Sequence[tuple[int, str]]], fallible: Collection[str]
 ) -> None:
-    """Has other regions begin and end behind the probes before them; `last` are the probes of a region with their stages, in order.
+    """Let other regions begin and end after the probes before them; `last` are the probes of a region with their stages, in order.
 
-    So has it what is `fallible`.
+    The same applies to `fallible` nodes.
     """
 
     def probe_before(region: Region, stage: float) -> str | None:
@@ -132,11 +132,11 @@ def order_regions(
 
 
 def definition_of(graph: PlacedGraph, like: Definition, name: str) -> Definition:
-    """The function that has the arguments and results of another one, and executes this graph."""
+    """A function with the arguments and results of another one that executes this graph."""
     definition = type(like)()
     definition.CopyFrom(like)
     definition.signature.name = name
-    # One of several functions that the runtime may put in each other's place: the copy is to stay what it is.
+    # It is one of several functions that the runtime may exchange for each other; the copy must not be.
     definition.attr.pop("api_implements", None)
     definition.signature.is_stateful = True
     definition.ClearField("node_def")
@@ -161,7 +161,7 @@ def definition_of(graph: PlacedGraph, like: Definition, name: str) -> Definition
 
 
 def with_fixed(definition: Definition, constants: Mapping[int, Any], outputs: Sequence[int]) -> Definition:
-    """A function whose arguments with these numbers are constants, and which gives these of its results alone."""
+    """A function whose arguments with these numbers are constants, and which returns only these results."""
     made = type(definition)()
     made.CopyFrom(definition)
     arguments, results = list(definition.signature.input_arg), list(definition.signature.output_arg)
@@ -194,7 +194,7 @@ def with_fixed(definition: Definition, constants: Mapping[int, Any], outputs: Se
 
 
 def readers_of(graph: PlacedGraph, wanted: set[Tensor]) -> dict[Tensor, list[str]]:
-    """Who reads each of some tensors."""
+    """The readers of some tensors."""
     found: dict[Tensor, list[str]] = {tensor: [] for tensor in wanted}
     for name, inputs in graph.inputs.items():
         for tensor in {*inputs} & wanted:

@@ -1,7 +1,7 @@
-"""Captures every call of a traced function (tf.function) that the eager program makes, those of Keras and of gradients among them.
+"""Captures every call of a traced function (tf.function) from the eager program, including those of Keras and of gradients.
 
-While a capture is open, the runtime's one way to run a function is watched: on a dumped step it runs the instrumented copy of the
-function (`instrumented.py`), on any other the function itself. In version 2.15 and in 2.21 that way is `Context.call_function`.
+While a capture is open, the single entry point through which the runtime runs a function is intercepted (`Context.call_function` in 2.15 and
+2.21). In a dumped step it runs the instrumented copy of the function (`instrumented.py`), in any other step the function itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from opdump.interpreter.garbage import no_garbage_collection
 def emit_compiled(
     capture: Capture, model: Model, run: GraphRun, definition: Definition, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> None:
-    """Hands a call that has ended to the recorder."""
+    """Pass a finished call to the recorder."""
     eager_context.async_wait()
     signature = definition.signature
     op_name = shown_name(signature.name)
@@ -45,7 +45,7 @@ def emit_compiled(
     capture.recorder.matched_kernels |= selection.matched_kernels
     has_any = (selection.wants_inputs and has_data(inputs)) or (selection.wants_outputs and has_data(outputs))
     if not skip and not has_any:
-        skip = "not observed"  # what it does, it does to variables
+        skip = "not observed"  # its effects are on variables
     operator = NamedOperator(xla.LAUNCH, op_name, arguments={"function": shown_name(signature.name)}, skip=skip)
     with capture.lock:
         if skip:
@@ -79,16 +79,16 @@ class _Traced:
 
     model: Model
     within_eager: bool
-    """Its gradient is taken from outside: it is a part of a step of the eager program."""
+    """Its gradient is computed outside, so it is part of a step of the eager program."""
     part: StepPart
     is_empty: bool
-    """Nothing of it is wanted, or it cannot be shown."""
+    """None of it is selected, or it cannot be observed."""
     alone: bool
-    """Only one of function and copy may ever run: each would draw random numbers from a state of its own, or have Python run for itself
-    when the runtime folds constants.
+    """Only one of function and copy may ever run: each would have its own state of random numbers, or Python that runs once when the runtime
+    folds constants.
     """
     compiled: str
-    """The note of it where XLA compiles it, or operators of it that the program marked: it is one operator then. Else empty."""
+    """The note if XLA compiles it, or operators of it that the program marked: it is then one operator. Otherwise empty."""
     copy: InstrumentedFunction | None = None
 
 
@@ -128,7 +128,7 @@ class FunctionCapture:
         eager_context.Context.call_function = call_function
 
     def close(self) -> None:
-        """Leaves nothing behind but the copies of functions that must run alone: they go on where they are."""
+        """Remove everything except the copies of functions of which only the copy may run."""
         self._take_out()
         if self._abandoned:
             return
@@ -144,7 +144,7 @@ class FunctionCapture:
 
     def _take_out(self) -> None:
         if self._original is None:
-            return  # something stopped the capture before it was put in
+            return  # the capture ended before the hook was installed
         kept = {name: traced.copy for name, traced in self._traced.items() if traced.alone and traced.copy is not None}
         eager_context.Context.call_function = _redirecting(self._original, kept) if kept else self._original
 
@@ -260,7 +260,7 @@ class FunctionCapture:
         )
 
     def _skip_operators(self, call: DumpedCall, copy: InstrumentedFunction) -> None:
-        """Lists or counts the operators that leave no data, and those of the bodies that did not run."""
+        """List or count the skipped operators, and those of bodies that did not run."""
         run = call.run
         with self._capture.lock:
             for number, body in enumerate(copy.bodies):
@@ -282,7 +282,7 @@ class FunctionCapture:
 def _renamed(
     original: CallFunction, context: Any, copy: InstrumentedFunction, inputs: list[Any], num_outputs: int
 ) -> Any:
-    """Runs a copy; errors and callbacks of the program get the name of the function, not of the copy."""
+    """Run a copy. Errors and callbacks of the program get the name of the function instead of that of the copy."""
     callbacks = context.op_callbacks
     registered = list(callbacks)
     callbacks[:] = [each if is_own(each) else _with_function_names(each) for each in registered]
@@ -307,7 +307,7 @@ def _with_function_names(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _redirecting(original: CallFunction, kept: dict[bytes, InstrumentedFunction]) -> CallFunction:
-    """Runs copies in the place of some functions. It refers to them: who has a copy run has to keep its probes alive."""
+    """Runs copies instead of some functions. The caller must keep the probes of a copy alive while it runs."""
 
     def call_function(context: Any, name: bytes, tensor_inputs: list[Any], num_outputs: int) -> Any:
         copy = kept.get(name)

@@ -1,9 +1,9 @@
-"""Makes the instrumented copy of a traced function: what the runtime executes for it, and probes that hand over what its operators read and wrote.
+"""Makes the instrumented copy of a traced function: the graph that the runtime executes for it, with probes that pass on inputs and outputs.
 
-The runtime optimises a function before it runs it: some operators are fused, rewritten, merged or computed beforehand, and that changes last bits.
-So the copy is made of the optimised graph, and runs as it is: the same nodes, the values that they really had, computed once. What has no node of its
-own is computed apart, by a node beside the others. Where the runtime keeps a call as a call (`_noinline`, LSTM and GRU of Keras 2), it optimises what is
-called for itself, and so there is a copy of that too. Each copy is compared with what it was made of before it runs for the first time.
+The runtime optimises a function before it runs it: operators are fused, rewritten, merged or precomputed, which changes last bits. The copy
+is therefore made of the optimised graph, and runs unchanged: the same nodes with their actual values, computed once. Operators without a node
+are computed apart, by an additional node. If the runtime keeps a call as a call (`_noinline`, LSTM and GRU of Keras 2), it optimises the
+called function separately, so that gets a copy, too. Each copy is compared with its original before it first runs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SUFFIX: Final = re.compile(r"_opdump_(\d+|look)")
 
 
 def without_suffix(text: str) -> str:
-    """A message of the runtime with the names of the functions and operators in place of those of the copies."""
+    """A message of the runtime with the names of the functions and operators instead of those of the copies."""
     return _SUFFIX.sub("", text)
 
 
 class InstrumentedFunction:
-    """The copy of a function that is called with these inputs, which the runtime knows, and those of functions that it calls.
+    """The copy of a function for calls with these inputs, as registered in the runtime, and the copies of the functions that it calls.
 
-    It is the function itself where none could be made.
+    If no copy could be made, it is the function itself.
     """
 
     def __init__(self, name: str, context: Any, inputs: Sequence[Any], capture: Capture, model: Model) -> None:
@@ -49,15 +49,15 @@ class InstrumentedFunction:
         self.bodies: list[BodyOperators] = []
         """By number; 0 is the function itself, which runs in each call."""
         self.definitions: list[str] = []
-        """Names under which the copies, and what they run, stand in the runtime."""
+        """Names of the copies, and of the functions that they run, in the runtime."""
         self.hidden: list[str] = []
-        """Functions that its operators have run elsewhere: bodies of loops over data sets."""
+        """Functions that its operators run elsewhere: bodies of loops over data sets."""
         self.listed: set[tuple[int, bool]] = set()
-        """Numbers of bodies whose operators without data were listed: of one that ran, of one that did not."""
+        """Numbers of bodies whose skipped operators are listed: for bodies that ran, and for bodies that did not."""
         self._programs: dict[str, str] = {}
-        """Nodes of copies that compute something apart -> the names of the program's."""
+        """Nodes of copies that recompute an operator -> the program's names."""
         self._probes: list[Callable[..., Any]] = []
-        """Kept alive: the runtime knows them by a token alone."""
+        """Kept alive, because the runtime only has a token of each."""
         self._context = context
         self._library: Library = context.get_function_def
         self._capture = capture
@@ -83,7 +83,7 @@ class InstrumentedFunction:
             self.bodies.append(self._unseen(program, names))
 
     def as_the_programs(self, text: str) -> str:
-        """A message of the runtime with the names of the program in place of those of copies and of what is computed apart."""
+        """A message of the runtime with the program's names instead of those of copies and of recomputed operators."""
         return _ADDED.sub(lambda found: self._programs.get(found[0], found[0]), without_suffix(text))
 
     def _make(
@@ -96,15 +96,15 @@ class InstrumentedFunction:
         *,
         is_inner: bool = False,
     ) -> str | None:
-        """The copy of a function by its name: it takes an argument more, if it is not called by another one.
+        """The name of the copy of a function; unless another function calls it, the copy has an additional argument.
 
-        None where the executed graph is not had, or does not stay what it is with probes in it.
+        None if the executed graph is not available, or would change with probes in it.
         """
         begin, number = len(self.definitions), len(self.bodies)
         graphs = self._executed(definition, inputs, config, is_inner=is_inner)
         if graphs is None:
             return None
-        # Another graph than that of the only device is optimised for each device once more.
+        # With several devices, the unpartitioned graph is used, which the runtime optimises again for each device.
         base = graphs.partition_graphs[0] if len(graphs.partition_graphs) == 1 else graphs.post_optimization_graph
         for function in base.library.function:
             if not self._context.has_function(function.signature.name):
@@ -135,13 +135,13 @@ class InstrumentedFunction:
             del self.definitions[begin:], self.bodies[number:]
             return None
         if is_inner:
-            copy.attr["_noinline"].b = True  # the call stays a call
+            copy.attr["_noinline"].b = True  # the call remains a call
             self._add(copy)
         self._probes += observed.probes
         return str(copy.signature.name)
 
     def _unseen(self, program: Program, names: Mapping[str, str]) -> BodyOperators:
-        """All operators of a function that nobody looks at."""
+        """All operators of a function that is not observed."""
         operators = []
         for op in program.operators:
             skip = self._selection.skip_of(op.op_type, names[op.name]) or "not observed"
@@ -157,7 +157,7 @@ class InstrumentedFunction:
             self._context.remove_function(look.signature.name)
 
     def _copy_of_call(self, call: KeptCall, naming: Naming) -> str | None:
-        """The copy of a function that is called where the runtime keeps the call."""
+        """The copy of a function whose call the runtime keeps."""
         name = call.operator.node.attr["f"].func.name
         program = function_program(name, self._library, self._capture.stacks, call.operator.stack, call.outputs)
         definition = self._library(name)
@@ -175,7 +175,7 @@ class InstrumentedFunction:
 
 
 def _is_same(plain: Any, own: Any, calls: Iterable[str]) -> bool:
-    """Whether the runtime executes for a copy what it executes for the function; `calls` are nodes that call copies."""
+    """Whether the runtime executes the same graph for a copy as for the function; `calls` are nodes that call copies."""
     nodes = {node.name: node for graph in plain.partition_graphs for node in graph.node}
     for graph in own.partition_graphs:
         for node in graph.node:

@@ -1,6 +1,6 @@
-"""Adds probes to the graph that is executed for a function, so that its operators are seen; and operators that are computed apart.
+"""Adds probes to the graph that is executed for a function, which observe its operators; and nodes that compute operators apart.
 
-Operators that run equally often are handed over together, some tens of tensors at a time, as a block.
+Operators that run equally often are passed on together, as a block of some tens of tensors.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from opdump.records import IO, SkipReason
 
 _STRING: Final = tf.string.as_datatype_enum
 _TENSORS: Final = 64
-"""That a probe is given at a time."""
+"""Maximum number of tensors of a probe."""
 _FALLIBLE: Final = re.compile(
     r"Assert|CheckNumerics|EnsureShape|PyFunc|EagerPyFunc|Gather|ResourceGather|Scatter|TensorScatter|SparseSoftmax|LookupTable|Print"
 )
-"""May fail by what they are given, or run Python of the program: what came before is handed over first."""
+"""These may fail because of their inputs, or run Python of the program: preceding operators are passed on first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyOperators:
-    """A function within the copy: the operators in it that leave no data, and those that leave some."""
+    """A function within the copy: its skipped operators, and the recorded ones."""
 
     skipped: tuple[NamedOperator, ...]
     emitted: tuple[NamedOperator, ...]
     reasons: Counter[SkipReason]
-    """Of those that leave none, where it runs."""
+    """The skipped operators if it runs."""
     not_executed: Counter[SkipReason]
-    """Of all, where it does not."""
+    """All operators if it does not run."""
     counted: int
-    """The number of the body that runs as often; 0 runs once in each call."""
+    """The number of the body that runs equally often; 0 runs once in each call."""
 
     @classmethod
     def of(cls, operators: Sequence[NamedOperator], counted: int) -> BodyOperators:
@@ -68,18 +68,18 @@ class BodyOperators:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Operators of a program -> their names in records; `sources` are those of the arguments of a function that is called."""
+    """Operators of a program -> their names in records; `sources` are those of the arguments of a called function."""
 
     names: Mapping[str, str]
     sources: Mapping[Key, str] = field(default_factory=dict)
 
     def source(self, slot: Slot) -> str:
-        """Who makes what is read in a slot; empty where nobody knows."""
+        """The maker of the input in a slot; empty if unknown."""
         maker, _, number = slot.source.rpartition(":")
         return f"{self.names.get(maker, maker)}:{number}" if maker else self.sources.get(slot.key, "")
 
     def within(self, call: ProgramOperator, program: Program, arguments: Sequence[str]) -> Naming:
-        """Of the program of a function that is called by an operator of this one."""
+        """For the program of a function that an operator of this one calls."""
         path = self.names[call.name]
         names = {op.name: self.names.get(f"{call.name}/{op.name}", f"{path}/{op.name}") for op in program.operators}
         given = zip(arguments, call.inputs, strict=True) if len(arguments) == len(call.inputs) else ()
@@ -88,9 +88,9 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class KeptCall:
-    """A call that the runtime keeps as one, and optimises with `config`; `devices` are those of what it reads.
+    """A call that the runtime keeps, and optimises with `config`; `devices` are those of its inputs.
 
-    The runtime may have a function of its own for it, without the arguments that are `constants` (by their numbers) and with these `outputs` alone.
+    The runtime may use a function of its own for it, without the arguments in `constants` (by number) and with only these `outputs`.
     """
 
     node: str
@@ -103,7 +103,7 @@ class KeptCall:
 
 @dataclass(slots=True)
 class _SeenSlot:
-    """What is taken of a slot; `tensor` may be the type of what no array stands for."""
+    """The recorded part of a slot; `tensor` may be the type of a value that is not an array."""
 
     slot: int
     argument: str
@@ -113,7 +113,7 @@ class _SeenSlot:
 
 @dataclass(slots=True)
 class _Seen:
-    """An operator that leaves data, and its node; `stands_in` is what it gives, of one that has none and gives what that node does."""
+    """A recorded operator and its node. `stands_in` is its result, if it has no node and that node has the same result."""
 
     operator: NamedOperator
     node: str
@@ -129,7 +129,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Group:
-    """Operators that are handed over together."""
+    """Operators that are passed on together."""
 
     region: Region
     stage: int
@@ -138,11 +138,11 @@ class _Group:
     tensors: dict[Tensor, int] = field(default_factory=dict)
     bodies: list[int] = field(default_factory=list)
     anchors: list[str] = field(default_factory=list)
-    """Nodes behind which it is."""
+    """The nodes after which the probe runs."""
 
 
 class Observed:
-    """An executed graph with what observes the operators of the program in it."""
+    """An executed graph with probes for the operators of the program."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Observed:
         self._seen: list[_Seen] = []
         self._apart: dict[tuple[str, str], str | None] = {}
         self._constants: dict[Key, bool] = {}
-        """Tensor -> whether it is made of constants alone."""
+        """Tensor -> whether it depends only on constants."""
         self._counted: dict[int, int] = {}
 
     def kept_calls(self) -> Iterator[KeptCall]:
@@ -191,7 +191,7 @@ class Observed:
                     yield KeptCall(name, op, devices, constants, outputs, node.attr["config_proto"].s)
 
     def _constants_of_call(self, op: ProgramOperator) -> dict[int, npt.NDArray[Any]] | None:
-        """The arguments of a call that the runtime has put into the function; None where they are not known."""
+        """The arguments of a call that the runtime replaced by constants in the function; None if they are unknown."""
         slots = self._outcomes.constant_arguments(op)
         if slots is None:
             return None
@@ -208,7 +208,7 @@ class Observed:
         return found
 
     def build(self, naming: Naming, first: int, calls: Mapping[str, str]) -> None:
-        """Adds all to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that are run instead."""
+        """Add everything to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that run instead."""
         graph, self._naming, self._first = self.graph, naming, first
         for op in self._program.operators:
             for slot in op.inputs:
@@ -233,7 +233,7 @@ class Observed:
 
     @property
     def programs(self) -> Mapping[str, str]:
-        """Added nodes that compute something apart -> the names of the program's."""
+        """Added nodes that recompute an operator -> the program's names."""
         return self._edits.programs
 
     def bodies(self) -> Iterator[BodyOperators]:
@@ -248,7 +248,7 @@ class Observed:
         operator = op.named(next(self._task_ids), name=self._shown(name), facts=facts)
         home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
         if not skip and not self._see(operator, op, home):
-            # What only passes an argument on, which nothing else reads, is not there; and no list is kept of what a loop does not change.
+            # Missing are nodes that only pass on an argument without other readers, and lists of values that a loop does not change.
             is_gone = op.op_type in PASSES_ON or any(slot.is_handle for slot in op.inputs)
             skip = "not executed" if is_gone else "not observed"
         if skip in ("", "not selected") and op.op_type == LAUNCH:
@@ -256,7 +256,7 @@ class Observed:
         self._operators[op.body].append(replace(operator, skip=skip) if skip else operator)
 
     def _add_rewritten(self, op: ProgramOperator) -> None:
-        """An operator that the runtime has put there."""
+        """An operator that the runtime inserted."""
         if not self._selection.skip_of(op.op_type, op.name, shown=self._shown(op.name)) and not all(
             slot.is_handle for slot in op.outputs
         ):
@@ -284,10 +284,10 @@ class Observed:
         return "handle" if are_handles(op.outputs) and not reads else ""
 
     def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
-        """Has an operator leave data: `home` is its node, if it has one; whether what it gives is there."""
+        """Record an operator: `home` is its node, if it has one. Returns whether its results are available."""
         given = [slot for slot in op.outputs if not slot.is_handle]
         node, near, stands_in = home, home, None
-        if not home:  # what is constant is there for nobody in particular, and comes to where the others are
+        if not home:  # constants belong to no place, and are copied to where they are needed
             varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
             found = (self._tensor(slot.key, "") for slot in varying or given)
             stands_in = next((tensor for tensor in found if tensor is not None), None)
@@ -297,14 +297,14 @@ class Observed:
             near = node if varying else ""
         own = self._executed.inputs(self._executed.nodes[home]) if home else ()
         reads = [tensor_of(key) for key in own] if len(own) == len(op.inputs) else [None] * len(op.inputs)
-        # What of the program is not there, the node has been given something else for.
+        # If an input of the program's operator is missing, the node has another input instead.
         inputs = self._taken(op, "input", lambda slot: self._tensor(slot.key, node) or reads[slot.slot])
         outputs = self._taken(op, "output", lambda slot: self._tensor(slot.key, near))
         self._seen.append(_Seen(operator, node, stands_in, inputs, outputs))
         return True
 
     def _taken(self, op: ProgramOperator, io: IO, tensor: Callable[[Slot], Tensor | None]) -> list[_SeenSlot]:
-        """What the plan takes of its slots; `tensor` finds what is in one."""
+        """The selected slots; `tensor` finds the contents of one."""
         name = self._naming.names.get(op.name, op.name)
         found = []
         for slot in self._selection.taken(op, io, name):
@@ -320,7 +320,7 @@ class Observed:
         return found
 
     def _tensor(self, key: Key, near: str) -> Tensor | None:
-        """A tensor of the program in the graph, for who runs where the node `near` does; None where it cannot be had."""
+        """A tensor of the program in the graph, for a reader that runs where the node `near` runs; None if it is not available."""
         resolved = self._outcomes.resolved(key)
         executed = self._outcomes.executed_key(resolved)
         constant = self._outcomes.constant_node(resolved)
@@ -339,11 +339,11 @@ class Observed:
         return None if node is None else (node, 0 if constant is not None else int(slot))
 
     def _is_on_device_of(self, name: str, near: str) -> bool:
-        """Whether two nodes are on one device: the runtime makes more nodes of a constant that several devices read."""
+        """Whether two nodes are on one device: the runtime copies a constant that several devices read."""
         return not near or self.graph.nodes[name].device == self.graph.nodes[near].device
 
     def _is_constant(self, key: Key) -> bool:
-        """Whether a tensor is made of constants alone: it is there for nobody in particular."""
+        """Whether a tensor depends only on constants, and therefore belongs to no place."""
         known = self._constants.get(key)
         if known is None:
             self._constants[key] = False
@@ -355,12 +355,12 @@ class Observed:
         return known
 
     def _compute_apart(self, op: ProgramOperator, near: str) -> str | None:
-        """The node of an operator that is computed apart; None where what it reads cannot be had, or it is not to run once more."""
+        """The node of an operator that is computed apart; None if its inputs are not available, or if it must not run again."""
         if not op.is_pure or SKIPS.get(op.op_type) == "control flow":
             return None
         keys = [self._outcomes.resolved(slot.key) for slot in op.inputs]
         given: dict[Key, Tensor | None] = {}
-        close = near  # what is constant comes to where the others are
+        close = near  # constants are copied to where they are needed
         for key in sorted(keys, key=self._is_constant):
             given[key] = self._tensor(key, close if self._is_constant(key) else near)
             tensor = given[key]
@@ -377,7 +377,7 @@ class Observed:
         groups: list[_Group] = []
         current: dict[tuple[Region, int, str], _Group] = {}
         stage_of: dict[tuple[Region, str], int] = {}
-        """Order of the operators of a region: each after the makers of its inputs."""
+        """The order of the operators of a region: each after the makers of its inputs."""
         for each in self._seen:
             region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
             stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
@@ -397,7 +397,7 @@ class Observed:
         return groups
 
     def _count_bodies(self, groups: list[_Group], place: Mapping[str, int]) -> None:
-        """Has the first probe of each body say that it runs."""
+        """Let the first probe of each body report that the body runs."""
         nodes: dict[int, list[str]] = defaultdict(list)
         for op in self._program.operators:
             name = self._outcomes.nodes.get(op.name)
@@ -419,7 +419,7 @@ class Observed:
             group.bodies.append(number)
 
     def _copies_of_what_is_left_alone(self, groups: Sequence[_Group]) -> dict[Tensor, Tensor]:
-        """Those of the tensors that are looked at."""
+        """The tensors that are recorded."""
         looked_at = {tensor for group in groups for tensor in group.tensors}
         looked_at |= {each for name, read in self.graph.inputs.items() if name.startswith(MINE) for each in read}
         wanted = looked_at & {*map(tensor_of, left_alone(self._executed))}
@@ -450,7 +450,7 @@ class Observed:
 
 
 def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
-    """The operators, each after the makers of its inputs; an operator that stands for the node of another takes the place of that node."""
+    """The operators, each after the makers of its inputs; an operator that represents the node of another has the position of that node."""
     places = {each.operator.op_name: place for place, each in enumerate(seen)}
 
     def makers(place: int) -> list[int]:
@@ -460,7 +460,7 @@ def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
 
 
 def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts: list[str]) -> tuple[BlockSlot, ...]:
-    """Slots of a block with these tensors, and the texts behind them, which it adds to."""
+    """The slots of a block with these tensors, and the texts that follow them, which are extended."""
     found = []
     for each in seen:
         if isinstance(each.tensor, str):

@@ -1,7 +1,7 @@
-"""Has the runtime optimise a function, and gives what came of it: the graphs that are executed, on each device. Nothing of the function runs.
+"""Lets the runtime optimise a function, and returns the result: the executed graphs on each device. The function does not run.
 
-The runtime optimises a function when it is called for the first time: inlines what it runs, rewrites and fuses operators, places them. So a
-copy of it is called with one argument more, and that of another type than it takes: the runtime prepares the copy first and looks at its arguments then.
+The runtime optimises a function in its first call: it inlines functions, rewrites and fuses operators, and places them. A copy of the function
+is therefore called with an additional argument of the wrong type: the runtime first prepares the copy, and then rejects its arguments.
 Source: TensorFlow's execute.cc (`AddOrExecuteNode`), process_function_library_runtime.cc (`InstantiateMultiDevice`).
 """
 
@@ -29,13 +29,13 @@ _RESULT: Final = "_opdump_result_"
 _MARKED_RESULT: Final = re.compile(f"{_RESULT}[0-9]+_RetVal$")
 _NUMBERS: Final = itertools.count()
 _ATTEMPTS: Final = 5
-"""Where other threads have functions optimised at the same time, whose graphs come mixed with ours."""
+"""Maximum number of attempts while other threads let functions be optimised, whose graphs are mixed with the requested ones."""
 _COLLECTING: Final = threading.Lock()
 """Graphs are collected for the whole process."""
 
 
 def with_argument(definition: Definition, name: str) -> Definition:
-    """A copy of a function that takes a number more, and whose results have names of their own: graphs that the runtime makes of it are known by both."""
+    """A copy of a function with an additional argument, a number, and unique names of results: both identify the graphs that the runtime makes of it."""
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.signature.name = name
@@ -45,13 +45,13 @@ def with_argument(definition: Definition, name: str) -> Definition:
         value = copy.ret.pop(result.name)
         result.name += f"{_RESULT}{number}"
         copy.ret[result.name] = value
-    # One of several functions that the runtime may put in each other's place: the copy is to stay what it is.
+    # It is one of several functions that the runtime may exchange for each other; the copy must not be.
     copy.attr.pop("api_implements", None)
     return copy
 
 
 def standing_for(context: Any, dtype: int, device: str) -> Any:
-    """A tensor for an argument of a function of which nothing is known but its type and device. Of a variable it says no shape."""
+    """A tensor for an argument of a function of which only type and device are known. The handle of a variable has no shape."""
     attributes: tuple[Any, ...]
     with context.device(device):
         if dtype == tf.resource.as_datatype_enum:
@@ -66,7 +66,7 @@ def standing_for(context: Any, dtype: int, device: str) -> Any:
 
 
 def constant_value(definition: Definition, key: Key) -> Any | None:
-    """What a tensor in a function is in each call, as far as the runtime can say it beforehand: by constants, and by shapes that are known."""
+    """The value of a tensor in a function, if the runtime knows it before a call: from constants and known shapes."""
     graph = function_def_to_graph.function_def_to_graph(definition)
     return smart_cond.smart_constant_value(graph.get_tensor_by_name(key))
 
@@ -74,15 +74,15 @@ def constant_value(definition: Definition, key: Key) -> Any | None:
 def function_graphs(
     context: Any, definition: Definition, inputs: Sequence[Any], config: bytes, *, is_programs: bool = False
 ) -> Any | None:
-    """What the runtime made of a function that it knows by this definition, whose last argument is that of `with_argument`.
+    """The runtime's optimisation of a function with this definition, whose last argument is that of `with_argument`.
 
-    A `RunMetadata.FunctionGraphs`: the graph before and after its optimisation, and the parts of it that devices execute. `config` is the
-    ConfigProto that it is optimised by. None where it cannot be had: the runtime refuses the function. A program that collects graphs
-    (`tf.summary.trace_on`) is given those of a function of its own (`is_programs`).
+    A `RunMetadata.FunctionGraphs`: the graph before and after its optimisation, and the parts that devices execute. `config` is the
+    ConfigProto for the optimisation. None if the runtime rejects the function. If the program collects graphs itself
+    (`tf.summary.trace_on`), it gets those of a function of its own (`is_programs`).
     """
     name, argument = definition.signature.name, definition.signature.input_arg[-1].name
     executor = context.function_call_options.executor_type or ""
-    arguments = [*inputs, tf.constant(0.0)]  # the last one is of another type
+    arguments = [*inputs, tf.constant(0.0)]  # the last one has another type
     for attempt in range(_ATTEMPTS):
         attributes = ("executor_type", executor, "config_proto", _not_made_before(config, attempt))
         with _COLLECTING, _programs_own(context) as programs:
@@ -99,19 +99,19 @@ def function_graphs(
 
 
 def _not_made_before(config: bytes, attempt: int) -> bytes:
-    """The same ConfigProto, but that the runtime has made nothing by it in an attempt before."""
+    """An equal ConfigProto for which the runtime has no result from an earlier attempt."""
     made = config_pb2.ConfigProto.FromString(config)
-    made.placement_period += attempt  # of sessions in several processes: nothing here looks at it
+    made.placement_period += attempt  # for sessions in several processes; not used here
     return config if attempt == 0 else made.SerializeToString()
 
 
 def _is_of_one_function(graphs: Any, definition: Definition) -> bool:
-    """Whether the graphs after the optimisation are of that function, too, and not of one that another thread had optimised meanwhile."""
+    """Whether the graphs after the optimisation belong to that function, not to one that another thread optimised at the same time."""
     given = {node.name for node in graphs.pre_optimization_graph.node if node.op == "_Arg"}
     results = {f"{each.name}_RetVal" for each in definition.signature.output_arg}
     executed = [node for part in graphs.partition_graphs for node in part.node]
     for nodes in (graphs.post_optimization_graph.node, executed):
-        # Arguments that nothing reads may be left out, results never.
+        # Arguments without readers may be missing, results never.
         if not given.issuperset(node.name for node in nodes if node.op == "_Arg"):
             return False
         if not results.issubset(node.name for node in nodes if node.op == "_Retval"):
@@ -120,7 +120,7 @@ def _is_of_one_function(graphs: Any, definition: Definition) -> bool:
 
 
 def _with_plain_results(graphs: Any) -> None:
-    """Gives the results the names that they have in the program's function."""
+    """Give the results the names that they have in the program's function."""
     for graph in (graphs.pre_optimization_graph, graphs.post_optimization_graph, *graphs.partition_graphs):
         for node in graph.node:
             if node.op == "_Retval":
@@ -130,17 +130,17 @@ def _with_plain_results(graphs: Any) -> None:
 def _collected(
     context: Any, name: str, result_count: int, arguments: Sequence[Any], attributes: tuple[Any, ...]
 ) -> Any:
-    """The graphs of all functions that were optimised while this one was called, which does not run."""
+    """The graphs of all functions that were optimised during this call, which does not run."""
 
-    def hand_on() -> None:  # whatever runs next hands on what was collected
+    def hand_on() -> None:  # the next run returns the collected graphs
         execute.quick_execute("Identity", 1, arguments[-1:], ("T", tf.float32.as_datatype_enum), context)
 
-    hand_on()  # the runtime has it then, and collects nothing of it
+    hand_on()  # the runtime already has it, and collects nothing
     context.enable_graph_collection()
     try:
         execute.quick_execute(name, result_count, arguments, attributes, context)
     except tf.errors.OpError:
-        pass  # as it must
+        pass  # as expected
     else:
         raise AssertionError(f"{name} ran with an argument of another type")
     finally:
@@ -152,7 +152,7 @@ def _collected(
 
 @contextmanager
 def _programs_own(context: Any) -> Iterator[Any | None]:
-    """What the program itself collects (`tf.summary.trace_on`), put aside until it asks for it; None where it collects nothing."""
+    """The graphs that the program itself collects (`tf.summary.trace_on`), kept until it requests them; None if it collects none."""
     trace = summary_ops_v2._current_trace_context
     if trace is None:
         yield None
@@ -174,7 +174,7 @@ def _programs_own(context: Any) -> Iterator[Any | None]:
 
 
 def without_rewriting(config: bytes) -> bytes:
-    """A ConfigProto by which functions are executed as they are."""
+    """A ConfigProto with which functions are executed unchanged."""
     made = config_pb2.ConfigProto.FromString(config)
     made.graph_options.rewrite_options.disable_meta_optimizer = True
     options = made.graph_options.optimizer_options
@@ -185,7 +185,7 @@ def without_rewriting(config: bytes) -> bytes:
 
 @contextmanager
 def rewriting_off(context: Any) -> Iterator[None]:
-    """While open, functions that this thread calls are executed as they are."""
+    """While open, functions that this thread calls are executed unchanged."""
     usual = context.function_call_options
     config = config_pb2.ConfigProto.FromString(without_rewriting(usual.config_proto_serialized))
     context.function_call_options = eager_context.FunctionCallOptions(

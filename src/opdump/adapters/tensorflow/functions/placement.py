@@ -1,4 +1,4 @@
-"""Where the nodes of an executed graph stand: in which loops and branches, and in which order they can be seen. Nodes can be added to it."""
+"""The place of nodes in an executed graph: their loops and branches, and the order in which they can be observed. Nodes can be added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.adapters.tensorflow.operator_kinds import ENTERS, EXITS, MERGES, NEX
 
 
 class PlacedGraph:
-    """The nodes by name, what they read, and where they stand."""
+    """The nodes by name, their inputs, and their places."""
 
     def __init__(self, graph: ExecutedGraph, library: Library) -> None:
         self._library = library
@@ -40,10 +40,10 @@ class PlacedGraph:
         return self.outputs[tensor[0]][tensor[1]].dtype
 
     def place(self, preferred: Sequence[str], fallible: Collection[str]) -> list[str]:
-        """Says in which region each node runs, and in which stage of the whole; gives all nodes, each behind those that it runs behind.
+        """Find the region in which each node runs, and its stage in the whole; returns all nodes, each after those that run before it.
 
-        They are in the preferred order as far as that goes. A stage ends where another region begins, or a node that may fail by its values;
-        what a loop gives is of a later stage than all that is in it. So whoever waits for what is of earlier stages never waits for himself.
+        The preferred order is kept as far as possible. A stage ends where another region begins, or at a node that may fail because of its values;
+        the results of a loop are of a later stage than everything in it. A reader that waits for earlier stages therefore never waits for itself.
         """
         for name in self._ordered(preferred, {}):
             self.regions[name] = self._region(name)
@@ -66,7 +66,7 @@ class PlacedGraph:
         return order
 
     def _before(self, name: str) -> Iterator[str]:
-        """The nodes behind which a node runs, without those of the iteration before."""
+        """The nodes that run before a node, without those of the previous iteration."""
         is_merge = self.nodes[name].op in MERGES
         for maker, _ in self.inputs[name]:
             if not (is_merge and self.nodes[maker].op in NEXT):
@@ -77,7 +77,7 @@ class PlacedGraph:
         return in_order((*preferred, *self.nodes), lambda name: (*self._before(name), *also.get(name, ())))
 
     def region_of(self, tensor: Tensor) -> Region:
-        """Where a tensor is there: behind a Switch, in one of its branches."""
+        """The region in which a tensor is available: after a Switch, in one of its branches."""
         region, node = self.regions[tensor[0]], self.nodes[tensor[0]]
         if node.op not in SWITCHES:
             return region

@@ -1,4 +1,4 @@
-"""Emits from within the instrumented copy of a function: a probe is an operator that hands the tensors of others to the recorder."""
+"""Emits operators from within the instrumented copy of a function: a probe is an operator that passes tensors of others to the recorder."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from opdump.records import IO
 
 _HANDLES: Final = (tf.resource, tf.variant)
 _NOTHING: Final[list[Any]] = []
-"""What a probe gives the graph."""
+"""The result of a probe in the graph."""
 
 
 @dataclass(slots=True)
 class DumpedCall:
-    """One dumped call of a function. What goes wrong in a probe waits here for the end of the call: the graph is to finish."""
+    """One dumped call of a function. Errors in probes are raised at the end of the call, so that the graph finishes."""
 
     capture: Capture
     run: GraphRun
     bodies: Counter[int] = field(default_factory=Counter)
-    """How often each body ran, by its number."""
+    """The number of runs of each body, by its number."""
     error: Exception | None = None
 
 
 @dataclass(slots=True)
 class CurrentCall:
-    """The call for which the probes of one function emit; none where that is not dumped."""
+    """The call for which the probes of one function emit; None if it is not dumped."""
 
     call: DumpedCall | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,9 +50,9 @@ class CurrentCall:
 
 
 class Probe:
-    """Called with the elements of what some operators read and wrote, once they have run.
+    """Called with the values of the inputs and outputs of some operators after they have run.
 
-    Their slots name the arrays by their places, and `texts` behind these; `bodies` are the numbers of the bodies that ran when it is called.
+    Slots refer to the arrays by position, followed by `texts`; `bodies` are the numbers of the bodies that ran when it is called.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Probe:
             with call.capture.lock:
                 call.bodies.update(self._bodies)
                 if self._operators is not None:
-                    # The runtime gives a scalar of numpy's where there is one element, whose memory lasts for no longer than it is asked for.
+                    # For one element the runtime passes a numpy scalar, whose memory is only valid while it is used.
                     held = [*map(np.asarray, arrays)]
                     self._operators.emit(call.run, held, lambda number: host_tensor(held[number]))
-        except Exception as error:  # noqa: BLE001  whatever it is, it is raised when the call has ended
+        except Exception as error:  # noqa: BLE001  any error is raised when the call has ended
             call.error = error
         return _NOTHING
 
 
 def has_data(tensors: Iterable[Any]) -> bool:
-    """Whether some of these tensors of the eager program are no handles."""
+    """Whether any of these tensors of the eager program is not a handle."""
     return any(tensor.dtype not in _HANDLES for tensor in tensors)
 
 
@@ -91,7 +91,7 @@ def live_tensors(
     arguments: Sequence[Any],
     source_of: Callable[[Any], str] = lambda _: "",
 ) -> list[LiveTensor]:
-    """Tensors of the eager program for the recorder, as far as they are wanted, without handles; `arguments` are the definitions of the slots."""
+    """The selected tensors of the eager program for the recorder, without handles; `arguments` are the definitions of the slots."""
     lives: list[LiveTensor] = []
     if not selection.wants(io):
         return lives
@@ -100,7 +100,7 @@ def live_tensors(
     for slot, tensor in enumerate(tensors):
         if tensor.dtype in _HANDLES or slot in excluded:
             continue
-        # Over the runtime's own memory where that is the host's: it is read before the program goes on.
+        # Without a copy if the runtime's memory is on the host: it is read before the program continues.
         value = "string" if tensor.dtype == tf.string else host_tensor(tensor._numpy())
         lives.append(live_tensor(slot, arguments[slot].name if has_names else "", value, source_of(tensor)))
     return lives

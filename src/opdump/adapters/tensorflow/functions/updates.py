@@ -1,4 +1,4 @@
-"""Finds out what traced functions do for the steps of the program: whether they compute gradients, which variables they update."""
+"""Finds the effect of traced functions on the steps of the program: whether they compute gradients, and which variables they update."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from opdump.adapters.tensorflow.graphs.walks import reachable
 from opdump.adapters.tensorflow.operator_kinds import is_update, writes_variable
 
 _GRADIENTS: Final = re.compile(r"(^|/)(gradient_tape|gradients)/")
-"""Names of the operators that a function computes gradients with."""
+"""Names of the operators with which a function computes gradients."""
 _OF_BACKWARD: Final = re.compile(r"^__\w*_backward_")
 """Names of functions that are gradients of others."""
-# Metrics, generators and statistics of layers count with these too; an optimizer that uses them is seen when it is traced.
+# Metrics, generators and statistics of layers also count with these; an optimizer that uses them is detected when it is traced.
 _COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
 
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """What a call of a traced function is of a step."""
+    """The effect of a call of a traced function on a step."""
 
     differentiates: bool
-    """It computes gradients, and so a forward, itself."""
+    """It computes gradients itself, and so it is a forward, too."""
     updates: bool
     """It updates variables: by an optimizer, or by gradients that it computes."""
     assigned: tuple[int, ...]
-    """Its arguments that are variables which it gives a value otherwise."""
+    """Its variable arguments to which it assigns in another way."""
 
 
 class TracedUpdates:
-    """What traced functions do for the steps of the program."""
+    """The effect of traced functions on the steps of the program."""
 
     def __init__(self) -> None:
         self._of_optimizers: set[tuple[str, frozenset[str]]] = set()
@@ -45,7 +45,7 @@ class TracedUpdates:
         self._of_optimizers.add((function, operators))
 
     def part_of(self, definitions: Sequence[Definition], library: Library) -> StepPart:
-        """What a function does: the first of these definitions; the others are what it runs."""
+        """The effect of a function, the first of these definitions; the others are functions that it runs."""
         root = definitions[0]
         differentiates = _OF_BACKWARD.match(root.signature.name) is None and any(
             _GRADIENTS.search(node.name) for each in definitions for node in each.node_def
@@ -62,7 +62,7 @@ class TracedUpdates:
 
 
 def _applies_gradients(definition: Definition) -> bool:
-    """Whether a variable is given what depends on a gradient that is computed beside it."""
+    """Whether a variable is assigned a value that depends on a gradient computed in the same function."""
     readers: dict[str, list[str]] = {}
     for node in definition.node_def:
         for reference in node.input:
@@ -75,7 +75,7 @@ def _applies_gradients(definition: Definition) -> bool:
 
 
 def _assigned(definition: Definition, library: Library, running: frozenset[str]) -> set[int]:
-    """The numbers of the arguments that a function, or one that it runs, assigns to."""
+    """The numbers of the arguments to which a function, or one that it runs, assigns."""
     name = definition.signature.name
     places = {argument.name: number for number, argument in enumerate(definition.signature.input_arg)}
     found: set[int] = set()
