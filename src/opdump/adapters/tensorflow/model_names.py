@@ -1,8 +1,8 @@
-"""Names models by what the program calls them before anybody has run them, so that a `dump_list` can name them.
+"""Names models as the program does, before they run, so that a `dump_list` can name them.
 
 a tf.function                  train_step                its Python function
-Keras fit, evaluate, predict   mlp, train_function       the Keras model (`name_model` of it, too), and its function
-a signature of a SavedModel    serving_default, score    its key, and the function that was saved
+Keras fit, evaluate, predict   mlp, train_function       the Keras model (or its `name_model`), and its function
+a signature of a SavedModel    serving_default, score    its key, and the saved function
 a session                      train, loss               the operators that it fetches
 the eager program              eager
 """
@@ -36,7 +36,7 @@ _METHODS: Final = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batc
 
 
 def function_names(name: str, definition: Definition) -> tuple[str, ...]:
-    """What the program may call a traced function."""
+    """The possible names of a traced function."""
     plain = plain_name(name)
     found = [plain]
     if plain.startswith(_WRAPPER):
@@ -47,12 +47,12 @@ def function_names(name: str, definition: Definition) -> tuple[str, ...]:
 
 
 def fetched_names(elements: Sequence[Any]) -> tuple[str, ...]:
-    """What a session's fetches are called."""
+    """The names of a session's fetches."""
     return tuple(dict.fromkeys(element.name.partition(":")[0] for element in elements))
 
 
 def _signature_keys(name: str) -> Iterator[str]:
-    """A signature's key stands in the map that the program loaded, and not in the function."""
+    """A signature's key is in the map that the program loaded, not in the function."""
     for found in gc.get_objects():
         if type(found).__name__ == "_SignatureMap":
             for key, function in found.items():
@@ -61,7 +61,7 @@ def _signature_keys(name: str) -> Iterator[str]:
 
 
 class KerasModels:
-    """Which Keras model trains, is evaluated or predicts in a thread, while `watched` is open."""
+    """The Keras model that trains, is evaluated or predicts in a thread, while `watched` is open."""
 
     def __init__(self, given: ModelNames) -> None:
         self._given = given
@@ -69,7 +69,7 @@ class KerasModels:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the model that is at work in this thread."""
+        """The names of the model that is running in this thread."""
         model = getattr(self._running, "model", None)
         if model is None:
             return ()
@@ -97,7 +97,7 @@ class KerasModels:
 def replace_methods(
     replacements: Replacements, methods: Iterable[tuple[str, str, str]], around: Callable[[Callable[..., Any]], object]
 ) -> None:
-    """Puts what `around` makes of them in the place of methods (module, class, name), where this version has them."""
+    """Replace methods (module, class, name) by the result of `around`, if this version has them."""
     for module_name, class_name, name in methods:
         owner = getattr(imported_module(module_name), class_name, None)
         original = None if owner is None else vars(owner).get(name)
@@ -106,7 +106,7 @@ def replace_methods(
 
 
 def imported_module(name: str) -> Any:
-    """A module of a package that is imported; None where this version has none of that name."""
+    """A module of an imported package; None if this version has no module with that name."""
     if name.partition(".")[0] not in sys.modules:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Says by its type whether an operator leaves data, passes its input on, updates a variable; and whether a plan takes it.
+"""Decides by type whether an operator is recorded, passes its input on, or updates a variable; and whether a plan selects it.
 
-docs/compatibility.md#tensorflow-programs says which operators leave none.
+docs/compatibility.md#tensorflow-programs lists the skipped operators.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _WITHOUT_DATA: Final[Mapping[SkipReason, tuple[str, ...]]] = MappingProxyType(
 SKIPS: Final[Mapping[str, SkipReason]] = MappingProxyType(
     {op_type: reason for reason, types in _WITHOUT_DATA.items() for op_type in types}
 )
-"""Operator type -> why operators of it leave no data."""
+"""Operator type -> why operators of this type are skipped."""
 
 DATA_TYPES: Final = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "IteratorGetNext", "Data"})
-"""What brings data into a graph: dumped together with an operator of `dump_layer` that reads it."""
+"""Data operators: dumped together with an operator of `dump_layer` that reads them."""
 
 PASSES_ON: Final = frozenset(
     {"Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "RefExit"}
     | {"NextIteration", "RefNextIteration", "StopGradient", "PreventGradient", "Snapshot"}
 )
-"""Give one of their inputs as it is."""
+"""They return one of their inputs unchanged."""
 
-# Parts of loops and branches in a graph, and what is the same in each run.
+# Parts of loops and branches in a graph, and values that are the same in each run.
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 SWITCHES: Final = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 MERGES: Final = frozenset({"Merge", "RefMerge"})
@@ -67,28 +67,28 @@ _ASSIGNS: Final = frozenset({"Assign", "AssignVariableOp", "AssignVariableXlaCon
 
 
 def is_update(op_type: str) -> bool:
-    """Whether an operator of this type changes a variable by what it holds, as an optimizer does."""
+    """Whether an operator of this type changes a variable based on its old value, like an optimizer."""
     return op_type.startswith(_UPDATES) and not op_type.startswith("ScatterNd")
 
 
 def is_assignment(op_type: str) -> bool:
-    """Whether an operator of this type gives a variable a value, whatever it held."""
+    """Whether an operator of this type assigns a value to a variable regardless of its old value."""
     return op_type in _ASSIGNS
 
 
 def writes_variable(op_type: str) -> bool:
-    """Whether an operator of this type changes a variable, either way."""
+    """Whether an operator of this type changes a variable in either way."""
     return is_update(op_type) or is_assignment(op_type)
 
 
 def is_stateful(op_type: str) -> bool:
-    """Whether TensorFlow says of operators of this type that they hold or change a state; False of a type that it does not know."""
+    """Whether operators of this type are stateful according to TensorFlow; False for an unknown type."""
     found = op_def_registry.get(op_type)
     return found is not None and bool(found.is_stateful)
 
 
 class ModelSlots(OperatorSelection):
-    """What a plan takes of one model; `matches` collects which names of the `dump_list` its operators have."""
+    """The selection of a plan in one model; `matches` collects the names in the `dump_list` that its operators have."""
 
     def __init__(
         self, plan: DumpPlan, model_filter: ModelFilter, held: frozenset[str] | None, matches: ListMatches
@@ -101,10 +101,10 @@ class ModelSlots(OperatorSelection):
     def skip_of(
         self, op_type: str, op_name: str, readers: Collection[str] = (), *, shown: str | None = None
     ) -> SkipReason:
-        """Why an operator leaves no data; empty where it does.
+        """Why an operator is skipped; empty if it is recorded.
 
-        `readers` are the operators that read it: what brings data in is dumped together with an operator that is chosen by name. It is found by
-        what records call it, too, which is `shown`.
+        `readers` are the operators that read it: a data operator is dumped together with an operator that is selected by name. `shown`, the name
+        in records, can also select it.
         """
         self._matches.operator(self._entries, op_name, (op_name,), op_type)
         if self._names_layers and op_type in DATA_TYPES and any(self.names(reader) for reader in readers):
@@ -113,7 +113,7 @@ class ModelSlots(OperatorSelection):
         return SKIPS.get(op_type, "") or ("" if self.selects(op_name, op_type, others) else "not selected")
 
     def taken(self, op: ProgramOperator, io: IO, name: str = "") -> tuple[Slot, ...]:
-        """The inputs, or outputs, that the plan takes of an operator, which records call `name`: without handles."""
+        """The selected inputs, or outputs, of an operator, without handles. `name` is its name in records."""
         if not self.wants(io):
             return ()
         excluded = self.excluded(name or op.name, op.op_type, io)

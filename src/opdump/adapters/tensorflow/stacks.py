@@ -1,7 +1,7 @@
-"""Finds the lines of the program behind an operator: where it was put into a graph or traced, or where it ran at once.
+"""Finds the program lines of an operator: those that added it to a graph, traced it, or ran it eagerly.
 
-TensorFlow keeps the stack of each operation of a graph, and hands it on to the definition of a function. What was imported
-(a GraphDef, a SavedModel) has none: the lines that ran it stand for it, which whoever emits a run has to give.
+TensorFlow keeps the stack of each operation of a graph, and passes it on to the definition of a function. An imported graph
+(a GraphDef, a SavedModel) has none: the caller that emits a run provides the lines that ran it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tensorflow.python.util import tf_stack
 from opdump.adapters.program_stacks import Line, ProgramStacks, Stack
 
 _PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree", "wrapt")
-"""Parts of the framework beside `tensorflow`, and what they call their own functions through."""
+"""Parts of the framework outside `tensorflow`, and wrappers of its functions."""
 _GENERATED: Final = "__autograph_generated_file"
-"""Of such files AutoGraph alone knows the lines of the program."""
+"""In such files, only AutoGraph knows the program lines."""
 _LAMBDA: Final = "<lambda>"
 _NONE: Final[Mapping[str, Stack]] = MappingProxyType({})
 
@@ -41,7 +41,7 @@ class Stacks(ProgramStacks):
 
     @contextmanager
     def within(self, began: Stack | None) -> Iterator[None]:
-        """This thread works for what began it there: these lines stand for those of what runs without any, as `pool.map(tf.sin, ...)`."""
+        """This thread works for its creator, as in `pool.map(tf.sin, ...)`: operators without program lines get these."""
         before, self._here.began = getattr(self._here, "began", ()), began or ()
         try:
             yield
@@ -49,7 +49,7 @@ class Stacks(ProgramStacks):
             self._here.began = before
 
     def of_operation(self, operation: Any) -> Stack:
-        """Where an operation of a graph was made; empty of one that was imported."""
+        """Where an operation of a graph was created; empty for an imported one."""
         known = self._of_graphs.setdefault(operation.graph, {})
         found = known.get(operation.name)
         if found is None:
@@ -58,7 +58,7 @@ class Stacks(ProgramStacks):
         return found
 
     def of_function(self, name: str) -> Mapping[str, Stack]:
-        """Where the nodes of a function that the runtime knows were traced; without those that were not."""
+        """Where the nodes of a registered function were traced, without nodes that were not."""
         if name not in self._of_functions:
             found = self._read(name)
             if found is None:
@@ -67,7 +67,7 @@ class Stacks(ProgramStacks):
         return self._of_functions[name]
 
     def of_call(self, frame: FrameType | None = None) -> Stack:
-        """The lines above a frame, by default above the caller's; where there are none, those that began this thread's work."""
+        """The lines above a frame, by default the caller's; if there are none, the lines that started this thread's work."""
         found = self.running(sys._getframe(1) if frame is None else frame)
         if any(_GENERATED in each.file for each in found):
             found = self._of_trace(_frames_of(tf_stack.extract_stack()))
@@ -75,11 +75,11 @@ class Stacks(ProgramStacks):
 
     def _read(self, name: str) -> Mapping[str, Stack] | None:
         context = eager_context.context_safe()
-        if context is None or not context._initialized:  # a query would begin the runtime's work
+        if context is None or not context._initialized:  # a query would initialise the runtime
             return None
         try:
             info = context.get_graph_debug_info(name)
-        except tf.errors.OpError:  # of a graph alone, or gone
+        except tf.errors.OpError:  # only part of a graph, or removed
             return None
         frames = {
             number: (info.files[frame.file_index], frame.line, frame.func)
@@ -101,9 +101,9 @@ class Stacks(ProgramStacks):
 
 
 def stack_of_node(name: str, stacks: Mapping[str, Stack], otherwise: Stack = ()) -> Stack:
-    """That of a node of a function's definition; `otherwise` where it has none.
+    """The stack of a node in the definition of a function; `otherwise` if it has none.
 
-    A definition gives a node that has the name of one of the function's results another one: `add_0` for `add`.
+    In a definition, a node with the same name as one of the function's results is renamed: `add_0` for `add`.
     """
     found = stacks.get(name)
     if found is None:
@@ -117,7 +117,7 @@ def _frames_of(trace: Any) -> Iterable[Line]:
 
 
 def _directories() -> Iterable[str]:
-    """Where the framework's own files are, without importing what the program does not."""
+    """The directories of the framework's own files, without an import of modules that the program does not use."""
     yield f"{Path(tf.__file__).parent}/"
     for name in _PACKAGES:
         module = sys.modules.get(name)

@@ -1,4 +1,4 @@
-"""Says which TensorFlow runs here."""
+"""The version of TensorFlow that runs here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FRAMEWORK_VERSION: Final = str(tf.__version__)
 
 
 def device_target() -> str:
-    """The kind of device that operators run on."""
+    """The kind of device on which operators run."""
     return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
 
 
 def runtime() -> HostRuntime:
-    """The runtime as a recording asks for it."""
+    """The runtime's description for a recording."""
     return HostRuntime(FRAMEWORK, FRAMEWORK_VERSION, device_target())

@@ -1,8 +1,8 @@
-"""Finds what XLA compiles: that is one operator, with what goes in and what comes out.
+"""Finds the parts that XLA compiles, each of which is one operator with its inputs and outputs.
 
-Compiled is a function that says so (`jit_compile=True`); and clusters of operators, anywhere in a graph, where the program lets XLA look
-for them (`tf.config.optimizer.set_jit`, `global_jit_level` of a session, `TF_XLA_FLAGS`) or marks operators for it (`jit_scope`). To
-look at what lies between would change the clusters, and with them the last bits of the answer. Source: TensorFlow's
+XLA compiles functions that request it (`jit_compile=True`); and clusters of operators, anywhere in a graph, if the program lets XLA search
+for them (`tf.config.optimizer.set_jit`, `global_jit_level` of a session, `TF_XLA_FLAGS`) or marks operators for it (`jit_scope`).
+Observing values inside a cluster would change the clusters, and thereby the last bits of the answer. Source: TensorFlow's
 mark_for_compilation_pass.cc, xla_kernel_creator.cc, flags.cc.
 """
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from opdump.adapters.tensorflow.function_names import shown_name
 
 LAUNCH: Final = "XlaLaunch"
-"""What TensorFlow calls the operator that runs what was compiled."""
+"""TensorFlow's name for the operator that runs compiled code."""
 _MUST_COMPILE: Final = "_XlaMustCompile"
 _SCOPES: Final = ("_XlaCompile", "_xla_compile_id")
 _LEVEL: Final = re.compile(r"--tf_xla_auto_jit=(?:single-gpu\()?(fusible|-?\d+)")
@@ -40,34 +40,34 @@ OF_SESSION: Final = (
 
 
 def note_of_call(op_name: str, node: Any) -> str:
-    """The note of a node that runs a compiled function."""
+    """The note for a node that runs a compiled function."""
     function = node.attr["f"].func.name if "f" in node.attr else ""
     return OF_FUNCTION.format(f"{shown_name(function)} ({op_name})" if function else op_name)
 
 
 def is_compiled(definition_or_node: Any) -> bool:
-    """Whether XLA compiles a function, or what a node runs, as a whole."""
+    """Whether XLA compiles a function, or the function of a node, as a whole."""
     attributes = definition_or_node.attr
     return _MUST_COMPILE in attributes and bool(attributes[_MUST_COMPILE].b)
 
 
 def type_of(node: Any) -> str:
-    """The type of a node's operator, which is another one where XLA compiles what it runs."""
+    """The type of a node's operator, which differs if XLA compiles it."""
     return LAUNCH if is_compiled(node) else str(node.op)
 
 
 def has_marked_clusters(nodes: Iterable[Any]) -> bool:
-    """Whether the program marked some of these nodes for XLA, one by one."""
+    """Whether the program marked some of these nodes for XLA individually."""
     return any(name in node.attr and (node.attr[name].b or node.attr[name].s) for node in nodes for name in _SCOPES)
 
 
 def clusters_functions() -> bool:
-    """Whether XLA compiles clusters in whatever function runs."""
+    """Whether XLA compiles clusters in any function that runs."""
     return _clusters(int(bool(tf.config.optimizer.get_jit())))
 
 
 def clusters_sessions(config: Any) -> bool:
-    """Whether XLA compiles clusters in the graph of a session with this ConfigProto; None where it was given none."""
+    """Whether XLA compiles clusters in the graph of a session with this ConfigProto; None for a session without one."""
     return _clusters(0 if config is None else config.graph_options.optimizer_options.global_jit_level)
 
 
@@ -75,19 +75,19 @@ def _clusters(requested: int) -> bool:
     flags = _flags(os.environ)
     levels = _LEVEL.findall(flags)
     level = 1 if levels and levels[-1] == "fusible" else int(levels[-1]) if levels else 0
-    if (level or requested) <= 0:  # a flag counts for more than what the program says
+    if (level or requested) <= 0:  # a flag has priority over the program's setting
         return False
     on_cpu = _ON_CPU.findall(flags)
-    # Without that flag XLA leaves operators of CPUs alone.
+    # Without that flag, XLA does not compile operators on CPUs.
     return bool((on_cpu and on_cpu[-1].lower() not in ("false", "0")) or tf.config.list_physical_devices("GPU"))
 
 
 def _flags(environ: Mapping[str, str]) -> str:
-    """TF_XLA_FLAGS, or what stands in the file that it names."""
+    """The value of TF_XLA_FLAGS, or the contents of the file that it names."""
     text = environ.get("TF_XLA_FLAGS", "").strip()
     if text and not text.startswith("-"):
         try:
             return Path(text).read_text(encoding="utf-8", errors="replace")
-        except OSError:  # so has TensorFlow none
+        except OSError:  # TensorFlow then has no flags either
             return ""
     return text

@@ -1,1 +1,1 @@
-"""Graphs of TensorFlow: what the program has, what the runtime executes, and what became of each operator on the way."""
+"""Graphs of TensorFlow: the program's, the runtime's, and the relation between their operators."""

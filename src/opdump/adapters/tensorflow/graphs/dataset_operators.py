@@ -20,23 +20,23 @@ _ITERATORS: Final = frozenset({"Iterator", "IteratorV2"})
 _BY_NAME: Final = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})
 _STARTS: Final = frozenset({"MakeIterator"})
 _OF_GENERATORS: Final = "__inference_Dataset_from_generator_"
-"""With such names begin functions of TensorFlow's own: they call the generator, whose Python is seen."""
+"""Prefixes of TensorFlow's own functions that call a generator. The generator's Python is observed."""
 
 
 def datasets_read(operations: Iterable[Any]) -> Iterator[Any]:
-    """The operators of the data sets that iterators among these operations may go through: who starts an iterator runs apart."""
+    """The operators of the data sets whose iterators these operations may use; iterators are started in a separate run."""
     starts: dict[str, Any] = {}
     for operation in operations:
         if operation.type in _ITERATORS:
             starts.update((reader.name, reader) for output in operation.outputs for reader in output.consumers())
-        elif operation.type in _BY_NAME:  # the name of an iterator is fed: it may be any
+        elif operation.type in _BY_NAME:  # the name of an iterator is fed, so it may be any
             starts.update((each.name, each) for each in operation.graph.get_operations() if each.type in _STARTS)
     first = [start.inputs[0].op for start in starts.values() if start.type in _STARTS]
     return reachable(first, lambda each: (tensor.op for tensor in each.inputs if tensor.dtype.base_dtype == tf.variant))
 
 
 def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
-    """What stands in the path of a function's operators, and the function, for each that a node runs where nobody sees it."""
+    """For each function that a node runs unobserved, the prefix of the path of its operators, and the function."""
     if not hidden_callees(node):
         return
     found = []
@@ -51,9 +51,9 @@ def hidden_functions(node: Any) -> Iterator[tuple[str, str]]:
 def hidden_operators(
     functions: Iterable[tuple[str, str, Stack]], library: Library, stacks: Stacks
 ) -> Iterator[tuple[ProgramOperator, SkipReason]]:
-    """The operators of functions that run where nobody sees them, and of those that these run, each with why it leaves nothing.
+    """The operators of functions that run unobserved, and of those that these run, each with the reason why it is skipped.
 
-    Of each function is given what stands before the names of its operators, its own name, and the lines of those that have none.
+    For each function the prefix of its operators' names, its own name, and the program lines for operators without any are given.
     """
     waiting = [(path, name, stack, frozenset[str]()) for path, name, stack in functions]
     while waiting:

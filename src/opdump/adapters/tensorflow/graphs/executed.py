@@ -1,7 +1,7 @@
-"""A graph that the runtime executes: rewritten, fused, with the bodies of functions in it.
+"""A graph that the runtime executes: rewritten, fused, with the bodies of functions inlined.
 
-A node has the name of the operator of the program that it is, or was made in the place of; what came out of a function has the path of its
-caller (`loop/body/_1/MatMul`); others have names of the rewriting (`ArithmeticOptimizer/...`). Source: TensorFlow's lower_functional_ops.cc,
+A node has the name of the program's operator that it is or replaces. A node from a function has the path of its caller
+(`loop/body/_1/MatMul`); others have names of the rewriting (`ArithmeticOptimizer/...`). Source: TensorFlow's lower_functional_ops.cc,
 inline_function_utils.cc, constant_folding.cc, remapper.cc.
 """
 
@@ -19,15 +19,15 @@ from opdump.adapters.tensorflow.graphs.library import argument_names
 from opdump.adapters.tensorflow.xla import type_of
 
 _NUMBER: Final = re.compile(r"(?:/branch(\d+))?/_\d+(?=/)", re.ASCII)
-"""Stands in the path of what came out of a function."""
+"""Appears in the path of nodes from a function."""
 _FOLDED: Final = re.compile(
     r"(?:ConstantFolding/)?(.+?)(?:/_\d+__cf__\d+|-(?:folded|matshapes|bcastargs)(?:-(\d+))?)$", re.ASCII
 )
-"""The constant that an operator, or one of its outputs, was folded into."""
+"""The constant that replaces an operator, or one of its outputs, after folding."""
 _PLUMBING: Final = frozenset({"_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv"})
-"""How the runtime hands tensors in and out, and from device to device."""
+"""The runtime's nodes that pass tensors in and out, and between devices."""
 _WAITING: Final = re.compile(r"/_\d+$", re.ASCII)
-"""Ends the name of what has one device wait for another."""
+"""Ends the name of nodes that make one device wait for another."""
 _NOT_COMPARED: Final = frozenset({"_XlaHasReferenceVars"})
 _FUSED: Final = "fused_ops"
 _PREFIX: Final = re.compile(r"^_(?:MklNative|Mkl|Native)?(?:Fused)?|Ex$")
@@ -37,7 +37,7 @@ Key = str
 
 
 class ExecutedGraph:
-    """The nodes of all devices, by name. Those whose names begin with `added` are ours: they are not compared."""
+    """The nodes of all devices, by name. Nodes whose names begin with `added` are opdump's, and are not compared."""
 
     def __init__(self, graphs: Iterable[Any], *, added: str = "") -> None:
         graphs = list(graphs)
@@ -52,13 +52,13 @@ class ExecutedGraph:
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Node -> its name without the numbers of calls, where it has some: what came out of a function."""
+        """Node -> its name without the numbers of calls, for nodes from functions."""
         found = {name: _NUMBER.sub(_without_number, name) for name in self.nodes}
         return {name: path for name, path in found.items() if path != name}
 
     @cached_property
     def folded(self) -> dict[str, dict[int, Any]]:
-        """Operator (a node without numbers of calls) -> slot -> the constant that it was folded into, where the rewriting has made a node of its own."""
+        """Operator (a node without numbers of calls) -> slot -> its constant after folding, if the rewriting made a separate node."""
         found: dict[str, dict[int, Any]] = {}
         for name, node in self.nodes.items():
             named = _FOLDED.match(name) if node.op == "Const" else None
@@ -76,7 +76,7 @@ class ExecutedGraph:
         return found
 
     def inputs(self, node: Any) -> Sequence[Key]:
-        """What a node of the graph reads; where that came from another device, what was sent there."""
+        """The inputs of a node; for an input from another device, the tensor that was sent there."""
         return self._read[node.name]
 
     @cached_property
@@ -88,7 +88,7 @@ class ExecutedGraph:
 
     @cached_property
     def before(self) -> dict[str, set[str]]:
-        """Node -> those that it reads from or waits for."""
+        """Node -> the nodes that it reads or waits for."""
         return {name: set(map(producer, node.input)) for name, node in self.nodes.items()}
 
     def _sender(self, key: Key) -> Key:
@@ -99,9 +99,9 @@ class ExecutedGraph:
         return key
 
     def differing(self, other: ExecutedGraph) -> set[str]:
-        """The nodes that one of both has, or has otherwise.
+        """The nodes that differ between the two, or exist in only one of them.
 
-        How results are handed out and tensors get from one device to another does not count, nor what was added.
+        Nodes that return results or pass tensors between devices do not count, nor do added ones.
         """
         mine, others = self._compared, other._compared
         return {name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)}
@@ -124,7 +124,7 @@ class ExecutedGraph:
         return found
 
     def _controls(self, node: Any) -> frozenset[str]:
-        """The nodes behind which one runs; of several devices none, since these wait for each other."""
+        """The nodes after which a node runs; none with several devices, which wait for each other."""
         found = [] if self._several else [text[1:] for text in node.input if text.startswith("^")]
         return frozenset(name for name in found if not self._is_added(name) and self.nodes[name].op != "_Arg")
 
@@ -150,29 +150,29 @@ def key_of(reference: str) -> Key:
 
 
 def base_type(node: Any) -> str:
-    """The type of a node without what says how it is computed: `MatMul` of `_MklNativeFusedMatMul`."""
+    """The type of a node without the part for its implementation: `MatMul` for `_MklNativeFusedMatMul`."""
     if op_def_registry.get(node.op) is not None and not node.op.startswith("_"):
         return type_of(node)
     return _PREFIX.sub("", node.op)
 
 
 def fused_types(node: Any) -> list[str]:
-    """The operators that were fused into a node behind its own, in order."""
+    """The operators that were fused into a node after its own, in order."""
     return [each.decode() for each in node.attr[_FUSED].list.s] if _FUSED in node.attr else []
 
 
 def is_own_kernel(node: Any) -> bool:
-    """Whether a node is of a type of the runtime's own, which computes several operators, or one in another way."""
+    """Whether the type of a node is the runtime's own, which computes several operators, or one in another way."""
     return str(node.op).startswith("_")
 
 
 def is_plumbing(node: Any) -> bool:
-    """Whether a node only hands tensors in, out, or to another device."""
+    """Whether a node only passes tensors in, out, or to another device."""
     return node.op in _PLUMBING
 
 
 def output_count(node: Any) -> int:
-    """How many tensors a node gives; 1 where nothing says it."""
+    """The number of a node's outputs; 1 if unknown."""
     op_def = op_def_registry.get(node.op)
     if op_def is None:
         return 1

@@ -1,7 +1,7 @@
-"""Reads a definition of the function library: its operators, their slots, the functions that they call.
+"""Reads a definition from the function library: its operators, their slots, the functions that they call.
 
-In a `FunctionDef` a tensor is named `{argument}` where the caller gives it, `{node}:{output argument}:{number}` where an operator
-makes it, and `^{node}` stands for "after". Source: TensorFlow's function.proto and op_def.proto.
+In a `FunctionDef`, the name of a tensor is `{argument}` if the caller provides it, and `{node}:{output argument}:{number}` if an operator
+makes it; `^{node}` means "after". Source: TensorFlow's function.proto and op_def.proto.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opdump.adapters.tensorflow.xla import is_compiled
 Definition = Any
 """A FunctionDef."""
 
-# Type of operator -> attribute that names a function which it runs -> what stands in the path of the operators of that.
+# Type of operator -> attribute that names a function which it runs -> prefix of the path of the function's operators.
 _BRANCHES: Final = {"then_branch": "then", "else_branch": "else"}
 _LOOP: Final = {"cond": "cond", "body": "body"}
 _CHOICES: Final = {"branches": "branch"}
@@ -40,12 +40,12 @@ LOOPS: Final = frozenset({"While", "StatelessWhile", "_While"})
 CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 HANDLES: Final = frozenset({tf.resource.as_datatype_enum, tf.variant.as_datatype_enum})
-"""Element types of variables, iterators and the like, which have no elements."""
+"""Element types of variables, iterators and similar objects, which have no values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor in a slot of an operator. `key` is its name, `dtype` the number of its element type; `source` who makes it, of an input, where that is known."""
+    """A tensor in a slot of an operator. `key` is its name, `dtype` the number of its element type; `source` the maker of an input, if known."""
 
     slot: int
     argument: str
@@ -63,7 +63,7 @@ class Slot:
 
 
 def are_handles(slots: Collection[Slot]) -> bool:
-    """Whether there are slots, and in all of them variables, iterators and the like, and so no data."""
+    """Whether there are slots, and all of them are variables, iterators and the like, without data."""
     return bool(slots) and all(slot.is_handle for slot in slots)
 
 
@@ -76,7 +76,7 @@ class Callee:
 
 
 def callees_of(node: Any) -> tuple[Callee, ...]:
-    """The functions that a node runs itself; those of datasets run elsewhere and are not among them."""
+    """The functions that a node runs itself. Those of data sets run elsewhere and are not included."""
     found = []
     for attribute, label in BODIES.get(node.op, {}).items():
         value = node.attr[attribute]
@@ -84,7 +84,7 @@ def callees_of(node: Any) -> tuple[Callee, ...]:
             found.append(Callee(label, value.func.name))
         else:
             found += [Callee(f"{label}_{place}", each.name) for place, each in enumerate(value.list.func)]
-    if op_def_registry.get(node.op) is None:  # a function stands in the place of a type
+    if op_def_registry.get(node.op) is None:  # a function in place of a type
         found.append(Callee("", node.op))
     return tuple(found)
 
@@ -95,12 +95,12 @@ def is_call(op_type: str) -> bool:
 
 
 def hidden_callees(node: Any) -> bool:
-    """Whether a node names functions that run where nobody sees them: in the threads of a dataset, on another machine."""
+    """Whether a node names functions that run unobserved: in the threads of a data set, on another machine."""
     return not callees_of(node) and bool(functions_of(node))
 
 
 def reached(name: str, library: Library, *, into_compiled: bool = True) -> Iterable[Definition]:
-    """The definition of a function, and those of all functions that it runs, each once; `into_compiled`: what XLA compiles too."""
+    """The definition of a function, and those of all functions that it runs, each once; `into_compiled` includes those that XLA compiles."""
     definition = functools.cache(lambda each: definition_in(each, library))
 
     def called(current: str) -> Iterator[str]:
@@ -113,7 +113,7 @@ def reached(name: str, library: Library, *, into_compiled: bool = True) -> Itera
 
 
 def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:
-    """The slots of what a node gives; None where nothing says them."""
+    """The slots of a node's outputs; None if unknown."""
     op_def = _op_def(node, library)
     if op_def is None:
         return None
@@ -126,14 +126,14 @@ def outputs_of(node: Any, library: Library) -> tuple[Slot, ...] | None:
 
 
 def input_names(node: Any, library: Library, count: int) -> list[str]:
-    """The names of the arguments of a node that reads so many tensors; empty where nothing says them."""
+    """The argument names of a node with this number of inputs; empty if unknown."""
     op_def = _op_def(node, library)
     names = [] if op_def is None else argument_names(op_def.input_arg, op_def, node)
     return names if len(names) == count else [""] * count
 
 
 def argument_names(arguments: Sequence[Any], op_def: Any, node: Any) -> list[str]:
-    """The names of some of a type's arguments, one for each tensor of a node: those of a list are numbered."""
+    """The names of some of a type's arguments, one for each tensor of a node; those of a list are numbered."""
     return [
         f"{argument}_{number}" if is_list else argument
         for argument, dtypes, is_list in _arguments(arguments, op_def, node)
@@ -142,7 +142,7 @@ def argument_names(arguments: Sequence[Any], op_def: Any, node: Any) -> list[str
 
 
 def _op_def(node: Any, library: Library) -> Any:
-    """The signature of a node's type; a function may stand in the place of a type."""
+    """The signature of a node's type, which may be a function."""
     op_def = op_def_registry.get(node.op)
     if op_def is None:
         definition = definition_in(node.op, library)
@@ -169,7 +169,7 @@ def _attribute(node: Any, op_def: Any, name: str) -> Any:
 
 
 def needed_nodes(definition: Definition, read: Iterable[str]) -> frozenset[str]:
-    """What the runtime keeps: what is behind the results that are read, and behind what must run."""
+    """The nodes that the runtime keeps: those behind results that are read, and behind nodes that must run."""
     first = [producer(reference) for reference in read]
     first += [producer(definition.control_ret[name]) for name in definition.signature.control_output]
     inputs = {node.name: node.input for node in definition.node_def}

@@ -1,7 +1,7 @@
-"""What became of the operators of a program in the graph that the runtime executes.
+"""Determines the outcome of the program's operators in the graph that the runtime executes.
 
-An operator *ran* where the graph has a node of its name; what it computed as is that node's type (`_FusedConv2D` of a Relu). One that has
-no node was folded into a constant, is the same as what it reads, was computed within another one that ran, or nothing needed it.
+An operator *ran* if the graph has a node of its name; the type of that node is its actual form (`_FusedConv2D` for a Relu). An operator
+without a node was folded into a constant, equals its input, was computed within another operator that ran, or was not needed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS, SWITCHES
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
-"""`within` another operator; `passed`: its node is gone, since it gives what it reads; `hidden`: it may have run where nobody can look."""
+"""`within`: in another operator. `passed`: it has no node because it returns its input. `hidden`: it may have run where it cannot be observed."""
 
 _CONTROL: Final = "control flow"
 _DEPTH: Final = 16
-"""So many operators before one are looked at, to find out whether two are equal."""
+"""Maximum number of operators before one that are examined to find out whether two are equal."""
 
 
 class Outcomes:
-    """The outcome of each operator, by name; and where its tensors are to be found in the executed graph."""
+    """The outcome of each operator by name, and the places of its tensors in the executed graph."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Outcomes:
         asked: Collection[Key] = (),
         unread: Mapping[Key, Key] = MappingProxyType({}),
     ) -> None:
-        """`fed` and `asked` are what the program gives and fetches; `unread` are not to be looked at, with what they are the same as."""
+        """`fed` and `asked` are the feeds and fetches of the program; `unread` must not be read, with the equal tensors to use instead."""
         self._program = program
         self._executed = executed
         self._fed = fed
@@ -64,20 +64,20 @@ class Outcomes:
         """Operator -> its node."""
         self._unread = unread
         self.same: dict[Key, Key] = {**program.behind, **unread}
-        """Tensor -> the one that it is the same as."""
+        """Tensor -> the equal tensor."""
         self.of: dict[str, Outcome] = {}
         self.inside: dict[str, str] = {}
-        """Of an operator within another one, that one."""
+        """For an operator within another one, that one."""
         self._find_loops()
         self._find_ran()
         self._find_others()
 
     def node_of(self, op_name: str) -> Any | None:
-        """The node of an operator that ran, or was folded."""
+        """The node of an operator that ran or was folded."""
         return self._executed.nodes.get(self.nodes.get(op_name, ""))
 
     def executed_key(self, key: Key) -> Key | None:
-        """Where a tensor is in the executed graph; None where it is not there."""
+        """The place of a tensor in the executed graph; None if it is not there."""
         if key in self._unread:
             return None
         name, _, slot = key.rpartition(":")
@@ -93,13 +93,13 @@ class Outcomes:
         return key  # a node of the rewriting
 
     def given_outputs(self, op: ProgramOperator) -> list[int]:
-        """The slots of a call that its node has, in order: those that nobody reads may be left out. Empty where it is not known which these are."""
+        """The slots of a call that its node has, in order: slots without readers may be missing. Empty if they are unknown."""
         count = output_count(self._executed.nodes[self.nodes[op.name]])
         read = [slot.slot for slot in op.outputs if slot.key in self._read or count == len(op.outputs)]
         return read if len(read) == count else []
 
     def constant_arguments(self, op: ProgramOperator) -> list[int] | None:
-        """The slots of a call that its node does not read, since they are constants; None where it is not known which these are."""
+        """The slots of a call that its node does not read because they are constants; None if they are unknown."""
         reads = [*self._executed.inputs(self._executed.nodes[self.nodes[op.name]])]
         if len(reads) == len(op.inputs):
             return []
@@ -112,7 +112,7 @@ class Outcomes:
         return None if reads else found
 
     def reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
-        """Why an operator leaves nothing, by what became of it; empty where it leaves something."""
+        """Why an operator is skipped, by its outcome; empty if it is not."""
         outcome = self.of[op.name]
         if op.name in self.callers and outcome != "ran" and op.is_needed:
             return "control flow"
@@ -123,7 +123,7 @@ class Outcomes:
         return "not observed" if outcome == "hidden" else ""
 
     def facts(self, op: ProgramOperator) -> dict[str, str]:
-        """How an operator ran, where that is not as its type says: for its arguments in records."""
+        """How an operator ran, if not as its type: for its arguments in records."""
         outcome = self.of[op.name]
         if outcome == "within":
             return {"source": "computed apart", "inside": self.inside[op.name]}
@@ -136,7 +136,7 @@ class Outcomes:
         return {**({"executed_as": str(node.op)} if is_changed else {}), **device_of(node.device)}
 
     def _reads_otherwise(self, op: ProgramOperator, node: Any, depth: int = _DEPTH) -> bool:
-        """Whether a node of an operator's own type does not read what the operator reads: the rewriting has moved a factor or a summand."""
+        """Whether a node with an operator's own type has other inputs than the operator, because the rewriting moved a factor or a summand."""
         left = [*self._executed.inputs(node)]
         if len(left) != len(op.inputs):
             return True
@@ -149,7 +149,7 @@ class Outcomes:
         return False
 
     def _is_read(self, slot: Slot, key: Key, depth: int) -> bool:
-        """Whether a tensor of the executed graph is what the program has in a slot: also a constant of the same value, and what an equal operator gives."""
+        """Whether a tensor of the executed graph equals the program's input in a slot; an equal constant or result of an equal operator counts."""
         wanted = self.resolved(slot.key)
         if key in (wanted, self.executed_key(wanted)) or key in self._names_of(slot.key):
             return True
@@ -164,12 +164,12 @@ class Outcomes:
         return maker is not None and is_alike and depth > 0 and not self._reads_otherwise(maker, node, depth - 1)
 
     def constant(self, key: Key) -> Any | None:
-        """The value of a tensor that a constant of the program gives, or one that an operator was folded into; None of others."""
+        """The value of a tensor that is a constant of the program, or of a folded operator; None for others."""
         node = self.constant_node(key)
         return None if node is None else tf.make_ndarray(node.attr["value"].tensor)
 
     def constant_node(self, key: Key) -> Any | None:
-        """The node that has such a value."""
+        """The node with that value."""
         name, _, slot = key.rpartition(":")
         op = self._operators.get(name)
         node = op.node if op is not None and op.op_type == "Const" else None
@@ -181,7 +181,7 @@ class Outcomes:
         return node if node is not None and node.op == "Const" else None
 
     def resolved(self, key: Key) -> Key:
-        """The tensor that this one is the same as: the first that is in the executed graph, was fed, or is computed."""
+        """The first equal tensor that is in the executed graph, was fed, or is computed."""
         seen = set()
         while key in self.same and key not in self._fed and self.executed_key(key) is None and key not in seen:
             seen.add(key)
@@ -189,7 +189,7 @@ class Outcomes:
         return key
 
     def _find_loops(self) -> None:
-        """What the arguments and results of loops are that were functions: the runtime numbers the nodes that it makes of one in a row."""
+        """The equal tensors for arguments and results of loops that were functions: the runtime numbers the nodes that it makes of one consecutively."""
         loops = {f"{op.name}/LoopCond": op for op in self._program.operators if op.op_type in LOOPS}
         executed = self._executed
         for name, node in executed.nodes.items():
@@ -197,7 +197,7 @@ class Outcomes:
             op = loops.get(path) if node.op == "LoopCond" else None
             if op is None:
                 continue
-            # What stands for a variable goes into a loop, and is never changed.
+            # A handle of a variable enters a loop and never changes.
             moving = [slot.slot for slot in op.inputs if slot.dtype != tf.resource.as_datatype_enum]
             numbered = {f"_{place}": slot for place, slot in enumerate(moving, int(number) + 1)}
             for switch in executed.readers.get(f"{name}:0", ()):
@@ -236,7 +236,7 @@ class Outcomes:
             del self.of[name]
 
     def _may_be_constant(self, op: ProgramOperator) -> bool:
-        """Whether what an operator gives does not depend on what a run is given; a node of its name may hold another constant."""
+        """Whether the results of an operator are independent of the inputs of the run; a node of its name may contain another constant."""
         if op.op_type in MADE_OF_SHAPES:
             return True
         for slot in op.inputs:
@@ -254,7 +254,7 @@ class Outcomes:
         return True
 
     def _align(self, op: ProgramOperator, node: Any) -> None:
-        """Notes what the tensors are that an operator reads and that no other one of the program makes: arguments and results of functions."""
+        """Find the equal tensors for inputs that no other operator of the program makes: arguments and results of functions."""
         inputs = self._executed.inputs(node)
         slots: Sequence[Slot] = op.inputs
         if len(inputs) != len(slots) or fused_types(node):
@@ -262,7 +262,7 @@ class Outcomes:
         if len(inputs) != len(slots):
             return
         pairs = list(zip(slots, inputs, strict=True))
-        if base_type(node) in COMMUTATIVE:  # the runtime sorts what they read
+        if base_type(node) in COMMUTATIVE:  # the runtime sorts their inputs
             named = {key for slot in slots for key in self._names_of(slot.key)}
             left = [key for key in inputs if key not in named and self._executed.nodes[_node(key)].op not in CONSTANTS]
             unknown = [
@@ -281,7 +281,7 @@ class Outcomes:
                 self.same.setdefault(root, key)
 
     def _stands_for(self, key: Key, op: ProgramOperator) -> bool:
-        """Whether a tensor is read in the place of what an operator gives: by the name of its node, or since two that read the same became one."""
+        """Whether a tensor is read instead of an operator's result: by the name of its node, or because two operators with the same inputs were merged."""
         name = _node(key)
         return _is_named_for(name, op.name) or (
             not op.is_pure and not self._is_caller(op) and base_type(self._executed.nodes[name]) == op.op_type
@@ -292,7 +292,7 @@ class Outcomes:
         return maker is not None and maker.op_type in CONSTANTS
 
     def _root(self, key: Key) -> Key:
-        """What a tensor is the same as, through operators that are gone since they give what they read."""
+        """The equal tensor, through operators without a node that return their input."""
         while True:
             name, _, slot = key.rpartition(":")
             maker = self._operators.get(name)
@@ -301,11 +301,11 @@ class Outcomes:
             key = maker.inputs[int(slot)].key
 
     def _is_caller(self, op: ProgramOperator) -> bool:
-        """Whether an operator runs functions, whose bodies may stand in its place."""
+        """Whether an operator runs functions, whose bodies may replace it."""
         return SKIPS.get(op.op_type) == _CONTROL or op.name in self.callers
 
     def _before_fusion(self, op: ProgramOperator) -> list[Slot]:
-        """What the operators read that were fused into one: of the first of them all, of the others what is not made on the way."""
+        """The inputs of operators that were fused: all of the first, and those of the others that are not made on the way."""
         chain, current = [op], op
         while True:
             makers = [self._operators.get(_node(slot.key)) for slot in current.inputs]
@@ -322,7 +322,7 @@ class Outcomes:
         return [slot for each in reversed(chain) for slot in each.inputs if slot.key not in made]
 
     def _is_faithful(self, op: ProgramOperator) -> bool:
-        """Whether the node of an operator's name gives what the operator gives: the rewriting may have put sums and products into another order."""
+        """Whether the node with an operator's name has the operator's results: the rewriting may have reordered sums and products."""
         node = self.node_of(op.name)
         assert node is not None, op.name
         if (
@@ -332,7 +332,7 @@ class Outcomes:
             or op.op_type in SKIPS
             or op.name in self.callers
         ):
-            return True  # what was fused has the name of the last of them
+            return True  # fused operators have the name of the last one
         if base_type(node) != op.op_type:
             return node.op in GIVE_THE_SAME or (op.op_type, node.op) in WRITTEN_AS
         reads = self._executed.inputs(node)
@@ -346,7 +346,7 @@ class Outcomes:
         return True
 
     def _names_of(self, key: Key) -> set[Key]:
-        """Where a tensor, and those that it is the same as, are in the executed graph."""
+        """The places of a tensor, and of its equal tensors, in the executed graph."""
         found: set[Key] = set()
         while key not in found:
             name, _, slot = key.rpartition(":")
@@ -360,7 +360,7 @@ class Outcomes:
         return node is not None and node.op not in CONSTANTS and self._executed.paths.get(name, name) in self._operators
 
     def _has_equal(self, maker: ProgramOperator, reads: Iterable[Key]) -> bool:
-        """Whether an operator that does the same stands among these: of two that are equal the runtime keeps one."""
+        """Whether an operator that does the same is among these: the runtime keeps one of two equal operators."""
         node, others = self.node_of(maker.name), map(self._executed.nodes.get, map(_node, reads))
         return node is not None and any(other is not None and other.op == node.op for other in others)
 
@@ -386,7 +386,7 @@ class Outcomes:
                 self.inside[name] = needed[name]
 
     def call_around(self, op: ProgramOperator) -> str:
-        """The operator that calls the function in whose body one stands, where the body is no part of the executed graph; empty where it is."""
+        """The operator that calls the function whose body contains one, if the body is not part of the executed graph; otherwise empty."""
         caller = self._operators.get(op.caller)
         while caller is not None:
             node = self.node_of(caller.name)
@@ -400,7 +400,7 @@ class Outcomes:
         return ""
 
     def _needed(self) -> tuple[dict[str, str], set[str]]:
-        """The operators without a node on which those that ran, or results, depend, with who needs them; and those behind what was folded."""
+        """The operators without a node that results or operators that ran depend on, with their readers; and the operators behind folded ones."""
         needed: dict[str, str] = {}
         folded: set[str] = set()
         for op in reversed(self._program.operators):  # the nearest one contains it
@@ -420,7 +420,7 @@ class Outcomes:
         return needed, folded
 
     def _live_bodies(self) -> set[int]:
-        """Those of which something is executed, and those around them."""
+        """Operators of which a part is executed, and the operators around them."""
         found = {0}
         for op in self._program.operators:
             body = op.body if op.name in self.nodes else 0
@@ -451,7 +451,7 @@ def _node(key: Key) -> str:
 
 
 def _is_named_for(node: str, op_name: str) -> bool:
-    """Whether a node has the name that the runtime gives one which it puts in the place of an operator: `ArithmeticOptimizer/..._{operator}`."""
+    """Whether a node has a name that the runtime gives to a replacement of an operator: `ArithmeticOptimizer/..._{operator}`."""
     if node == f"{op_name}/unary_ops_composition":
         return True
     scope, _, name = op_name.rpartition("/")

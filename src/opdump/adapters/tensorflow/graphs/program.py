@@ -1,7 +1,7 @@
-"""The operators that a program has: those of a graph or a function, and at each place that runs a function those of its body.
+"""The operators of a program: those of a graph or a function and, at each place that runs a function, those of its body.
 
-Tensors are named by `{operator}:{slot}`, an operator of a body by the path of its caller (`loop/body/MatMul`), an argument of a function by
-`{path}{argument}:0`.
+The name of a tensor is `{operator}:{slot}`; that of an operator in a body has the path of its caller (`loop/body/MatMul`); that of an
+argument of a function is `{path}{argument}:0`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from opdump.records import SkipReason
 
 @dataclass(frozen=True, slots=True)
 class ProgramOperator:
-    """An operator. `body` is the number of that in which it stands, 0 of the graph itself; `is_pure`: see `effects`."""
+    """An operator. `body` is the number of its body, 0 for the graph itself; `is_pure`: see `effects`."""
 
     name: str
     op_type: str
@@ -45,23 +45,23 @@ class ProgramOperator:
     body: int = 0
     is_pure: bool = True
     caller: str = ""
-    """Of one of a body, the operator that runs it."""
+    """For an operator in a body, the operator that runs the body."""
     is_needed: bool = True
-    """Of one of a body, whether a result that is used, or an effect, depends on it."""
+    """For an operator in a body, whether a used result or an effect depends on it."""
     is_known: bool = True
-    """Whether anything says its slots."""
+    """Whether its slots are known."""
 
     def named(
         self, place: int, *, name: str = "", skip: SkipReason = "", facts: Mapping[str, str] | None = None
     ) -> NamedOperator:
-        """What records say of it: under another `name`, where one is given; `facts` say how it ran, beside its arguments."""
+        """The operator for records, optionally under another `name`; `facts` describe how it ran, in addition to its arguments."""
         arguments = {**arguments_of(self.node), **(facts or {})}
         return NamedOperator(self.op_type, name or self.name, place, arguments, self.stack, skip=skip)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramBody:
-    """A function at one of the places that run it; `around` is the number of the body in which that place is."""
+    """A function at one of the places that run it; `around` is the number of the body that contains the place."""
 
     number: int
     path: str
@@ -69,7 +69,7 @@ class ProgramBody:
     caller: str = ""
     around: int = 0
     is_call: bool = False
-    """Whether it runs once for each time that its caller does."""
+    """Whether it runs once for each run of its caller."""
     is_sure: bool = False
     """Whether it runs as often as the whole."""
 
@@ -78,31 +78,32 @@ class ProgramBody:
 class Program:
     """The operators in a running order, each followed by those of the functions that it runs.
 
-    `given` are operators that fed tensors keep from running, `unseen` those of functions that run elsewhere, with why they leave no data.
+    `given` are operators that do not run because their tensors are fed, `unseen` those of functions that run elsewhere, with the reason why
+    they are skipped.
     """
 
     operators: list[ProgramOperator]
     given: list[ProgramOperator] = field(default_factory=list)
     unseen: list[tuple[ProgramOperator, SkipReason]] = field(default_factory=list)
     bodies: list[ProgramBody] = field(default_factory=list)
-    """By their numbers."""
+    """By number."""
     behind: dict[Key, Key] = field(default_factory=dict)
-    """Tensor -> what it is the same as: an argument of a function, and what a call of one gives."""
+    """Tensor -> the equal tensor: for arguments of a function, and results of a call."""
     arguments: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
     """Operator that runs functions, and the label of one (`body`) -> the tensors that are its arguments."""
     results: dict[Key, str] = field(default_factory=dict)
-    """Tensors that a body gives to who runs it, and that operator; empty of the function itself."""
+    """Results of a body, and the operator that runs it; empty for the function itself."""
 
 
 def function_program(
     name: str, library: Library, stacks: Stacks, stack: Stack = (), used: Collection[int] | None = None
 ) -> Program:
-    """Lays out a function; `stack` are the lines of those of its operators that have none, `used` its results that somebody reads, None for all."""
+    """Lay out a function. `stack` are the program lines for operators that have none, `used` the results that are read, None for all."""
     return ProgramBuilder(library, stacks).function(name, stack, used)
 
 
 def shown_names(program: Program) -> dict[str, str]:
-    """Operator -> its name in records: that in its function; where several share one, each but the outermost has the path before it."""
+    """Operator -> its name in records: its name in the function; if several share one, all but the outermost have the path as a prefix."""
     counts = Counter(op.node.name for op in program.operators)
     taken: set[str] = set()
     found = {}
@@ -124,11 +125,11 @@ class ProgramBuilder:
         self._stacks = stacks
         self._pure_types: dict[str, bool] = {}
         self._sources: dict[Key, Key] = {}
-        """Argument -> who makes what it is, where the caller gives arguments one by one."""
+        """Argument -> the maker of its value, if the caller passes arguments one by one."""
         self.program = Program([], bodies=[_ROOT])
 
     def function(self, name: str, stack: Stack, used: Collection[int] | None) -> Program:
-        """All of a function: see `function_program`."""
+        """All operators of a function: see `function_program`."""
         self.program.bodies[0] = replace(_ROOT, function=name)
         self.program.operators += self._of_body(self._library(name), used, _ROOT, stack, (name,))
         return self.program
@@ -136,7 +137,7 @@ class ProgramBuilder:
     def inside(
         self, caller: ProgramOperator, chain: tuple[str, ...] = (), used: Collection[int] | None = None
     ) -> Iterator[ProgramOperator]:
-        """The operators of the functions that one runs, at this place; `used` are the numbers of the results that somebody reads, None for all."""
+        """The operators of the functions that one runs, at this place; `used` are the numbers of the results that are read, None for all."""
         node = caller.node
         if is_compiled(node):
             return
@@ -152,7 +153,7 @@ class ProgramBuilder:
             self.program.bodies.append(place)
             arguments = [f"{path}{argument.name}:0" for argument in definition.signature.input_arg]
             self.program.arguments[caller.name, label] = arguments
-            if node.op not in LOOPS:  # what a loop hands on is made anew in each iteration
+            if node.op not in LOOPS:  # the values that a loop passes on are new in each iteration
                 for argument, slot in zip(
                     arguments, caller.inputs[1:] if node.op in BRANCHING else caller.inputs, strict=False
                 ):
@@ -164,14 +165,14 @@ class ProgramBuilder:
     def _of_body(
         self, definition: Any, used: Collection[int] | None, place: ProgramBody, stack: Stack, chain: tuple[str, ...]
     ) -> Iterator[ProgramOperator]:
-        """Operators are behind those that they read or wait for, as far as they were traced in another order."""
+        """Operators follow those that they read or wait for, even if they were traced in another order."""
         signature, nodes = definition.signature, {node.name: node for node in definition.node_def}
         made = {name: outputs_of(node, self._library) for name, node in nodes.items()}
         tensors = {each.name: (f"{place.path}{each.name}:0", each.type) for each in signature.input_arg}
         for name, slots in made.items():
             tensors.update((each.key, (f"{place.path}{name}:{each.slot}", each.dtype)) for each in slots or ())
 
-        def tensor(reference: str) -> tuple[Key, int]:  # also of an operator whose slots nothing says
+        def tensor(reference: str) -> tuple[Key, int]:  # also for an operator with unknown slots
             return tensors.get(reference, (f"{place.path}{reference}:0", 0))
 
         given = [definition.ret[each.name] for each in signature.output_arg]

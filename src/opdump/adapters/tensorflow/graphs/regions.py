@@ -1,4 +1,4 @@
-"""Says how often nodes of a graph run in relation to others: in which loops, and in which branches of them."""
+"""The relative frequency of nodes of a graph: the loops, and the branches in them, in which they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdump.adapters.tensorflow.operator_kinds import ENTERS, EXITS, MERGES
 Tensor = tuple[str, int]
 """A node, and the slot of its output."""
 Control = tuple[tuple[str, ...], Tensor, int]
-"""The loops around a branch, what decides about it, and the output of the Switch."""
+"""The loops around a branch, the deciding tensor, and the output of the Switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Region:
     controls: frozenset[Control]
 
     def behind(self, decides: Tensor, output: int) -> Region:
-        """Where an output of a Switch of this region is there, about which a tensor decides."""
+        """The region of an output of a Switch in this region, for a deciding tensor."""
         return Region(self.frame, self.controls | {(self.frame, decides, output)})
 
 
@@ -31,11 +31,12 @@ ROOT: Final = Region((), frozenset())
 
 
 def region_of(op_type: str, read: Sequence[Region], waited: Sequence[Region], entered: str) -> Region:
-    """Where a node of this type runs: by the regions of what it reads, without what comes round a loop, and of what it waits for.
+    """The region of a node of this type, from the regions of its inputs (without the values of the previous iteration) and of the nodes
+    that it waits for.
 
-    `entered` is the loop that it enters, if it does.
+    `entered` is the loop that it enters, if any.
     """
-    if op_type in MERGES:  # it runs behind a node in a branch, too, whether that runs or not
+    if op_type in MERGES:  # it also runs after a node in a branch, whether that runs or not
         return Region(read[0].frame, frozenset.intersection(*(each.controls for each in read))) if read else ROOT
     around = [*waited, *read]
     frame = max((each.frame for each in around), key=len, default=())

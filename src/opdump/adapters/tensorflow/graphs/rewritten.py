@@ -1,4 +1,4 @@
-"""Finds the operators that the runtime has put into a graph, where it rewrote it."""
+"""Finds the operators that the runtime inserted into a graph when it rewrote it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS
 def rewritten_operators(
     program: Program, executed: ExecutedGraph, nodes: Mapping[str, str], library: Library
 ) -> Iterator[ProgramOperator]:
-    """Those that are not the program's; `nodes` are the nodes of its own operators.
+    """The operators that are not the program's; `nodes` are the nodes of its own operators.
 
-    What only hands on, as the switches of a loop that was a function, is not among them. Tensors have the names of the executed graph.
+    Nodes that only pass values on, such as the switches of a loop that was a function, are not included. Tensors have the names of the executed graph.
     """
     operators = {op.name: op for op in program.operators}
     known = {node: operators[name] for name, node in nodes.items()}
@@ -37,7 +37,7 @@ def rewritten_operators(
 
 
 def _stack_of(name: str, known: Mapping[str, ProgramOperator], executed: ExecutedGraph) -> Stack:
-    """The lines of what reads a node, at once or through others: it was made for that."""
+    """The program lines of the direct or indirect readers of a node, for which it was made."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop(0)

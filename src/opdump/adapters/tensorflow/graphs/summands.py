@@ -1,7 +1,7 @@
-"""Sums whose order of summation depends on who else holds what they read.
+"""Finds sums whose order of summation depends on other references to their inputs.
 
-AddN sums into the first of its inputs that nobody else holds, and begins with it: `a + b + c` becomes `c + b + a` where `a` and `b` are
-fetched, which for floating-point numbers may have other last bits. So what it may be made in is left alone: nobody fetches or watches it.
+AddN sums into the first of its inputs that has no other reference, and begins with it: `a + b + c` becomes `c + b + a` if `a` and `b` are
+fetched, which may change the last bits of floating-point results. Inputs that it may sum into are therefore neither fetched nor watched.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ SHARES: Final = frozenset(
     | {"StopGradient", "RefIdentity", "Enter", "Exit", "NextIteration", "Switch"}
     | {"RefEnter", "RefExit", "RefNextIteration", "RefSwitch"}
 )
-"""May give the buffer of their first input."""
+"""They may return the buffer of their first input."""
 _SHARES_ANY: Final = frozenset({"IdentityN", "Merge", "RefMerge", "Split", "Concat", "ConcatV2", "Pack", "_SwitchN"})
-"""May give that of any input."""
+"""They may return the buffer of any input."""
 _REDUCTIONS: Final = frozenset({"Max", "Mean", "Min", "Prod", "Sum"})
 _SURELY_SHARED: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"})
-"""Give the memory itself, whatever their attributes and shapes."""
+"""They return the same memory, whatever their attributes and shapes are."""
 _WRITES: Final = frozenset({"InplaceAdd", "InplaceSub", "InplaceUpdate"})
-"""Write into the memory of their first input."""
+"""They write into the memory of their first input."""
 _HELD: Final = frozenset({"Const", "_Arg", "VariableV2", "Variable", "ReadVariableOp"})
-"""Somebody holds what these give for as long as a run lasts."""
+"""Their results are referenced during the whole run."""
 
 
 State = Literal["free", "held", "either"]
-"""Whether somebody else holds what a sum reads when it is made; `either`: the timing decides."""
+"""Whether the input of a sum has another reference when the sum is computed; `either`: this depends on timing."""
 
 
 def left_alone(graph: ExecutedGraph) -> set[Key]:
-    """The tensors that sums of three and more may be made in, or that are written into, and what may share their memory."""
+    """The tensors into which sums of three or more may be computed, or other operators write, and those that may share their memory."""
     found: set[Key] = set()
     for node in graph.nodes.values():
         if node.op in _WRITES:
@@ -55,7 +55,7 @@ def left_alone(graph: ExecutedGraph) -> set[Key]:
 
 
 def left_to_chance(graph: ExecutedGraph) -> list[str]:
-    """The sums whose order the timing decides, with or without a capture. The first two summands may change places without that."""
+    """The sums whose order depends on timing, with or without a capture. Exchanging the first two summands changes nothing."""
     found = []
     for name, buffers in _sums(graph):
         beginnings = set()
@@ -72,7 +72,7 @@ def left_to_chance(graph: ExecutedGraph) -> list[str]:
 
 
 def _sums(graph: ExecutedGraph) -> Iterator[tuple[str, list[tuple[set[Key], State]]]]:
-    """Each sum, and for each of its summands the tensors that may lie in the same memory, and who holds that."""
+    """Each sum, and for each of its summands the tensors that may share its memory, and whether it is referenced."""
     for node in graph.nodes.values():
         if node.op == "AddN" and _rounds(node) and len(graph.inputs(node)) >= LEAST_INPUTS:
             before = behind(node, graph)
@@ -85,7 +85,7 @@ def _rounds(node: Any) -> bool:
 
 
 def behind(node: Any, graph: ExecutedGraph) -> set[str]:
-    """The nodes that have run when this one runs; not through what comes round a loop."""
+    """The nodes that have run when this one runs, without those of the previous iteration."""
 
     def before(name: str) -> Iterable[str]:
         current = graph.nodes.get(name)
@@ -131,12 +131,12 @@ def _read_by_others(buffer: set[Key], graph: ExecutedGraph, by: str, before: set
 
 
 def _shared(node: Any, graph: ExecutedGraph) -> Iterator[Key]:
-    """What a node reads whose memory it may hand on."""
+    """The inputs of a node whose memory it may return."""
     inputs = graph.inputs(node)
     if node.op in _REDUCTIONS:
         axes = graph.nodes.get(inputs[1].rpartition(":")[0])
         if axes is not None and axes.op == "Const" and tf.make_ndarray(axes.attr["value"].tensor).size:
-            return  # it makes a smaller one
+            return  # its result is smaller
     if node.op in SHARES:
         yield from inputs[:1]
     elif node.op in _SHARES_ANY:

@@ -1,4 +1,4 @@
-"""Walks through a graph, whatever stands for its nodes."""
+"""Traverses a graph, for any kind of nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def reachable(first: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
-    """These nodes, and all that can be reached from them, each once."""
+    """These nodes, and all reachable ones, each once."""
     waiting = list(first)
     seen: set[Node] = set()
     while waiting:
@@ -21,7 +21,7 @@ def reachable(first: Iterable[Node], following: Callable[[Node], Iterable[Node]]
 
 
 def in_order(nodes: Iterable[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """These nodes, and those before them, each behind those before it: in the order given as far as that goes, and as far as nothing comes round."""
+    """These nodes and their predecessors, each after its predecessors: in the given order where possible, and without cycles."""
     found: dict[Node, None] = {}
     opened: set[Node] = set()
     for first in nodes:

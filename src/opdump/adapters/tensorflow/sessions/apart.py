@@ -1,6 +1,6 @@
-"""Computes operators apart that the runtime did not compute by themselves, from what was seen in the run: fused ones, and summands that are left alone.
+"""Computes operators apart that the runtime did not compute separately, from values seen in the run: fused ones, and summands that are not observed.
 
-They stand in a graph of their own, whose rewriting is off; its inputs are the tensors that were seen. Nothing that has an effect is among them.
+They are in a graph of their own without rewriting, whose inputs are the seen tensors. Operators with effects are excluded.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 
 Values = Mapping[Key, Sequence[ObservedValue]]
-"""Tensor -> what it was, once for each time that it was made."""
+"""Tensor -> its values, one for each time that it was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Operators of which each reads another one: how often they ran is what their inputs say."""
+    """Operators that read each other; their inputs determine how often they ran."""
 
     inputs: tuple[Key, ...]
     outputs: tuple[Key, ...]
 
 
 class ApartGraph:
-    """Operators that are computed from what was seen, of which those named in `wanted` are asked for.
+    """Operators that are computed from seen values; the results of those in `wanted` are returned.
 
-    `resolved` says which tensor another one is the same as; `library` has the functions that they run; `config` is the session's.
+    `resolved` maps a tensor to its equal one; `library` has the functions that they run; `config` is the session's.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ApartGraph:
         self._parts = self._divided(operators)
 
     def computed(self, values: Values) -> dict[Key, list[ObservedValue]]:
-        """What the operators give for what was seen: once for each time that all of their inputs were."""
+        """The results of the operators for the seen values: one for each time that all of their inputs were made."""
         found: dict[Key, list[ObservedValue]] = {}
         once: list[_Part] = []
         for part in self._parts:
@@ -84,7 +84,7 @@ class ApartGraph:
         self, part: _Part, seen: Sequence[Sequence[ObservedValue]], count: int, found: dict[Key, list[ObservedValue]]
     ) -> None:
         moving = [len(each) for each in seen if len(each) > 1]
-        count = min(moving) if moving else count  # what enters a loop is there once more than its body runs
+        count = min(moving) if moving else count  # the initial value of a loop is additional
         for number in range(count):
             given = {
                 key: each[0] if len(each) == 1 else each[number] for key, each in zip(part.inputs, seen, strict=True)
@@ -127,7 +127,7 @@ class ApartGraph:
                 node.input.append(self._inputs.setdefault(key, f"given{len(self._inputs)}"))
 
     def _divided(self, operators: Sequence[ProgramOperator]) -> list[_Part]:
-        """The parts that have nothing to do with each other but constants and what they are given."""
+        """The parts that are connected only through constants and inputs."""
         part_of: dict[str, dict[str, ProgramOperator]] = {}
         for op in operators:
             joined = {op.name: op}
@@ -147,7 +147,7 @@ class ApartGraph:
 
 
 def _plain_config(config: Any | None) -> Any:
-    """Threads as the session has them, and a graph that stays as it is."""
+    """The session's threads, and a graph that is not rewritten."""
     made = tf.compat.v1.ConfigProto()
     if config is not None:
         made.intra_op_parallelism_threads = config.intra_op_parallelism_threads

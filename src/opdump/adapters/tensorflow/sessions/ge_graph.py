@@ -1,4 +1,4 @@
-"""Describes the graph of a signature, for the file that says which model of a dump is the computational one."""
+"""Describes the graph of a signature, for the file that identifies the computational model of a dump."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DATA: Final = "Data"
 _PLACEHOLDERS: Final = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
 _RUN_FUNCTIONS: Final = frozenset({*BODIES, "For", "RemoteCall"})
-"""Run functions that are a part of the graph. Those that a tf.data pipeline runs on the host are none."""
+"""Types that run functions as part of the graph, unlike a tf.data pipeline, which runs them on the host."""
 
 
 def ge_graphs_of(model_name: str, computed: Any, *, is_computational: bool = False) -> tuple[GeGraph, ...]:
     """The operators of a signature under their own names and types, then the bodies of its control operators as graphs.
 
-    `computed` is a `Subgraph`, or a `FuncGraph`, what a `tf.function` or a train function of Keras was traced to.
-    What is fed comes first: a placeholder as it is, any other tensor as an operator of type Data. An operator that waits for
-    another has `{name}:-1` among its inputs. What leaves no data has `runs=False`. The outputs of a graph are those of the function,
-    of a `Subgraph` what no operator reads. `is_computational`: the caller knows that it is the graph of training or inference, and so
-    says an attribute of it, for programs that have no iterator.
+    `computed` is a `Subgraph`, or a `FuncGraph`, the result of tracing a `tf.function` or a train function of Keras.
+    Feeds come first: a placeholder unchanged, any other tensor as an operator of type Data. An operator that waits for
+    another has `{name}:-1` among its inputs. Operators without data have `runs=False`. The outputs of a graph are those of the function or,
+    for a `Subgraph`, all tensors without readers. `is_computational`: the caller knows that it is the graph of training or inference, which
+    an attribute records for programs without an iterator.
     """
     of_session = isinstance(computed, Subgraph) and computed.operations
     bodies = _Bodies(computed.operations[0].graph if of_session else computed)
@@ -59,18 +59,18 @@ def _graph(name: str, computed: Any, bodies: _Bodies, attributes: dict[str, Any]
 
 
 class _Bodies:
-    """The functions that operators run, each once. `root` knows all of them."""
+    """The functions that operators run, each once. `root` contains all of them."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._known: set[str] = set()
         self.waiting: list[tuple[str, Any]] = []
-        """Names and graphs of bodies that are not among the graphs yet."""
+        """Names and graphs of bodies that are not yet among the graphs."""
 
     def operator(self, operation: Any, sources: Mapping[str, str], constants: set[str]) -> GeOperator:
         read = [sources.get(tensor.name, _source(tensor)) for tensor in operation.inputs]
         node, op_type = operation.node_def, op_type_of(operation)
-        # The message of a constant holds the value, however large.
+        # The message of a constant contains its value, however large.
         attributes = {"dtype": operation.outputs[0].dtype.name} if op_type in CONSTANTS else arguments_of(node)
         return GeOperator(
             name=operation.name,
@@ -90,7 +90,7 @@ class _Bodies:
         )
 
     def _bodies_of(self, operation: Any) -> tuple[str, ...]:
-        """The names of the functions that an operator runs; their graphs are to be added."""
+        """The names of the functions that an operator runs. Their graphs are queued."""
         if operation.type not in _RUN_FUNCTIONS:
             return ()
         node = operation.node_def
@@ -99,7 +99,7 @@ class _Bodies:
             if name in self._known:
                 continue
             self._known.add(name)
-            # The graph of a body that came as a message does not know the functions that it calls.
+            # The graph of a body that is only a message does not contain the functions that it calls.
             body = _function_graph(operation.graph, name) or _function_graph(self._root, name)
             if body is not None:
                 self.waiting.append((name, body))
@@ -107,7 +107,7 @@ class _Bodies:
 
 
 def _feeds(subgraph: Subgraph) -> dict[str, GeOperator]:
-    """For each fed tensor that is read the operator that stands for it."""
+    """For each fed tensor that is read, the operator that represents it."""
     read = {
         tensor.name: tensor
         for operation in subgraph.operations
@@ -141,7 +141,7 @@ def _unread(subgraph: Subgraph) -> list[str]:
 
 
 def _function_graph(graph: Any, name: str) -> Any:
-    """The graph of a function that `graph` knows, None of another; one that came as a message is made a graph."""
+    """The graph of a function in `graph`, None for others. A message is converted to a graph."""
     function = graph._get_function(name)  # the functions of a graph have no public name
     if function is None:
         return None

@@ -1,4 +1,4 @@
-"""Files the graphs of signatures: in the directory that the environment names, most often that of the program.
+"""Writes the graphs of signatures to the directory that the environment names, by default that of the program.
 
 See docs/tensorflow-graph.md#the-files.
 """
@@ -21,7 +21,7 @@ from opdump.recorder import Recorder, SupportsMetadata
 
 
 class GraphFiles:
-    """Writes a text and a JSON for each model of a capture, and notes in the dump where they are."""
+    """Writes a text and a JSON file for each model of a capture, and records their places in the dump."""
 
     def __init__(self, capture: Capture, environ: Mapping[str, str]) -> None:
         here = Path.cwd()
@@ -35,10 +35,10 @@ class GraphFiles:
             capture.note(text)
 
     def __call__(self, model: Model, computed: Any, *, is_computational: bool) -> None:
-        """Files the graph of a model, a `Subgraph` or the graph of a function.
+        """Write the graph of a model, a `Subgraph` or the graph of a function.
 
-        A directory that cannot be written gives a note, and another directory; where none can be, the dump goes on without the graph, or
-        the error is raised, as the plan's `on_error` says.
+        If a directory cannot be written, a note reports it and another directory is used. If none can be, the dump continues without the graph, or
+        the error is raised, depending on the plan's `on_error`.
         """
         graphs = ge_graphs_of(model.name, computed, is_computational=is_computational)
         try:
@@ -46,7 +46,7 @@ class GraphFiles:
         except DumpPathError as error:
             if self._recorder.plan.on_error == "stop":
                 raise
-            self._capture.note(str(error))  # the dump goes on without the picture of its graph
+            self._capture.note(str(error))  # the dump continues without the graph
             return
         if written.warning:
             self._capture.note(written.warning)
@@ -55,7 +55,7 @@ class GraphFiles:
             self._unwritten.append((written.path, model, rule, update_of(graphs)))
 
     def note_files(self) -> None:
-        """Notes in the dump which files belong to it, once there is a dump."""
+        """Record in the dump which graph files belong to it, once there is a dump."""
         writer = self._recorder.writer
         if not isinstance(writer, SupportsMetadata):
             return
@@ -65,7 +65,7 @@ class GraphFiles:
         with self._lock:
             for path, model, rule, update in self._unwritten:
                 note_graph(metadata, path, model.name, model.number, rule, update)
-                # The graphs are most often elsewhere; what of them lies in the dump counts as its other files do.
+                # Graph files are usually elsewhere; those within the dump count towards its size.
                 for file in (metadata / NOTES_NAME, path, path.with_name(f"{path.name}.json")):
                     writer.adopt(file)
             self._unwritten.clear()

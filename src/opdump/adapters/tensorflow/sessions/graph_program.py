@@ -1,4 +1,4 @@
-"""The operators of a signature as the program has them: those of its graph, and at each place that runs a function those of its body."""
+"""The operators of a signature in the program: those of its graph and, at each place that runs a function, those of its body."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Puts sessions under capture: each that is made while the interception is in place is recorded where a capture wants it.
+"""Intercepts sessions: each session created while the interception is installed is recorded if a capture selects it.
 
-Caught are `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval`, `make_callable`: all of them run through
-`BaseSession`. The interception goes when it is taken out; sessions that have a capture keep it.
+This includes `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval` and `make_callable`, which all use
+`BaseSession`. Sessions with a capture keep it when the interception is removed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 from opdump.adapters.tensorflow.sessions.session import SessionCapture
 
 CaptureOf = Callable[[Any], Capture | None]
-"""The capture for a session with this ConfigProto (None: it was given none); None where it is not to be recorded."""
+"""The capture for a session with this ConfigProto (None for a session without one); None if it is not recorded."""
 
 _ATTRIBUTE = "_opdump_capture"
 _BaseSession = session_module.BaseSession
 
 
 class Interception:
-    """Gives sessions the capture of `capture_of` from `put_in` to `take_out`; `closed` is called with each session under capture that ends.
+    """Assigns the captures of `capture_of` to sessions from `put_in` to `take_out`; `closed` is called with each captured session that ends.
 
-    Of several that are in place the last one counts: a capture that a user began counts for more than what a program asks for.
+    If several are installed, the last one is used: a capture that a user began has priority over the program's own request.
     """
 
     def __init__(self, capture_of: CaptureOf, closed: Callable[[SessionCapture], object]) -> None:
@@ -44,7 +44,7 @@ class Interception:
         _IN_PLACE.append(self)
 
     def take_out(self) -> None:
-        """Nothing where it is not in place."""
+        """Do nothing if it is not installed."""
         if self in _IN_PLACE:
             _IN_PLACE.remove(self)
             if not _IN_PLACE:
@@ -52,7 +52,7 @@ class Interception:
 
 
 def _instead(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a session: `own` is given the original one, bound to the session, and the session."""
+    """A method of a session: `own` gets the original one, bound to the session, and the session."""
 
     @functools.wraps(original)
     def method(session: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def _init(original: Callable[..., None], session: Any, *args: Any, **kwargs: Any
 
 
 def _handed_on(own: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that a session with a capture leaves to a method of that."""
+    """A method that a session with a capture delegates to the capture."""
 
     def method(original: Callable[..., Any], session: Any, *args: Any, **kwargs: Any) -> Any:
         found = _capture_of_session(session)
@@ -103,7 +103,7 @@ def _callable_from_options(original: Callable[..., Any], session: Any, callable_
     options = callable_options
     if not isinstance(options, config_pb2.CallableOptions):
         options = config_pb2.CallableOptions.FromString(options)
-    if options.tensor_connection:  # such a tensor has no feed of its own in a plain run
+    if options.tensor_connection:  # in a plain run, such a tensor has no feed of its own
         found.capture.note("callables with tensor connections are not recorded")
         return plain
     element = session.graph.as_graph_element
@@ -129,7 +129,7 @@ def _recorded(
     feeds: Sequence[Any],
     result: Callable[[Any], Any] = lambda answer: answer,
 ) -> Callable[..., Any]:
-    """A callable that a session made, with its runs under capture. It gives the `result` of what `session.run` gives for its fetches."""
+    """A callable that a session made, whose runs are captured. It returns the `result` of `session.run` for its fetches."""
     session_run = getattr(_BaseSession.run, "__wrapped__", _BaseSession.run)  # without interception
 
     @functools.wraps(plain)
@@ -143,7 +143,7 @@ def _recorded(
             return session_run(session, requested, feed, changed, run_metadata)
 
         if len(values) != len(feeds):
-            return result(plain(*values, **kwargs))  # it says what is wrong
+            return result(plain(*values, **kwargs))  # it reports the error
         given = dict(zip(feeds, values, strict=True))
         return result(capture.run(run, fetches, given, options, kwargs.get("run_metadata")))
 
@@ -155,7 +155,7 @@ def _capture_of_session(session: Any) -> SessionCapture | None:
     return found
 
 
-# There is one class of sessions in a process.
+# A process has one class of sessions.
 _IN_PLACE: Final[list[Interception]] = []
 _REPLACEMENTS: Final = Replacements()
 _METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(

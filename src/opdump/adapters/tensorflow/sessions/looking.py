@@ -1,8 +1,8 @@
-"""How the values of a signature are got hold of, so that its answer stays the same, bit for bit.
+"""Plans how the values of a signature are obtained without a change in its answer, bit for bit.
 
-The graph that the runtime executes is looked up first. A tensor of it is *fetched* in the same run, where that leaves the graph as it is, which is
-looked up too; else it is *watched* by the runtime's debugger, which puts its nodes into the finished graph. What the graph has not, since it
-was fused or rewritten, is computed *apart* from what was seen.
+The graph that the runtime executes is looked up first. A tensor of it is *fetched* in the same run if the graph stays the same, which is
+looked up, too. Otherwise it is *watched* by the runtime's debugger, which inserts its nodes into the finished graph. Values that the graph
+lacks, because operators were fused or rewritten, are computed *apart* from seen values.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _ATTEMPTS: Final = 4
 
 
 class Looking:
-    """What is fetched and watched in a dumped run of a signature, what is computed after it, and who emits it.
+    """The tensors that are fetched and watched in a dumped run of a signature, those computed after it, and the emitter.
 
-    To work it out costs two executors of the runtime, of which nothing runs.
+    Creating it takes two executors of the runtime, of which nothing runs.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Looking:
         asked_only: bool,
         in_parts: bool,
     ) -> None:
-        """`elements` are what the program fetches; `asked_only`: nothing else may be looked at. `new_place` gives a directory for each graph.
+        """`elements` are the fetches of the program; `asked_only`: nothing else may be observed. `new_place` returns a directory for each graph.
 
-        Where the capture streams, everything is watched, and comes through files; in a run `in_parts` nothing can be watched.
+        If the capture streams, all values are watched, and passed through files. In a run `in_parts`, nothing can be watched.
         """
         self._capture, self._session, self._subgraph, self._model = capture, session, subgraph, model
         self._new_place = new_place
@@ -67,12 +67,12 @@ class Looking:
         self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
         fed = map(session.graph.get_tensor_by_name, sorted(subgraph.fed.difference(each.name for each in tensors)))
         self.programs = (*tensors, *filter(session.graph.is_fetchable, fed))
-        """What the program fetches, and what it feeds."""
+        """The fetches and feeds of the program."""
         self.reads: dict[Key, Any] = {}
-        """Variables that functions read where nobody can look, by what reads them: fetched before the run."""
+        """Variables that unobservable functions read, by their readers: fetched before the run."""
         self.constants: dict[Key, tuple[ObservedValue, ...]] = {}
         self.lost: dict[Key, None] = {}
-        """Tensors that nobody can look at without another answer."""
+        """Tensors that cannot be observed without a change in the answer."""
         self._looked: dict[Key, None] = {}
         self._apart: dict[str, ProgramOperator] = {}
         self._program: Program = program_of(subgraph, capture.stacks)
@@ -88,7 +88,7 @@ class Looking:
         )
         self._alone = left_alone(self._executed)
         self.left_to_chance = left_to_chance(self._executed)
-        """Sums whose order the timing decides."""
+        """Sums whose order depends on timing."""
 
         operators = self._program.operators
         order = [op.name for op in operators if not op.body]
@@ -106,7 +106,7 @@ class Looking:
         chosen += [self._taken(op, self._skip_of(op)) for op in self._program.given]
         chosen += [self._taken(op, self._skip_of(op), _of_rewriting(op), may_not_run=True) for op in self._rewritten()]
         self.checks = tuple(self._checks_of_calls())
-        """Of calls of functions whose operators are computed apart, what each call gave, and what was computed apart for that."""
+        """For calls of functions whose operators are computed apart: the results of each call, and the results computed apart."""
         wanted = set(self._apart)
         self.fetches, self.watches = self._access()
         if in_parts:
@@ -130,7 +130,7 @@ class Looking:
         )
 
     def _reads_of_variables(self) -> Iterable[tuple[Key, Key]]:
-        """Tensors that are not to be looked at, and what they are the same as: reads of reference variables, what an update is seen through."""
+        """Tensors that must not be observed, and equal ones: reads of reference variables, tensors through which an update is visible."""
         for op in self._subgraph.operations:
             for tensor in op.outputs:
                 variable = read_variable(tensor)
@@ -140,14 +140,14 @@ class Looking:
                     yield tensor.name, (op.inputs[0] if op.type in FORWARDS and op.inputs else tensor).name
 
     def _rewritten(self) -> Iterable[ProgramOperator]:
-        """The operators that the runtime has put there."""
+        """The operators that the runtime inserted."""
         if self._asked_only or not self._subgraph.operations:
             return ()
         library = self._subgraph.definitions().__getitem__
         return rewritten_operators(self._program, self._executed, self._outcomes.nodes, library)
 
     def _skip_of(self, op: ProgramOperator) -> SkipReason:
-        """Why the plan takes nothing of an operator, or it has nothing."""
+        """Why an operator is not selected, or has nothing to select."""
         shown = self._capture.shown(self._model, op.name)
         skip = self._selection.skip_of(op.op_type, op.name, self._readers.get(op.name, ()), shown=shown)
         if skip in ("", "not selected") and op.op_type == LAUNCH:
@@ -162,7 +162,7 @@ class Looking:
     def _taken(
         self, op: ProgramOperator, skip: SkipReason, facts: dict[str, str] | None = None, *, may_not_run: bool = False
     ) -> ChosenOperator:
-        """An operator with the slots that the plan takes, whose values are seen to. `facts` say how it ran."""
+        """An operator with its selected slots, whose values are planned. `facts` describe how it ran."""
         place, facts = next(self._places), facts or {}
         if skip:
             return ChosenOperator(op.named(place, skip=skip))
@@ -183,7 +183,7 @@ class Looking:
         return made
 
     def _reason(self, op: ProgramOperator, *, may_not_run: bool) -> SkipReason:
-        """Why an operator leaves nothing, by what became of it."""
+        """Why an operator is skipped, by its outcome."""
         if any(slot.key in self._fetched for slot in op.outputs):
             return ""
         if self._asked_only:
@@ -193,7 +193,7 @@ class Looking:
         return "" if is_read_before else reason
 
     def _facts(self, op: ProgramOperator) -> dict[str, str]:
-        """How an operator ran, where that is not as its type says."""
+        """How an operator ran, if not as its type."""
         if self._asked_only:
             return {}
         if self._outcomes.of[op.name] == "hidden":
@@ -201,14 +201,14 @@ class Looking:
         return self._outcomes.facts(op)
 
     def _final(self, key: Key) -> Key:
-        """Where the value of a tensor is found after a run."""
+        """The place of a tensor's value after a run."""
         resolved = self._outcomes.resolved(key)
         if resolved.rpartition(":")[0] in self._apart or resolved in self.constants:
             return resolved
         return self._outcomes.executed_key(resolved) or resolved
 
     def _need(self, key: Key) -> bool:
-        """Sees to it that the value of a tensor is there after a run; whether it can be."""
+        """Plan to have the value of a tensor after a run; returns whether that is possible."""
         resolved = self._outcomes.resolved(key)
         if resolved in self._fetched or resolved in self._subgraph.fed:
             return True
@@ -228,7 +228,7 @@ class Looking:
         return op is not None and (self._read_before(op) or self._compute(op))
 
     def _read_before(self, op: ProgramOperator) -> bool:
-        """Has a variable read before the run that an operator reads in a function where nobody can look; whether there is a way."""
+        """Let a variable that an operator in an unobservable function reads be read before the run; returns whether that is possible."""
         if op.op_type != "ReadVariableOp" or self._outcomes.of[op.name] != "hidden":
             return False
         handle = self._tensors.get(self._outcomes.resolved(op.inputs[0].key))
@@ -241,7 +241,7 @@ class Looking:
         return True
 
     def _may_be_written(self, op: ProgramOperator, handle: Key) -> bool:
-        """Whether a variable may be written in the run before an operator of a body reads it: by the function that is called, or before the call."""
+        """Whether the run may write a variable before an operator of a body reads it: by the called function, or before the call."""
         call = self._outcomes.call_around(op)
         inside = [each for each in self._program.operators if each.name.startswith(f"{call}/")]
         before = behind(self._executed.nodes[call], self._executed) if call in self._executed.nodes else set()
@@ -252,7 +252,7 @@ class Looking:
         )
 
     def _checks_of_calls(self) -> Iterable[tuple[Key, Key]]:
-        """What calls gave, and what stands for it among what is computed apart."""
+        """The results of calls, and the corresponding results that are computed apart."""
         for name in {
             self._outcomes.inside[op] for op in self._apart if self._operators[op].body and op in self._outcomes.inside
         }:
@@ -267,7 +267,7 @@ class Looking:
                     yield self._final(slot.key), given
 
     def _compute(self, op: ProgramOperator) -> bool:
-        """Has an operator computed apart, with what it needs for that; whether that is possible."""
+        """Compute an operator apart, with everything needed for that; returns whether that is possible."""
         if op.name in self._apart:
             return True
         if (
@@ -283,7 +283,7 @@ class Looking:
         return False
 
     def _access(self) -> tuple[tuple[Any, ...], tuple[Key, ...]]:
-        """What is fetched and what is watched."""
+        """The tensors to fetch and to watch."""
         fetches: dict[str, Any] = {}
         watches: dict[Key, None] = {}
         for key in self._looked:
@@ -312,10 +312,10 @@ class Looking:
         return tuple(fetches.values()), tuple(watches)
 
     def _refused(self, fetches: Collection[str], attempt: int) -> list[str]:
-        """Those of the tensors that may not be fetched: with them another graph would be executed."""
+        """The tensors that must not be fetched because another graph would then be executed."""
         try:
             differing = self._executed.differing(self._graph(fetches))
-        except tf.errors.OpError:  # what was fused cannot be fetched
+        except tf.errors.OpError:  # fused tensors cannot be fetched
             return list(fetches)
         if not differing:
             return []

@@ -1,6 +1,6 @@
 """Looks up the graph that the runtime executes for a set of fetches, before anything runs.
 
-The runtime's debugger files it when a callable is made of the fetches. Source: TensorFlow's direct_session.cc, debug_graph_utils.cc.
+The runtime's debugger writes it when a callable is made of the fetches. Source: TensorFlow's direct_session.cc, debug_graph_utils.cc.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
 from opdump.adapters.tensorflow.sessions.rehearsal import Rehearsal
 
 _NO_NODE: Final = "opdump/no node has this name"
-"""The debugger files graphs where it watches something."""
+"""The debugger writes graphs only if it watches a tensor."""
 
 
 def executed_graph(
     session: Any, feeds: Collection[str], fetches: Sequence[str], targets: Sequence[str], place: Path
 ) -> ExecutedGraph:
-    """What the runtime executes for these feeds and fetches (tensors) and targets (operations), of which nothing runs.
+    """The graph that the runtime executes for these feeds and fetches (tensors) and targets (operations), none of which runs.
 
-    `place` is a directory that does not exist yet. Raises tf.errors.OpError where the runtime refuses them.
+    `place` is a directory that does not exist yet. Raises tf.errors.OpError if the runtime rejects them.
     """
     options = config_pb2.CallableOptions()
     options.feed.extend(sorted(feeds))

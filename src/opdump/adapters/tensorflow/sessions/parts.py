@@ -1,6 +1,6 @@
-"""A run in parts: what `partial_run_setup` begins, and calls of `partial_run` go on with.
+"""A run in parts: begun by `partial_run_setup`, continued by calls of `partial_run`.
 
-It takes no options, so nothing is watched in it. What is fetched beside what the program fetches is declared when it is set up, and fetched in a part.
+It has no options, so nothing can be watched. Additional fetches are declared in the setup, and fetched in one of the parts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from opdump.adapters.tensorflow.sessions.watches import values_of
 
 
 class RunInParts:
-    """One of them. `dump` says what is fetched beside what the program fetches; `emit` is given all values at the end.
+    """A run in parts. `dump` has the additional fetches; `emit` gets all values at the end.
 
-    What is added is fetched in a part only where the program waits for it too: its own fetches of that part depend on it, or nothing else is
-    to be fetched any more. It may wait for what the program does between two parts.
+    Additional tensors are fetched in a part only if the program waits for them, too: its own fetches of that part depend on them, or it has
+    nothing else to fetch. They may otherwise wait for an action of the program between two parts.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class RunInParts:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all was fetched that the program declared."""
+        """Whether all declared fetches of the program are done."""
         return not self._asked
 
     def run(self, run: Callable[[Any], Any], fetches: Any, elements: Sequence[Any], fed: frozenset[str]) -> Any:
-        """Runs a part: its fetches, of these elements, are the program's; `fed` is fed in it."""
+        """Run a part. Its fetches, of these elements, are the program's; `fed` is fed in it."""
         names = {tensor.name for tensor in elements}
         known = self._fed | fed
         is_last = self._asked <= names
@@ -74,5 +74,5 @@ class RunInParts:
         return result
 
     def file(self) -> None:
-        """Emits what was seen."""
+        """Emit the collected values."""
         self._emit(self._values)

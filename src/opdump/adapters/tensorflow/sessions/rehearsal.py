@@ -1,8 +1,8 @@
-"""Keeps callbacks of the program from running once more while the rewriting of its graph is tried; and sessions for such trials.
+"""Prevents additional runs of the program's callbacks while the rewriting of its graph is tried, and provides sessions for such trials.
 
-The runtime folds constants where it rewrites a graph, and runs whatever is said to have no state for that: also the program's Python
-(`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it once more. So a callback that a trial calls for the first time is
-run on behalf of the run that comes: that one is given the answer, and each later trial too.
+When the runtime rewrites a graph, it folds constants, and for that it runs everything declared as stateless, including the program's Python
+(`tf.numpy_function(..., stateful=False)` of a constant). A trial would run it an additional time. The first call of a callback in a trial
+therefore counts as that of the following run: the run and later trials get the same answer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Key = tuple[tuple[str, tuple[int, ...], bytes], ...]
 
 
 class OwnSession(tf.compat.v1.Session):  # type: ignore[misc]  # TensorFlow has no types
-    """A session in which nothing is the program's, and which nobody records."""
+    """A session that contains nothing of the program and is not recorded."""
 
 
 class Rehearsal:
-    """The callbacks without declared state of a graph, which keeps what stands for them alive."""
+    """The callbacks of a graph without declared state; the graph keeps their replacements alive."""
 
     def __init__(self, graph: Any) -> None:
         nodes = [operation.node_def for operation in graph.get_operations() if operation.type == "PyFuncStateless"]
@@ -56,14 +56,14 @@ class Rehearsal:
                 if not understudy.owes:
                     script_ops._py_funcs._funcs[token] = callback
                 elif understudy is not callback:
-                    # The registry holds nothing; the graph holds what it names.
+                    # The registry does not keep it alive; the graph does.
                     if not hasattr(self._graph, "_py_funcs_used_in_graph"):
                         self._graph._py_funcs_used_in_graph = []
                     self._graph._py_funcs_used_in_graph.append(understudy)
 
 
 class _Understudy:
-    """Stands for a callback: in a trial, and in the run behind it as often as a trial ran the callback."""
+    """Replaces a callback in trials, and in the following run for as many calls as a trial made."""
 
     def __init__(self, callback: Callable[..., Any]) -> None:
         self.rehearses = False
@@ -74,7 +74,7 @@ class _Understudy:
 
     @property
     def owes(self) -> bool:
-        """Whether a run is still to be given what a trial was."""
+        """Whether a run must still get the answer of a trial."""
         return self._owed.total() > 0
 
     def __call__(self, *arrays: Any) -> Any:
@@ -98,7 +98,7 @@ def _asked(callback: Callable[..., Any], arrays: tuple[Any, ...]) -> Future[Any]
     answer: Future[Any] = Future()
     try:
         answer.set_result(callback(*arrays))
-    except Exception as error:  # noqa: BLE001  whatever the program raises is raised in the run that comes
+    except Exception as error:  # noqa: BLE001  an error of the program is raised in the following run
         answer.set_exception(error)
     return answer
 

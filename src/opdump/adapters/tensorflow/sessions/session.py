@@ -1,7 +1,7 @@
-"""Captures the runs of one session: they are emitted operator by operator, and answer as they would without a capture.
+"""Captures the runs of one session, operator by operator. The answers stay the same as without a capture.
 
-On a step that is dumped the tensors behind the fetches are fetched in the same run; what cannot be fetched is watched in it. The graph is
-not changed, so a finalised one will do. On other steps the run is the program's own.
+In a dumped step, the tensors behind the fetches are fetched in the same run, and those that cannot be fetched are watched. The graph is
+not changed, so a finalised one works. In other steps, the run is the program's own.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RunFunction = Callable[..., Any]
 
 _DATASETS = ("Dataset", "DatasetV2", "DatasetV3", "DatasetV4", "OneShotIterator")
 _CLOSE = 1e-2
-"""Far more than rounding makes of it, and less than an update of a variable."""
+"""A difference far greater than rounding, and smaller than an update of a variable."""
 _FROM_HOOKS = "caller"
-"""Under this key a monitored session hands on what the program fetches, beside what its hooks fetch."""
+"""A monitored session has the program's own fetches under this key, separate from those of its hooks."""
 
 
 class _Call(NamedTuple):
@@ -55,29 +55,29 @@ class _Call(NamedTuple):
     run_metadata: Any | None
 
     def plain(self) -> Any:
-        """What the session gives."""
+        """The result of the session."""
         return self.run(self.fetches, self.feed_dict, self.options, self.run_metadata)
 
     def with_more(self, tensors: Sequence[Any]) -> Any:
-        """The same, and what it gives for tensors beside, in the same run. What is fed is as it was fed."""
+        """The result, and additional tensors of the same run. Feeds stay unchanged."""
         return self._replace(fetches=[self.fetches, [*tensors]]).plain()
 
 
 class _Signature:
-    """A fetch set: its model, and how often it ran."""
+    """A set of fetches: its model, and its number of runs."""
 
     def __init__(self, capture: Capture, elements: Sequence[Any]) -> None:
         self.elements = tuple(elements)
         self.model = capture.new_model(*fetched_names(elements))
         self.steps = StepCount(capture.plan.initial_iteration)
         self.purpose: Purpose | None = None
-        """None before it ran."""
+        """None before its first run."""
         self.subgraphs: dict[frozenset[str], Subgraph] = {}
-        """By what is fed: a fed tensor keeps operators from running."""
+        """By the fed tensors: the operator of a fed tensor does not run."""
         self.dumps: dict[tuple[frozenset[str], bool], Looking] = {}
-        """By what is fed, and whether it comes in parts."""
+        """By the fed tensors, and whether it runs in parts."""
         self.is_always_extended = False
-        """Whether its steps are run as dumped ones, dumped or not: see `own_state`."""
+        """Whether all its steps run like dumped ones: see `own_state`."""
 
     def subgraph(self, fed: frozenset[str]) -> Subgraph:
         if fed not in self.subgraphs:
@@ -86,25 +86,25 @@ class _Signature:
 
 
 class SessionCapture:
-    """Numbers the runs of one session, and records those that the plan wants. `closed` is to be called when the session ends."""
+    """Numbers the runs of one session, and records the selected ones. Call `closed` when the session ends."""
 
     def __init__(self, capture: Capture, session: Any, closed: Callable[[SessionCapture], object]) -> None:
         self.capture = capture
         self.closed = closed
         self.not_steps: Counter[Purpose] = Counter()
-        """Runs that were no iterations, by what they were for."""
+        """Runs that are not iterations, by purpose."""
         self._session: Any = weakref.proxy(session)
         self._graph = session.graph
         self._failures = capture.failures
         self._records = not capture.plan.mode.failures_only
         self._signatures: dict[Any, _Signature] = {}
         self._kept: list[Any] = []
-        """What the keys of the signatures name by identity."""
+        """The objects in the keys of the signatures, which contain identities."""
         self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
         self._beside = threading.local()
-        """The `tensors` that a run of this thread is asked for beside its fetches, and what is `given` for them."""
+        """The additional `tensors` of a run of this thread, and their values in `given`."""
         self._parts: dict[str, RunInParts] = {}
-        """By the handles that the program has."""
+        """By the program's handles."""
 
     @property
     def _recorder(self) -> Recorder:
@@ -119,7 +119,7 @@ class SessionCapture:
         options: Any | None = None,
         run_metadata: Any | None = None,
     ) -> Any:
-        """What `session.run` gives."""
+        """The result of `session.run`."""
         call = _Call(run, fetches, feed_dict, options, run_metadata)
         signature = self._signature(fetches)
         if signature is None:
@@ -138,7 +138,7 @@ class SessionCapture:
         return result
 
     def set_up(self, set_up: Callable[[Any, Any], Any], fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
-        """What `session.partial_run_setup` gives: a handle, whose parts are one step of the signature."""
+        """The result of `session.partial_run_setup`: a handle, whose parts are one step of the signature."""
         signature = self._signature(fetches)
         if signature is None:
             return set_up(fetches, feeds)
@@ -147,7 +147,7 @@ class SessionCapture:
             return set_up(fetches, feeds)
         if not self._is_step(signature, feeds):
             return set_up(fetches, feeds)
-        # What an earlier one has given is all that is filed of it, if it has not ended.
+        # If an earlier one has not ended, only the values so far are recorded.
         self._file_parts(signature.model)
         step = signature.steps.take()
         self.capture.ended(signature.model.names, step)
@@ -173,11 +173,11 @@ class SessionCapture:
         return handle
 
     def part(self, run: Callable[[Any, Any, Any], Any], handle: str, fetches: Any, feed_dict: Any = None) -> Any:
-        """What `session.partial_run` gives."""
+        """The result of `session.partial_run`."""
         parts = self._parts.get(handle)
         elements = None if parts is None else self._elements_if_possible(fetches)
         if parts is None or elements is None or any(isinstance(each, tf.Operation) for each in elements):
-            return run(handle, fetches, feed_dict)  # what is no part of a step, or is refused
+            return run(handle, fetches, feed_dict)  # not part of a step, or rejected
         fed = fed_names(feed_dict, self._graph)
         results = parts.run(lambda wanted: run(handle, wanted, feed_dict), fetches, elements, fed)
         if parts.has_ended:
@@ -188,20 +188,20 @@ class SessionCapture:
         return results
 
     def do_run(self, do_run: Callable[..., Any], handle: Any, targets: Any, fetches: list[Any], *more: Any) -> Any:
-        """What `session._do_run` gives, behind `session.run`, which takes four times as long over a fetch as the runtime does."""
+        """The result of `session._do_run`. Additional fetches are added here, because `session.run` takes four times as long per fetch as the runtime."""
         given = do_run(handle, targets, [*fetches, *getattr(self._beside, "tensors", ())], *more)
         self._beside.given = given[len(fetches) :]
         return given[: len(fetches)]
 
     def _file_parts(self, model: Model | None = None) -> None:
-        """Files what runs in parts of this model, or of all, have given that have not ended."""
+        """Write the values so far of unfinished runs in parts, of this model or of all."""
         for handle, parts in list(self._parts.items()):
             if model in (None, parts.model):
                 del self._parts[handle]
                 parts.file()
 
     def _ran(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
-        """A run of the program: what it gives. It is dumped, run as a dumped one (`extends`), or left alone; a failure is filed."""
+        """The result of a run of the program. It is dumped, run like a dumped one (`extends`), or left unchanged; a failure is recorded."""
         if not extends and self._failures is None:
             return call.plain()
         fed = fed_names(call.feed_dict, self._graph)
@@ -244,24 +244,24 @@ class SessionCapture:
         return result
 
     def _read_before(self, dump: Looking) -> dict[str, Any]:
-        """What functions will read of variables where nobody can look."""
+        """The values of variables that unobservable functions will read."""
         if not dump.reads:
             return {}
-        try:  # `run` would look up again what the fetches are
+        try:  # `run` would look up the fetches again
             answers = self._session._do_run(None, [], list(dump.reads.values()), {}, None, None)
-        except tf.errors.OpError:  # the program's own run says what is wrong
+        except tf.errors.OpError:  # the program's own run raises the error
             return {}
         return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
     @beside_the_program
     def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
-        """Hands a run that has ended to the recorder; the notes say what it lacks."""
+        """Pass a finished run to the recorder; notes report what is missing."""
         values.update(dump.constants)
         if dump.apart is not None:
             try:
                 computed = dump.apart.computed(values)
                 wrong = [call for call, key in dump.checks if not _agree(values.get(call, ()), computed.get(key, ()))]
-                if wrong:  # something wrote a variable within the run
+                if wrong:  # an operator wrote a variable during the run
                     self.capture.note(
                         f"{signature.model.name}: {', '.join(wrong)} cannot be computed again from what was seen"
                     )
@@ -286,7 +286,7 @@ class SessionCapture:
             dump.emitter.emit(values, step, run_at)
 
     def _signature(self, fetches: Any) -> _Signature | None:
-        """The signature of a fetch structure; None for one that the session will refuse."""
+        """The signature of a fetch structure; None if the session will reject it."""
         if (
             isinstance(fetches, dict)
             and _FROM_HOOKS in fetches
@@ -309,21 +309,21 @@ class SessionCapture:
         return signature
 
     def _elements_if_possible(self, fetches: Any) -> list[Any] | None:
-        """None of what the session will refuse: it says what is wrong."""
+        """None if the session will reject it with an error."""
         try:
             return _elements(fetches, self._graph)
         except (TypeError, ValueError, KeyError, RuntimeError):
             return None
 
     def _is_step(self, signature: _Signature, feeds: Iterable[Any] | None) -> bool:
-        """Whether a run of a signature is a step; one that is none is counted."""
+        """Whether a run of a signature is a step; other runs are counted."""
         purpose = signature.purpose or self._first_run(signature, feeds)
         if purpose != "step":
             self.not_steps[purpose] += 1
         return purpose == "step"
 
     def _first_run(self, signature: _Signature, feeds: Iterable[Any] | None) -> Purpose:
-        """Finds out what a signature is for, the first time that it runs, and files its graph."""
+        """On the first run, determine the purpose of a signature, and write its graph."""
         subgraph = signature.subgraph(fed_names(feeds, self._graph))
         purpose = signature.purpose = purpose_of(subgraph, signature.elements)
         signature.is_always_extended = self.capture.plan.steps.last is not None and self._has_own_state(subgraph)
@@ -338,7 +338,7 @@ class SessionCapture:
         return purpose
 
     def _has_own_state(self, subgraph: Subgraph) -> bool:
-        """Whether there is something among the operators that each set of fetches has for itself."""
+        """Whether the operators include some with state that each set of fetches has for itself."""
         nodes = [op.node_def for op in subgraph.operations if op.name in subgraph.with_effects]
         if not (may_fold_callbacks(nodes) or any(map(callees_of, nodes))):
             return False
@@ -347,7 +347,7 @@ class SessionCapture:
 
     @beside_the_program
     def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False) -> Looking | None:
-        """None where the runtime refuses what the program asks for, which its own run says, and where that cannot be worked out."""
+        """None if the runtime rejects the program's request, which its own run reports, and if the graph cannot be determined."""
         found = signature.dumps.get((fed, in_parts))
         if found is not None:
             return found
@@ -373,13 +373,13 @@ class SessionCapture:
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
-        """Whether XLA compiles operators that it finds by itself, or that are marked for it."""
+        """Whether XLA compiles operators that it selects itself, or that are marked for it."""
         marked = has_marked_clusters(op.node_def for op in subgraph.operations)
         return marked or clusters_sessions(self._session._config)
 
 
 def _agree(gave: Sequence[ObservedValue], computed: Sequence[ObservedValue]) -> bool:
-    """Whether the same was computed again, but for its last bits."""
+    """Whether the recomputed values are equal except for their last bits."""
     return len(gave) == len(computed) and all(
         np.array_equal(one.array, other.array)
         or (one.array.dtype.kind in "fc" and np.allclose(one.array, other.array, _CLOSE, _CLOSE, equal_nan=True))
@@ -388,13 +388,13 @@ def _agree(gave: Sequence[ObservedValue], computed: Sequence[ObservedValue]) -> 
 
 
 def _beside(dump: Path) -> Path | None:
-    """A directory of the disk that the dump is on; None where it has none for this user."""
+    """A directory on the disk of the dump; None if the user has none there."""
     places = (place for place in (dump.parent, dump) if place.is_dir() and os.access(place, os.W_OK))
     return next(places, None)
 
 
 def fed_names(feeds: Iterable[Any] | None, graph: Any) -> frozenset[str]:
-    """The names of the tensors that the keys of a feed dictionary are; those that a session refuses are left out."""
+    """The names of the tensors in the keys of a feed dictionary; keys that a session rejects are omitted."""
     names = set()
     for key in feeds or ():
         for element in tf.nest.flatten(key, expand_composites=True):
@@ -404,7 +404,7 @@ def fed_names(feeds: Iterable[Any] | None, graph: Any) -> frozenset[str]:
 
 
 def _key(fetches: Any) -> Any:
-    """A cheap key of a fetch structure, by the identity of graph elements; None where it has others."""
+    """A cheap key of a fetch structure, by the identity of graph elements; None for other elements."""
     if isinstance(fetches, (tf.Tensor, tf.Operation)):
         return id(fetches)
     kind = type(fetches)
@@ -416,7 +416,7 @@ def _key(fetches: Any) -> Any:
 
 def _elements(fetches: Any, graph: Any) -> list[Any]:
     """The tensors and operations of a fetch structure, each once."""
-    with graph.as_default():  # names and tensors are looked up there, also when the program is in another graph
+    with graph.as_default():  # names and tensors are looked up there, even if the program is in another graph
         mapper = session_module._FetchMapper.for_fetch(fetches)
     found = [
         graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in mapper.unique_fetches()

@@ -1,6 +1,6 @@
-"""Says what is taken of a signature's operators, and emits its runs.
+"""Determines the recorded parts of a signature's operators, and emits its runs.
 
-All that a run needs is worked out once; then a dumped run is one call with more fetches, and its operators are emitted in their order.
+Everything that a run needs is prepared once. A dumped run is then one call with additional fetches, and its operators are emitted in order.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 
 AT_REST: Final = ENTERS | {"Const"}
-"""Of loops and branches, who gives what does not come with each execution of who reads it."""
+"""The makers in loops and branches whose results do not come with each execution of a reader."""
 
 Values = Mapping[Key, Sequence[ObservedValue]]
-"""Tensor -> what it was, once for each time that it was made."""
+"""Tensor -> its values, one for each time that it was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenOperator:
-    """An operator and what is taken of it: nothing where `operator.skip` says why. `slots` are its inputs, then its outputs, by tensor."""
+    """An operator and its recorded slots; none if `operator.skip` has a reason. `slots` are its inputs, then its outputs, by tensor."""
 
     operator: NamedOperator
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
     may_not_run: bool = False
-    """Whether it stands in a branch, a loop or a function."""
+    """Whether it is in a branch, a loop or a function."""
     lost: frozenset[Key] = frozenset()
-    """Those of its tensors that nobody can look at."""
+    """Its tensors that cannot be observed."""
 
     @property
     def keys(self) -> set[Key]:
         return {slot.key for slot in (*self.inputs, *self.outputs)}
 
     def without(self, lost: Collection[Key]) -> ChosenOperator:
-        """The same where nobody can look at these tensors either."""
+        """The same if these tensors cannot be observed either."""
         return replace(self, lost=self.lost.union(lost)) if lost else self
 
     @property
     def unseen(self) -> SkipReason:
-        """Why there is nothing of it where nothing was seen."""
+        """The skip reason if no value was seen."""
         lost = any(slot.key in self.lost for slot in self.outputs or self.inputs)
         return "not executed" if self.may_not_run and not lost else "not observed"
 
     def unseen_tensor(self, slot: Slot) -> SkipReason:
-        """Why there is nothing of one of its tensors."""
+        """The skip reason for one of its tensors."""
         return "not observed" if slot.key in self.lost else self.unseen
 
 
 class SignatureEmitter:
-    """Emits the runs of a signature. `resolved` says which tensor another one is the same as."""
+    """Emits the runs of a signature. `resolved` maps a tensor to its equal one."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SignatureEmitter:
         resolved: Callable[[Key], Key],
         at_rest: Collection[Key],
     ) -> None:
-        """`at_rest`: of loops and branches, what does not come with each execution of who reads it."""
+        """`at_rest`: the tensors in loops and branches that do not come with each execution of a reader."""
         self._at_rest = at_rest
         self._capture = capture
         self._model = model
@@ -82,7 +82,7 @@ class SignatureEmitter:
         self._parts = list(self._divided())
 
     def _shown(self, chosen: ChosenOperator) -> ChosenOperator:
-        """The operator as records call it, and those that make what it reads."""
+        """The operator with its name in records, and the makers of its inputs."""
         capture, model = self._capture, self._model
         operator = chosen.operator
         arguments = {
@@ -93,9 +93,9 @@ class SignatureEmitter:
         return replace(chosen, operator=operator, inputs=inputs)
 
     def emit(self, values: Values, step: int, run_at: Stack) -> None:
-        """Hands the operators of a run to the recorder. `values` has each tensor that could be had.
+        """Pass the operators of a run to the recorder. `values` has every available tensor.
 
-        `run_at` are the lines that ran it, which stand for those of operators that were imported.
+        `run_at` are the program lines that ran it, for operators that were imported.
         """
         run = self._capture.run(self._model, step, called_at=run_at)
         hosts: dict[int, HostTensor] = {}
@@ -123,7 +123,7 @@ class SignatureEmitter:
             run.skip(chosen.operator, chosen.operator.skip or chosen.unseen)
 
     def _divided(self) -> Iterator[_Prepared | ChosenOperator]:
-        """Operators that run once in each run are handed over together."""
+        """Operators that run once in each run are passed on together."""
         for is_sure, group in groupby(self._operators, lambda each: bool(each.operator.skip) or not each.may_not_run):
             if is_sure:
                 yield self._prepared([*group])
@@ -145,16 +145,16 @@ class SignatureEmitter:
     def _executions(
         self, chosen: ChosenOperator, values: Values
     ) -> Sequence[tuple[Sequence[ObservedValue | None], Sequence[ObservedValue | None]]]:
-        """The executions of an operator: one, but for loops, and for branches that were not taken."""
+        """The executions of an operator: one, except in loops, and in branches that were not taken."""
         outputs = [values.get(self._keys[slot.key], ()) for slot in chosen.outputs]
         inputs = [values.get(self._keys[slot.key], ()) for slot in chosen.inputs]
         if not (inputs or outputs):
-            return [((), ())]  # the plan takes nothing of it
+            return [((), ())]  # nothing of it is selected
         count = max(map(len, outputs), default=0)
         if count == 0 and not chosen.may_not_run:
             count = min(1, max(map(len, inputs), default=0))
         elif inputs and all(slot.key in chosen.lost for slot in chosen.outputs):
-            # What an operator of a branch or loop reads is there where it runs. What enters a loop is there once, or once more than its body runs.
+            # An input of an operator in a branch or loop exists where the operator runs. The initial value of a loop exists once, or once more than its body runs.
             pairs = list(zip(chosen.inputs, inputs, strict=True))
             moving = [len(seen) for slot, seen in pairs if slot.key not in self._at_rest]
             count = max(moving) if moving else max(map(len, inputs))
@@ -168,21 +168,21 @@ class SignatureEmitter:
 
 
 class _Prepared(NamedTuple):
-    """Operators that are handed over together, and the tensors that they read and write."""
+    """Operators that are passed on together, and their tensors."""
 
     block: ArrayBlock
     keys: tuple[Key, ...]
     operators: tuple[ChosenOperator, ...]
 
     def emit(self, seen: Sequence[ObservedValue], run: GraphRun, hosts: dict[int, HostTensor]) -> None:
-        """Hands them over with what each tensor was."""
+        """Pass them on with the values of their tensors."""
         self.block.emit(run, [each.array for each in seen], lambda number: _host(seen[number], hosts))
 
 
 def _read(
     seen: Sequence[ObservedValue], number: int, count: int, outputs: Sequence[Sequence[ObservedValue]]
 ) -> ObservedValue | None:
-    """The value that an execution read: its own where each has one, else the last that was there when it gave its output."""
+    """The value that an execution read: its own if there is one for each execution, otherwise the last one before its output."""
     if len(seen) <= 1:
         return seen[0] if seen else None
     if len(seen) in (count, count + 1):  # a merge at the head of a loop runs once more than its body
@@ -195,7 +195,7 @@ def _read(
 
 
 def _host(value: ObservedValue, hosts: dict[int, HostTensor]) -> HostTensor:
-    """The same object for each operator that reads the value: it is looked at once."""
+    """The same object for all readers of the value, so that it is examined once."""
     host = hosts.get(id(value))
     if host is None:
         host = hosts[id(value)] = HostTensor.of_array(value.array, stays=value.stays)

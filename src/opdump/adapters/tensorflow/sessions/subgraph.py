@@ -1,7 +1,7 @@
-"""What a run of a session computes: the operators behind its fetches, in an order in which they can run.
+"""The part of a graph that a run of a session computes: the operators behind its fetches, in an order in which they can run.
 
-A tensor of them is *fetched* in the same run; or *watched* by the runtime's debugger, where fetching would give another value or fail
-(reference variables, branches that may not be taken, bodies of loops); or neither: handles of resources.
+Each of its tensors is *fetched* in the same run; or *watched* by the runtime's debugger, if a fetch would return another value or fail
+(reference variables, branches that may not be taken, bodies of loops); or neither (handles of resources).
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _VARIABLES = frozenset({"VariableV2", "Variable"})
 _SHARES_MEMORY = SHARES | frozenset(
     {"IdentityN", "Split", "Print", "Concat", "ConcatV2", "Pack", "AddN", "GuaranteeConst", "Merge", "_SwitchN"}
 )
-"""May give the memory of what they read, for one shape or another."""
+"""They may return the memory of their inputs, for one shape or another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """The operations of a signature, in their running order."""
+    """The operations of a signature, in running order."""
 
     operations: tuple[Any, ...]
     given: tuple[Any, ...]
-    """Those that fed tensors keep from running."""
+    """Operations that do not run because their tensors are fed."""
     fed: frozenset[str]
     """Names of fed tensors."""
     unsure: frozenset[str]
-    """Operators that may not run, or may run more than once: between a switch and the merge behind it, and within loops."""
+    """Operators that may not run, or may run several times: between a switch and its merge, and within loops."""
     aliases: frozenset[str]
-    """Operators that may give the memory of a reference variable itself, which an update changes under whoever holds it."""
+    """Operators that may return the memory of a reference variable itself, which an update changes for all holders."""
     read_late: frozenset[str]
-    """Those of them that are read after an update: their readers see it, and would not if they were given a copy."""
+    """Those that are read after an update: their readers see the update, which they would not in a copy."""
     with_effects: frozenset[str]
-    """Operators that are not to run once more: see `effects`."""
+    """Operators that must not run again: see `effects`."""
 
     def definitions(self) -> dict[str, Any]:
-        """The definitions of the functions that the graph has, by name."""
+        """The definitions of the graph's functions, by name."""
         return definitions_of(self.operations[0].graph) if self.operations else {}
 
     def access(self, tensor: Any) -> Access:
-        """How the value of a tensor is got hold of."""
+        """How the value of a tensor is obtained."""
         if tensor.dtype.base_dtype in _HANDLES:
             return "handle"
         op = tensor.op
@@ -63,7 +63,7 @@ class Subgraph:
 
 
 def subgraph_of(fetched: Iterable[Any], fed: Collection[str]) -> Subgraph:
-    """The closure of fetched operations and tensors, where the tensors named in `fed` (`x:0`) are given."""
+    """The closure of fetched operations and tensors, if the tensors named in `fed` (`x:0`) are fed."""
     fetched = tuple(fetched)
     found, given = operations_behind(fetched, fed)
     order = _running_order(found)
@@ -107,10 +107,10 @@ def _with_effects(order: Sequence[Any]) -> frozenset[str]:
 
 
 def read_variable(tensor: Any) -> Any | None:
-    """The reference variable that a tensor is read from at once; None for other tensors.
+    """The reference variable that a tensor is read from directly; None for other tensors.
 
-    The debugger would put a copy in the place of such a tensor, where the program may see an update through the memory
-    that it shares with the variable. The variable itself it looks at from beside.
+    The debugger would replace such a tensor by a copy, although the program may see an update through the memory
+    that it shares with the variable. The variable itself is watched without replacing it.
     """
     operation = tensor.op
     if operation.type not in ("Identity", "RefIdentity") or operation.control_inputs:
@@ -120,12 +120,12 @@ def read_variable(tensor: Any) -> Any | None:
 
 
 def op_type_of(operation: Any) -> str:
-    """The type of an operation, which is another one where XLA compiles what it runs."""
+    """The type of an operation, which differs if XLA compiles it."""
     return type_of(operation.node_def) if operation.type in CALLS else str(operation.type)
 
 
 def _running_order(found: Mapping[str, Any]) -> list[Any]:
-    """Operators after what they read and wait for; among equals the one that was made first. Loops are entered at their merges."""
+    """Operators after those that they read and wait for; otherwise in the order of creation. Loops are entered at their merges."""
 
     def before(operation: Any) -> list[Any]:
         makers = (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
@@ -139,13 +139,13 @@ def _by_creation(operations: Iterable[Any]) -> list[Any]:
 
 
 def _unsure(order: Sequence[Any]) -> frozenset[str]:
-    """The operators that run only if a switch goes their way, and those in loops; `order` is a running order.
+    """The operators that run only for one result of a switch, and those in loops; `order` is a running order.
 
-    Those of gradients in a loop too, which a session takes for fetchable.
+    Includes operators of gradients in a loop, which a session considers fetchable.
     """
     regions: dict[str, Region] = {}
     for operation in order:
-        # What is not there yet comes round a loop, and what was fed runs as often as the whole.
+        # A missing input comes from the previous iteration, and a fed one is available as often as the whole.
         read = [_region_of(tensor, regions) for tensor in operation.inputs if tensor.op.name in regions]
         waited = [regions[other.name] for other in operation.control_inputs if other.name in regions]
         entered = operation.get_attr("frame_name").decode() if operation.type in ENTERS else ""
@@ -163,7 +163,7 @@ def _region_of(tensor: Any, regions: Mapping[str, Region]) -> Region:
 
 
 def _aliases(order: Sequence[Any]) -> frozenset[str]:
-    """What may give the memory of a reference variable: by types, and by what it reads."""
+    """The tensors that may share the memory of a reference variable, by types and inputs."""
     found: set[str] = set()
     for operation in order:
         if operation.type in _SHARES_MEMORY and any(
@@ -174,9 +174,9 @@ def _aliases(order: Sequence[Any]) -> frozenset[str]:
 
 
 def _read_after_updates(order: Sequence[Any], aliases: Collection[str], asked: Collection[str]) -> frozenset[str]:
-    """The aliases of reference variables that are read, at once or through other aliases, by what comes after an update of some.
+    """The aliases of reference variables that are read, directly or through other aliases, after an update.
 
-    The program itself, which is given what it asked for, comes after all.
+    The program itself, which gets its fetches, reads last.
     """
     if not aliases:
         return frozenset()

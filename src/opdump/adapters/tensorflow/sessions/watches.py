@@ -1,7 +1,7 @@
-"""Watches tensors while a session runs: the runtime's debugger files what it sees.
+"""Watches tensors while a session runs: the runtime's debugger writes the values that it sees.
 
-A debug node stands between an operator and all that read it, so a reference variable is seen before its update, a branch only where
-it was taken, and the body of a loop in each iteration. The files lie in memory where the machine has a file system there.
+A debug node is between an operator and all its readers, so a reference variable is seen before its update, a branch only if
+it was taken, and the body of a loop in each iteration. The files are in memory if the machine has a file system there.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII
 _ORDER: Final = itemgetter(0, 1)
 _TO_THE_ELEMENTS: Final = (5, 1, 8, 4)
 """Fields: Event.summary, Summary.value, Summary.Value.tensor, TensorProto.tensor_content. Source: TensorFlow's event.proto, summary.proto, tensor.proto."""
-_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a name of its own
+_IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a file system in memory; the directory in it has a unique name
 
 
 class ObservedValue:
-    """A value that a tensor had in a run: the elements, and whether they stay what they are; `moment` in microseconds orders those of one run that were watched."""
+    """A value of a tensor in a run: the elements, and whether they stay unchanged; `moment` in microseconds orders the watched ones of a run."""
 
     __slots__ = ("array", "moment", "stays")
 
@@ -51,7 +51,7 @@ class ObservedValue:
 def values_of(
     tensors: Iterable[Any], given: Iterable[Any], fed: Collection[str] = (), *, stays: bool = True
 ) -> Iterator[tuple[str, tuple[ObservedValue]]]:
-    """What a session gave for these tensors, by their names; nothing of one that is fed, where a handle stands for the value."""
+    """The session's values for these tensors, by name; without fed tensors whose value is a handle."""
     for tensor, value in zip(tensors, given, strict=False):
         dtype, array = tensor.dtype.base_dtype, np.asarray(value)
         if tensor.name not in fed or dtype == tf.string or array.dtype == dtype.as_numpy_dtype:
@@ -60,21 +60,21 @@ def values_of(
 
 @dataclass(slots=True)
 class WatchedRun:
-    """The options of a run whose tensors are watched; after it, what was seen of each, by name, in order."""
+    """The options of a run whose tensors are watched; after it, the values seen of each, by name, in order."""
 
     options: Any
     seen: Mapping[str, Sequence[ObservedValue]] = field(default_factory=dict)
 
 
 class WatchFolders:
-    """Directories that the debugger files into, for one session.
+    """The debugger's directories for one session.
 
-    Where it files to is a part of what a run is known by: with another directory the runtime builds the graph anew and keeps both. So
-    the same tensors are filed into the same directory again, but for runs at the same time. They go with the session.
+    The directory is part of the identity of a run: with another one, the runtime builds the graph again and keeps both. The same tensors are
+    therefore written to the same directory each time, except for simultaneous runs. The directories are removed with the session.
     """
 
     def __init__(self, on_disk: Path | None = None) -> None:
-        """`on_disk` is a directory for what may be too large for the memory; else they lie in a file system in memory, where there is one."""
+        """`on_disk` is a directory for data that may be too large for memory; otherwise a file system in memory is used, if there is one."""
         self._on_disk = on_disk
         self._free: dict[tuple[str, ...], list[Path]] = {}
         self._lock = threading.RLock()
@@ -96,7 +96,7 @@ class WatchFolders:
                 self._free[names].append(folder)
 
     def new(self) -> Path:
-        """The path of a directory of its own, which is not there yet."""
+        """The path of a unique directory that does not exist yet."""
         with self._lock:
             if self._root is None:
                 where = self._on_disk or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
@@ -107,7 +107,7 @@ class WatchFolders:
 
 @contextmanager
 def watching(tensors: Sequence[str], options: Any | None, folders: WatchFolders) -> Iterator[WatchedRun]:
-    """Watches tensors (`{node}:{slot}`) in the run that the block makes with `options`, which stay the caller's otherwise."""
+    """Watch tensors (`{node}:{slot}`) in the run that the block makes with `options`, which otherwise stay the caller's."""
     watched = tf.compat.v1.RunOptions()
     if options is not None:
         watched.CopyFrom(options)
@@ -121,12 +121,12 @@ def watching(tensors: Sequence[str], options: Any | None, folders: WatchFolders)
         run = WatchedRun(watched)
         try:
             yield run
-        finally:  # also of a run that failed
+        finally:  # also for a run that failed
             run.seen = _seen(folder)
 
 
 def _seen(folder: Path) -> Mapping[str, Sequence[ObservedValue]]:
-    """What lies in `{device}/{scope}/{node}_{slot}_DebugIdentity_{moment}[-{number}]`; the number tells apart those of one moment."""
+    """The contents of `{device}/{scope}/{node}_{slot}_DebugIdentity_{moment}[-{number}]`; the number distinguishes files of the same moment."""
     found: dict[str, list[tuple[int, int, ObservedValue]]] = {}
     for path in folder.rglob("*"):
         named = _FILE.fullmatch(path.name)
@@ -134,7 +134,7 @@ def _seen(folder: Path) -> Mapping[str, Sequence[ObservedValue]]:
             continue
         value = _tensor_of(path)
         if value is None:
-            continue  # not initialised: nobody wrote it yet
+            continue  # uninitialised: no operator has written it yet
         node, slot, moment, number = named.groups()
         scope = path.parent.relative_to(folder).parts[1:]
         seen = ObservedValue(value, int(moment))
@@ -143,7 +143,7 @@ def _seen(folder: Path) -> Mapping[str, Sequence[ObservedValue]]:
 
 
 def _tensor_of(path: Path) -> npt.NDArray[Any] | None:
-    """The tensor of a file, an `Event`; its elements are mapped into memory, and stay when the file is removed. None where it has no value."""
+    """The tensor in a file, an `Event`. Its elements are mapped, and stay valid when the file is removed. None if it has no value."""
     with path.open("rb") as file:
         event = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     found = Field(0, has_length=True, tag=0, start=0, end=len(event))
@@ -151,7 +151,7 @@ def _tensor_of(path: Path) -> npt.NDArray[Any] | None:
         begin, end = found.start, found.end
         nothing = Field(number, has_length=True, tag=end, start=end, end=end)
         found = next((each for each in fields(event, begin, end) if each.number == number), nothing)
-    if found.start == found.end:  # text, or nothing at all
+    if found.start == found.end:  # text, or no value
         value = debug_data.load_tensor_from_event_file(str(path))
         return None if isinstance(value, debug_data.InconvertibleTensorProto) else np.asarray(value)
     facts = tensor_pb2.TensorProto.FromString(bytes(event[begin : found.tag]))
