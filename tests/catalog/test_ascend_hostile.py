@@ -140,7 +140,7 @@ class TestMapping:
         (place / "mapping.csv").write_text("123456,../../../../etc/passwd\n")
         _, names, problems = read(place)
         assert sorted(names) == ["good", "net/long"]
-        assert "no plain file name" in problems[0]
+        assert "not a plain file name" in problems[0]
 
     def test_a_row_that_takes_the_name_of_another_file_adds_an_execution(self, place: Path) -> None:
         add_dump_file(place, "123456", "good")

@@ -84,7 +84,7 @@ def test_the_table_tells_operator_tensor_and_what_was_found(broken: Path) -> Non
         ("net/Sub4", "Sub", "output:0", "all zero 2 elements"),
         ("net/Cast5", "Cast", "output:0", "extreme 64992, the largest float16 is 65504"),
     ]
-    assert done.output.splitlines()[-1] == "4 findings: 1 inf, 1 nan, 1 all zero, 1 extreme (10 tensors looked at)"
+    assert done.output.splitlines()[-1] == "4 findings: 1 inf, 1 nan, 1 all zero, 1 extreme (10 tensors checked)"
     assert done.exit_code == 1
 
 
@@ -102,7 +102,7 @@ def test_nothing_found_is_said_and_ends_with_0(tmp_path: Path) -> None:
     dump(tmp_path / DEVICE, "Add", 1, half(1, 2), half(3, 4))
     done = check(tmp_path, "--emit-config", tmp_path / "acl.json")
     assert done.output.splitlines() == [
-        "no findings (2 tensors looked at)",
+        "no findings (2 tensors checked)",
         f"opdump: nothing was found, so {tmp_path / 'acl.json'} was not written",
     ]
     assert (done.exit_code, (tmp_path / "acl.json").exists()) == (0, False)

@@ -157,8 +157,8 @@ def test_a_wrong_setting_is_a_config_error(settings: dict[str, Any], message: st
         ({"initial_iteration": -1}, "initial_iteration is -1, expected"),
         ({"overflow_kinds": ["x"]}, "overflow_kinds"),
         ({"net_name": 3}, "net_name is 3, expected text"),
-        ({"file_format": "bin"}, "file_format is 'bin', which layout 'mindspore-2.3' has no place for, expected 'npy'"),
-        ({"stream_in_names": False}, "stream_in_names is False, which layout 'mindspore-2.3' has no place for"),
+        ({"file_format": "bin"}, "file_format is 'bin', which layout 'mindspore-2.3' does not support, expected 'npy'"),
+        ({"stream_in_names": False}, "stream_in_names is False, which layout 'mindspore-2.3' does not support"),
     ],
 )
 def test_a_wrong_field_beside_a_plan_is_a_config_error(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

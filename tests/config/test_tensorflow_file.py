@@ -140,7 +140,7 @@ def test_what_is_no_object_is_an_error(text: str, message: str) -> None:
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(TensorflowConfigError, match=r"'pipe.json': it is no regular file"):
+    with pytest.raises(TensorflowConfigError, match=r"'pipe.json': it is not a regular file"):
         load_tensorflow_plan("pipe.json", environ={})
     with pytest.raises(TensorflowConfigError, match=r"'absent.json': there is none .*config new --dialect tensorflow"):
         load_plan("absent.json", environ={}, dialect="tensorflow")

@@ -292,7 +292,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     for name in ("gone", "loop", "dangling", "n" * 300, "a/b"):
         with pytest.raises(CorruptDumpError, match="cannot be opened"):
             read_dump_file(tmp_path / name)
-    with pytest.raises(CorruptDumpError, match="is no path"):
+    with pytest.raises(CorruptDumpError, match="is not a path"):
         read_dump_file(str(tmp_path / "a\0b"))
 
 

@@ -213,12 +213,12 @@ def test_a_file_that_was_cut_off_is_corrupt_wherever_it_was_cut(tmp_path: Path) 
         ("graph { name: 7 }", "graph 0: name: found 7, expected a text"),
         ('graph { op { name: "a" type: [1] } }', "graph 0, op 0: type: found 1"),
         ('graph { op { output_desc { shape { dim: "x" } } } }', "expected a whole number"),
-        ("graph {\n\n name $ }", r"line 3: found what is no text format"),
+        ("graph {\n\n name $ }", r"line 3: found text that is not in this format"),
         ("graph { name }", "expected ':'"),
         ("graph { name: }", "found '}', expected a value"),
         ("graph } ", "found '}' behind 'graph'"),
         ("graph { op { ] } }", "expected the name of a field"),
-        ('graph { name: "abc', "no text format"),
+        ('graph { name: "abc', "text that is not in this format"),
         ("m { " * 500, "does not end"),
         ("graph { op { attr { value { list " + "< s: " * 200, "damaged"),
         ("x: [" * 3000, "expected a value"),
@@ -259,15 +259,15 @@ def test_a_hostile_json_gives_one_error(value: Any, said: str | None, tmp_path: 
 def test_json_nested_beyond_measure_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ge_proto_00001_Build.txt.json"
     path.write_text('{"graph":' * 100_000)
-    with pytest.raises(CorruptDumpError, match="is no JSON"):
+    with pytest.raises(CorruptDumpError, match="is not JSON"):
         read_ge_graph(path)
 
 
 def test_what_is_no_file_is_an_error_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, said in (
-        (tmp_path / "pipe", "no regular file"),
-        (tmp_path, "no regular file"),
+        (tmp_path / "pipe", "not a regular file"),
+        (tmp_path, "not a regular file"),
         (tmp_path / "x", "cannot be read"),
     ):
         with pytest.raises(CorruptDumpError, match=said):

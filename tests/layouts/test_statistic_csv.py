@@ -171,7 +171,7 @@ def test_rows_of_a_run_with_other_categories_keep_their_own_columns() -> None:
 
 HOSTILE = {
     "no text": (b"\xff\xfe\x00", "is not UTF-8"),
-    "a NUL": (f"{_START}\nA\0,B\n".encode(), "no row of a table"),
+    "a NUL": (f"{_START}\nA\0,B\n".encode(), "not a row of a table"),
     "no header": (b"", "no column 'Op Type'"),
     "another table": (b"name,value\na,1\n", "no column 'Op Type'"),
     "a row cut off": (f"{_START},Max Value\nA,B,0,0,1,inp".encode(), "line 2: 6 cells under 11 headings"),
@@ -183,7 +183,7 @@ HOSTILE = {
     "a shape of words": (f'{_START}\nA,B,0,0,1,input,0,4,bool,"(a,b)"\n'.encode(), "Shape is '(a,b)'"),
     "a shape of 100 dimensions": (f'{_START}\nA,B,0,0,1,input,0,4,bool,"({"1," * 100})"\n'.encode(), "Shape is"),
     "a word for a maximum": (f'{_START},Max Value\nA,B,0,0,1,input,0,4,bool,"()",big\n'.encode(), "Max Value is 'big'"),
-    "a line of a million letters": (f"{_START}\n{'A' * (1 << 21)}\n".encode(), "no row of a table"),
+    "a line of a million letters": (f"{_START}\n{'A' * (1 << 21)}\n".encode(), "not a row of a table"),
 }
 
 

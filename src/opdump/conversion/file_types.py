@@ -1,7 +1,7 @@
 """Writes a tensor as npy, bin, pt or txt.
 
-npy in C order with numpy's header 1.0, types that numpy lacks widened; bin the elements as the device has them; pt a tensor of
-PyTorch of the true type where PyTorch has it; txt one value a line, the shortest that gives the same element, after
+npy: C order, numpy's header 1.0, types that numpy lacks are widened. bin: the elements as stored on the device. pt: a PyTorch
+tensor, of the true type if PyTorch has it. txt: one value per line, the shortest text that reads back as the same element, after
 
     # dtype=float16 shape=(2,3)
 """

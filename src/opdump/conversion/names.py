@@ -50,7 +50,7 @@ def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
     if name is None:
         raise CorruptDumpError(
             f"{dump}: is not the name of a dump file, which has the form Conv2D.conv1.1.5.1732082705016774; "
-            "a tree of MindSpore has no place for it"
+            "it cannot be placed in a MindSpore tree"
         )
     name = name.in_true_order(true_name)
     return str(

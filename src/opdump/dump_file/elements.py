@@ -111,7 +111,7 @@ def encode_elements(array: npt.NDArray[Any], number: int) -> bytes:
     if kind.name == "BF16":
         bits = _exactly(flat, np.dtype("<f4"), kind.name).view("<u4")
         if (bits & 0xFFFF).any():
-            raise UndecodableTensorError("BF16: the array holds values that are no bfloat16; round them first")
+            raise UndecodableTensorError("BF16: the array holds values that are not bfloat16; round them first")
         return (bits >> 16).astype("<u2").tobytes()
     if kind.name == "COMPLEX32":
         parts = _exactly(flat, np.dtype("<c8"), kind.name).view("<f4")
@@ -257,5 +257,5 @@ def _real(flat: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 def _refuse_others(same: npt.NDArray[np.bool_], flat: npt.NDArray[Any], name: str) -> None:
     if not same.all():
         raise UndecodableTensorError(
-            f"{name}: {flat[~same][0]} is no value of this type; round or convert the array first"
+            f"{name}: {flat[~same][0]} is not a value of this type; round or convert the array first"
         )

@@ -325,9 +325,9 @@ def _add_row(names: dict[str, str], line: bytes) -> str:
     if not comma:
         return "has no second column"
     if not _compiled(_STORED).fullmatch(stored):
-        return "names a file that is not called by digits"
+        return "has a short name that is not digits"
     if not true or "/" in true or "\\" in true or "\0" in true or true in (".", ".."):
-        return "stands for a name that is no plain file name"
+        return "has a long name that is not a plain file name"
     if names.setdefault(stored, true) != true:
         return "contradicts an earlier row"
     return ""
@@ -338,7 +338,7 @@ def _read(path: Path) -> bytes:
     try:
         if status.st_size > _LARGEST_MAPPING:
             raise CorruptDumpError(
-                f"{path}: holds {status.st_size} bytes; a table of names has {_LARGEST_MAPPING} at most"
+                f"{path}: holds {status.st_size} bytes; a table of names may have {_LARGEST_MAPPING}"
             )
         return os.pread(descriptor, status.st_size, 0)
     except OSError as error:

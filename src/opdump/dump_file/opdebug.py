@@ -163,7 +163,7 @@ def decode_opdebug(payload: bytes | memoryview, source: str = "overflow record")
     if len(data) != OLD_SIZE:
         raise CorruptDumpError(
             f"{source}: an overflow record of {len(data)} bytes without the magic number 0x{OPDEBUG_MAGIC:x}; the old layout "
-            f"has exactly {OLD_SIZE}: the file was cut off, or it is no overflow file"
+            f"has exactly {OLD_SIZE}: the file was cut off, or it is not an overflow file"
         )
     reports = []
     for name, start, rest_start, rest in _OLD:

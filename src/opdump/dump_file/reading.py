@@ -57,18 +57,18 @@ def read_dump_file(path: str | os.PathLike[str]) -> DumpFile:
         return read_nano(source, length)
     if bytes(start[:8]) == _PACKED_MAGIC:
         raise CorruptDumpError(
-            f"{path}: is no dump file: it has all elements of a packed run; `opdump unpack DUMP -o DIRECTORY` writes a file for each tensor"
+            f"{path}: is not a dump file: it has all elements of a packed run; `opdump unpack DUMP -o DIRECTORY` writes a file for each tensor"
         )
     if 0 < length <= source.size - 8:
         message = _parsed(source, 8, length)
         if message is not None:
             return _file(source, message, 8 + length)
-        problem = f"its header of {length} bytes is no DumpData message"
+        problem = f"its header of {length} bytes is not a DumpData message"
     else:
         problem = f"it announces a header of {length} bytes in a file of {source.size}"
     legacy = _legacy(source)
     if legacy is None:
-        raise CorruptDumpError(f"{path}: is no dump file: {problem}; it was cut off, or another program wrote it")
+        raise CorruptDumpError(f"{path}: is not a dump file: {problem}; it was cut off, or another program wrote it")
     return legacy
 
 

@@ -125,7 +125,7 @@ def open_regular(path: Path, expected: str = "a dump file") -> tuple[int, os.sta
     except OSError as error:
         raise CorruptDumpError(f"{path}: cannot be opened ({error.strerror}); {expected} was expected") from error
     except ValueError as error:
-        raise CorruptDumpError(f"{path!r}: is no path ({error}); {expected} was expected") from error
+        raise CorruptDumpError(f"{path!r}: is not a path ({error}); {expected} was expected") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)

@@ -1,15 +1,15 @@
 """FRACTAL_Z and FRACTAL_Z_3D: weights of convolutions, in blocks of 16 filters by C0 channels.
 
-Weight (n, c, h, w) of (N, C, H, W) lies at [(c // C0 * H + h) * W + w, n // N0, n % N0, c % C0] of
-(C1 * H * W, N1, N0, C0); in FRACTAL_Z_3D, (n, c, d, h, w) lies at [((d * C1 + c // C0) * H + h) * W + w, ...] of
+Weight (n, c, h, w) of (N, C, H, W) is at [(c // C0 * H + h) * W + w, n // N0, n % N0, c % C0] of
+(C1 * H * W, N1, N0, C0); in FRACTAL_Z_3D, (n, c, d, h, w) is at [((d * C1 + c // C0) * H + h) * W + w, ...] of
 (D * C1 * H * W, N1, N0, C0).
 
-With groups, where C is that of one group and N that of all, E groups at a time share blocks, so that little is padding:
+With groups, C is the number of channels of one group and N the number of filters of all. E groups share blocks, which reduces padding:
 
     E = min(lcm(lcm(C, C0) / C, lcm(N / groups, N0) / (N / groups)), groups)
 
-Group g stands in share g // E, the outermost axis, at place g % E of it: its channels begin at channel (g % E) * C of
-the share, its filters at filter (g % E) * N / groups, and what lies elsewhere is zero. The shape of the whole is
+Group g is in share g // E, the outermost axis, at index g % E of it: its channels begin at channel (g % E) * C of
+the share, its filters at filter (g % E) * N / groups, and all other elements are zero. The shape of the whole is
 (shares * [D *] C1 * H * W, N1, N0, C0), with C1 and N1 of E groups.
 
 The formula of msaccucmp lets shares overwrite each other (docs/formats.md#formats). FRACTAL_Z_3D is the usual definition, which

@@ -1,6 +1,6 @@
 """FRACTAL_Z_C04: weights of convolutions of at most 4 channels, as of the first layer on images, without padding to C0.
 
-The weights of one filter are laid out by place and channel, K = (h * W + w) * 4 + c; weight (n, K) lies at
+The weights of one filter are laid out by place and channel, K = (h * W + w) * 4 + c; weight (n, K) is at
 [K // C0, n // N0, n % N0, K % C0] of (K1, N1, N0, C0).
 
 This is the usual definition, which no dump of a real device has confirmed.
@@ -21,13 +21,13 @@ _CHANNELS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The placement of (N, C, H, W), the rows one after the other in `blocks`, which is that of (N, C, H * W)."""
+    """The placement of (N, C, H, W), with its rows one after another in `blocks`, the placement of (N, C, H * W)."""
 
     blocks: Blocks
     width: int
 
     def loops(self) -> Sequence[Loop]:
-        """Those of the blocks, where that along H * W is one of rows, as many as a block holds, and one within a row."""
+        """The loops of the blocks; the one along H * W is split into a loop over the rows in a block, and one within a row."""
         loops = []
         for axis, unit, span in self.blocks.loops():
             if axis == 2:

@@ -1,11 +1,11 @@
 """Summarises and compares tensors in one pass over their memory, and moves elements; compiled, or in numpy.
 
-The compiled kernels (native/) and their numpy twins (reference.py, pair_reference.py) give the same bits; the twin runs where the compiled
-module is missing, 20 to 100 times slower, and `active()` shows that. Environment:
+The compiled kernels (native/) and their numpy twins (reference.py, pair_reference.py) return the same bits. If the compiled
+module is missing, the twin runs, 20 to 100 times slower, and `active()` shows that. Environment:
 
     OPDUMP_REQUIRE_NATIVE=1   a missing compiled module is an error
     OPDUMP_ISA=avx2           base, avx2 or avx512 instead of the widest of this machine; numpy for the twin
-    OPDUMP_THREADS=1          threads that share one large tensor; without it one per usable processor, 16 at most
+    OPDUMP_THREADS=1          threads that share one large tensor; the default is one per usable processor, at most 16
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Digests of many tensors, in hexadecimal: the twin of the compiled `DigestBatch`, and what runs where that is missing.
+"""Digests of many tensors, in hexadecimal: the twin of the compiled `DigestBatch`, used if the compiled module is missing.
 
 | name | |
 |---|---|
 | `md5` | MD5 (RFC 1321) of the bytes |
-| `hash` | SHA-1 (FIPS 180-4) of the bytes up to 20480 elements; beyond, of the joined digests of slices of 20480 elements, as MindSpore has it |
-| `xxh3` | XXH3 with 128 bits: for equality, no protection against anybody who wants two tensors to have one digest |
+| `hash` | SHA-1 (FIPS 180-4) of the bytes up to 20480 elements; beyond that, of the joined digests of slices of 20480 elements, as in MindSpore |
+| `xxh3` | XXH3 with 128 bits: shows equality, but gives no protection against deliberate collisions |
 
-The compiled one copies the bytes for MD5 and SHA-1 and hashes sixteen tensors or slices at once, one in each lane of the processor, when there are enough
-of them: five to ten times as fast as one after the other. XXH3 needs no others: it reads at the speed of memory.
+The compiled one copies the bytes for MD5 and SHA-1 and hashes sixteen tensors or slices at once, one in each lane of the processor, if there are enough
+of them, which is five to ten times as fast as one after another. XXH3 needs no batch: it runs at the speed of memory.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Summary(NamedTuple):
     count         elements
     nan, positive_inf, negative_inf, zero, negative, positive
                   counts; zero takes -0.0 too, negative is x < 0 with -Inf, positive x > 0 with Inf, NaN is in none
-    max, min      NaN if any element is NaN; Inf takes part; never -0.0; of no elements -Inf and Inf
+    max, min      NaN if any element is NaN; Inf takes part; never -0.0; -Inf and Inf for no elements
     sum, sum_squares
-                  NaN and Inf propagate as IEEE addition has it; of no elements 0
+                  NaN and Inf propagate as in IEEE addition; 0 for no elements
 
     Source: the host rules of MindSpore's statistic.csv.
     """

@@ -193,7 +193,7 @@ class DumpPlan:
             value = getattr(self, name)
             if value != default and name not in places:
                 raise ConfigError(
-                    f"DumpPlan: {name} is {value!r}, which layout {self.layout!r} has no place for, expected {default!r}; "
+                    f"DumpPlan: {name} is {value!r}, which layout {self.layout!r} does not support, expected {default!r}; "
                     f"or write layout={layouts_with(name)[0]!r}"
                 )
         if self.ring:

@@ -242,10 +242,10 @@ class _Translation:
             self.at = end + 2
             if opener == "[:":
                 if name.lower() not in _POSIX:
-                    raise self.fail(f"{name!r} is no character class; expected one of {', '.join(_POSIX)}")
+                    raise self.fail(f"{name!r} is not a character class; expected one of {', '.join(_POSIX)}")
                 return _POSIX[name.lower()], False
             if len(name) != 1:
-                raise self.fail(f"{name!r} is no single character")
+                raise self.fail(f"{name!r} is not a single character")
             return re.escape(name), opener == "[."
         if opener[0] != "\\":
             self.at += 1

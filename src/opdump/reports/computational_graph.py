@@ -249,7 +249,7 @@ def _graphs_in(
     held = set(names)
     names = [name for name in names if not (name.endswith(".json") and name.removesuffix(".json") in held)]
     if len(names) > _MOST_FILES:
-        warnings.append(f"{directory}: holds {len(names)} graph files; the last {_MOST_FILES} are looked at")
+        warnings.append(f"{directory}: holds {len(names)} graph files; the last {_MOST_FILES} are read")
     for name in reversed(names[-_MOST_FILES:]):  # later files belong to later runs
         path = directory / name
         known = root_name(path)

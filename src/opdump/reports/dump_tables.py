@@ -270,7 +270,7 @@ def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
         except OpdumpError:  # an unreadable file, which the row of its statistics reports
             is_changed = False
         if is_changed:
-            return f"changed since {source}", f"changed since {name} by something that is no operator"
+            return f"changed since {source}", f"changed since {name} by something other than an operator"
     return source, ""
 
 

@@ -229,7 +229,7 @@ def print_findings(
 
 
 def _summary(checked: Checked) -> str:
-    looked = f"{amounts.count(checked.tensors - checked.unknown, 'tensor')} looked at"
+    looked = f"{amounts.count(checked.tensors - checked.unknown, 'tensor')} checked"
     if checked.sampled:
         looked += f", {checked.sampled:,} of them by their first elements only, because the dump has samples"
     if checked.unknown:

@@ -68,5 +68,5 @@ def _nothing(verdict: Verdict, executed: int) -> str:
     if mode.failures_only:
         return mode.nothing_found
     meant = f" but what {verdict.how} writes into a mask" if verdict.how else ""
-    unknown = f"; {amounts.count(verdict.not_looked, 'complex tensor')} not looked at" if verdict.not_looked else ""
+    unknown = f"; {amounts.count(verdict.not_looked, 'complex tensor')} not checked" if verdict.not_looked else ""
     return f"no NaN, no infinity{meant} in {amounts.count(verdict.tensors, 'tensor')}{unknown}"

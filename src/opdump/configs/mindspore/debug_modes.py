@@ -36,7 +36,7 @@ class Debug:
         because = f"op_debug_mode is {self.mode}"
         found = []
         if dump_mode:
-            found.append(f"{common.where}.dump_mode is taken as 0: {because}, and every operator is looked at")
+            found.append(f"{common.where}.dump_mode is taken as 0: {because}, and every operator is checked")
         if input_output:
             found.append(f"{common.where}.input_output is taken as 0: {because}")
         if self.captures == "exception":

@@ -1,4 +1,4 @@
-r"""Environment variables that say whether and where graph files are written.
+r"""Environment variables that determine whether and where graph files are written.
 
 | variable | effect |
 |---|---|

@@ -149,7 +149,7 @@ def _decoder(where: str, warnings: list[str]) -> json.JSONDecoder:
         return number
 
     def constant(text: str) -> NoReturn:
-        raise ConfigError(f"{where}: found {text}, which is no JSON; expected a number, a string, true, false or null")
+        raise ConfigError(f"{where}: found {text}, which is not JSON; expected a number, a string, true, false or null")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -173,7 +173,7 @@ def _refuse_lone_surrogates(value: object, where: str) -> None:
         elif isinstance(item, list):
             waiting += item
         elif isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
-            raise ConfigError(f"{where}: the string {item!r} holds half of a surrogate pair, which is no character")
+            raise ConfigError(f"{where}: the string {item!r} holds half of a surrogate pair, which is not a character")
 
 
 def _excerpt(line: str, error: json.JSONDecodeError) -> str:

@@ -140,7 +140,7 @@ def _sorted_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 def _read(where: str) -> bytes:
     try:
         if not os.path.isfile(where):  # a pipe would wait for a writer
-            reason = "it is no regular file" if os.path.exists(where) else "there is none"
+            reason = "it is not a regular file" if os.path.exists(where) else "there is none"
             raise TensorflowConfigError(
                 f"cannot read the config file {where!r}: {reason} (looked in {os.getcwd()}); "
                 f"`opdump config new --dialect tensorflow` writes a first one"

@@ -2,7 +2,7 @@
 
     values = parameter_values(optimizer.parameter_map)
     dump = training_dump_of(values, environ=os.environ)
-    dump.plan                       # a DumpPlan; None where nothing is dumped
+    dump.plan                       # a DumpPlan; None if nothing is dumped
 
 Keys, defaults, checks and messages are those of the TensorFlow adapter; docs/tensorflow-config.md explains each key.
 """

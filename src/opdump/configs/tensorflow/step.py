@@ -39,7 +39,7 @@ def parse_dump_step(text: str, where: str) -> StepSet:
     for item in items:
         found = _ITEM.fullmatch(item)
         if found is None:
-            raise _bad(text, where, _NO_STEP, f"the item {_shortened(item)!r} is no number and no closed range")
+            raise _bad(text, where, _NO_STEP, f"the item {_shortened(item)!r} is neither a number nor a closed range")
         first, last = found[1].lstrip("0") or "0", found[2] and (found[2].lstrip("0") or "0")
         for number in filter(None, (first, last)):
             # Python refuses to convert thousands of digits, so their number is checked first.

@@ -230,7 +230,7 @@ def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         if len(line) > _WIDEST_ROW or "\0" in line:
-            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are no row of a table")
+            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are not a row of a table")
     table = list(csv.reader(lines))
     header = [heading.strip() for heading in table[0]] if table else []
     if [heading.lower() for heading in header[: len(_FIXED)]] != [heading.lower() for heading in _FIXED]:

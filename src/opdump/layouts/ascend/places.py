@@ -253,11 +253,11 @@ def _is_directory(root: Path, relative: str, entry: os.DirEntry[str]) -> bool | 
             inside(root, _joined(relative, entry.name))
         return entry.is_dir()
     except UnicodeEncodeError:
-        return CorruptDumpError(f"{root / relative}: the name {os.fsencode(entry.name)[:200]!r} is no UTF-8 text")
+        return CorruptDumpError(f"{root / relative}: the name {os.fsencode(entry.name)[:200]!r} is not valid UTF-8")
     except CorruptDumpError as error:
         return error
     except OSError as error:
-        return CorruptDumpError(f"{entry.path}: cannot be looked at ({error.strerror})")
+        return CorruptDumpError(f"{entry.path}: cannot be read ({error.strerror})")
 
 
 def _is_within(place: Place, relative: str) -> bool:

@@ -110,7 +110,7 @@ class DeviceTree:
         return content
 
     def _unlisted(self, place: Place) -> PlaceFiles:
-        """The files of a place that no index lists: they came later, or say how an operator overflowed."""
+        """The files of a place that no index lists: they were added later, or describe an overflow."""
         files = self._files(place)
         home = self._indexes.home(place)
         if home is None:
@@ -134,7 +134,7 @@ class DeviceTree:
         return PlaceFiles((*late, *(overflows if place.has_step else ())), None, files.problems)
 
     def model_directories(self) -> ModelDirectories:
-        """The directories of the chosen run; of the last one where "latest" was asked for."""
+        """The directories of the selected run; of the last one for "latest"."""
         last = max(self._run_of.values(), default=0)
         places = [
             place

@@ -128,7 +128,7 @@ def read_table(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if not path.is_file() or size > _LARGEST_TABLE:
-            raise CorruptDumpError(f"{path}: is no csv file of a dump ({size} bytes)")
+            raise CorruptDumpError(f"{path}: is not a csv file of a dump ({size} bytes)")
         return path.read_bytes()
     except OSError as error:
         raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error

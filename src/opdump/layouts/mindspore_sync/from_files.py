@@ -290,7 +290,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_table(path))
     except (ValueError, RecursionError) as error:
-        raise CorruptDumpError(f"{path}: is no JSON ({error})") from error
+        raise CorruptDumpError(f"{path}: is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise CorruptDumpError(f"{path}: holds {str(value)[:80]!r}; the arguments of an operator are a JSON object")
     return value

@@ -286,9 +286,7 @@ class RankTree:
             self._note(error)
             return None
         except OSError as error:
-            self._note(
-                CorruptDumpError(f"{path}: cannot be looked at ({error.strerror}); names are taken from the files")
-            )
+            self._note(CorruptDumpError(f"{path}: cannot be read ({error.strerror}); names are taken from the files"))
             return None
 
     def _batches(self, step: int) -> list[tuple[int, BatchRecords]]:
@@ -386,7 +384,7 @@ class RankTree:
         except CorruptDumpError as error:
             self._note(error)
         except OSError as error:
-            self._note(CorruptDumpError(f"{path}: cannot be looked at ({error.strerror})"))
+            self._note(CorruptDumpError(f"{path}: cannot be read ({error.strerror})"))
         return None
 
     def _note(self, *problems: CorruptDumpError) -> None:

@@ -262,7 +262,7 @@ def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str
 def _lines(text: str, where: str) -> Iterable[str]:
     for number, line in enumerate(io.StringIO(text, newline=""), start=1):
         if len(line) > _WIDEST_ROW or "\0" in line:
-            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are no row of a table")
+            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are not a row of a table")
         yield line
 
 

@@ -3,8 +3,8 @@
     ge_proto_00001_Build.txt         ge.proto.ModelDef in protobuf's text format
     ge_proto_00001_Build.txt.json    the same as JSON, which comparison tools read in its place
 
-It has the names of the original model's operators (`_datadump_original_op_names`), where a tensor stood in that model
-(`_datadump_origin_name`), and which operators leave no data because no task runs them (`_no_task`). Of a training program
+It has the names of the original model's operators (`_datadump_original_op_names`), the place of a tensor in that model
+(`_datadump_origin_name`), and the operators that leave no data because no task runs them (`_no_task`). For a training program
 it shows which model of the dump is the training: the one whose graph `is_computational`.
 
 See docs/tensorflow-graph.md#the-files.

@@ -64,7 +64,7 @@ def _read(path: Path) -> str:
     try:
         status = path.stat()  # before it is opened: opening a pipe may block for ever
         if not stat.S_ISREG(status.st_mode):
-            raise CorruptDumpError(f"{path}: is no regular file; a graph file was expected")
+            raise CorruptDumpError(f"{path}: is not a regular file; expected a graph file")
         if status.st_size > _LARGEST:
             raise CorruptDumpError(
                 f"{path}: holds {status.st_size} bytes, and a graph file has {_LARGEST} at most: write it without weights "
@@ -73,14 +73,14 @@ def _read(path: Path) -> str:
         with path.open("rb") as stream:
             return stream.read(status.st_size + 1).decode("utf-8", "replace")
     except OSError as error:
-        raise CorruptDumpError(f"{path}: cannot be read ({error.strerror}); a graph file was expected") from error
+        raise CorruptDumpError(f"{path}: cannot be read ({error.strerror}); expected a graph file") from error
 
 
 def _json_tree(text: str, where: str) -> Any:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptDumpError(f"{where}: is no JSON ({str(error)[:200]}); it is damaged or cut off") from error
+        raise CorruptDumpError(f"{where}: is not JSON ({str(error)[:200]}); it is damaged or cut off") from error
     if not isinstance(tree, dict):
         raise CorruptDumpError(f"{where}: is {type(tree).__name__} in JSON; an object with a list 'graph' was expected")
     return tree
@@ -253,4 +253,4 @@ def _wrong(at: str, name: str, value: Any, expected: str) -> CorruptDumpError:
     shown = "a message" if isinstance(value, dict) else repr(value)[:60]
     if isinstance(value, float) and not math.isfinite(value):
         shown = str(value)
-    return CorruptDumpError(f"{at}: {name}: found {shown}, expected {expected}; it is damaged or no graph file")
+    return CorruptDumpError(f"{at}: {name}: found {shown}, expected {expected}; it is damaged or not a graph file")

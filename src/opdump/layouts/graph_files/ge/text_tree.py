@@ -152,7 +152,7 @@ class _Parser:
             position = self._position
             found = _TOKEN.match(self._text, position)
             if found is None:
-                self._fail("found what is no text format", _Token("other", self._text[position], position))
+                self._fail("found text that is not in this format", _Token("other", self._text[position], position))
             self._position = found.end()
             if found.lastgroup is not None and found.lastgroup != "nothing":
                 return _Token(found.lastgroup, found.group(), position)
@@ -160,7 +160,7 @@ class _Parser:
 
     def _fail(self, problem: str, token: _Token) -> NoReturn:
         line = self._text.count("\n", 0, token.position) + 1
-        raise CorruptDumpError(f"{self._where}: line {line}: {problem}; it is damaged or no graph file in text")
+        raise CorruptDumpError(f"{self._where}: line {line}: {problem}; it is damaged or not a graph file in text")
 
 
 def _plain(text: str) -> Any:

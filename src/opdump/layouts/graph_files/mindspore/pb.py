@@ -229,7 +229,7 @@ def _record(proto: Any, where: str) -> Mapping[str, Any] | None:
                 record = json.loads(attribute.value.str_val)
             except ValueError as error:
                 raise CorruptDumpError(
-                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} is no JSON: {error}"
+                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} is not JSON: {error}"
                 ) from error
             if not isinstance(record, dict) or record.get("phase") not in get_args(Phase):
                 raise CorruptDumpError(
