@@ -222,7 +222,7 @@ def test_an_atomic_addition_is_told_by_its_own_unit(accelerator: str) -> None:
 def test_what_the_old_layout_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match=r"of the new layout with reports of AIC; expected one of the old layout"):
         encode_opdebug(decode_opdebug(record(0, 11)))
-    with pytest.raises(ValueError, match="reports of nobody"):
+    with pytest.raises(ValueError, match="reports of no accelerator"):
         encode_opdebug(OpdebugRecord(()))
     with pytest.raises(ValueError, match="does not fit into 64 bits"):
         encode_opdebug(overflow_record(-1))

@@ -338,7 +338,7 @@ def _read(path: Path) -> bytes:
     try:
         if status.st_size > _LARGEST_MAPPING:
             raise CorruptDumpError(
-                f"{path}: holds {status.st_size} bytes; a table of names may have {_LARGEST_MAPPING}"
+                f"{path}: holds {status.st_size} bytes; a table of names may have at most {_LARGEST_MAPPING}"
             )
         return os.pread(descriptor, status.st_size, 0)
     except OSError as error:

@@ -85,7 +85,7 @@ def parse_dump_step(text: str, where: str) -> StepSet:
     for item in items:
         if not _STEP_ITEM.fullmatch(item):
             raise _bad_step(
-                shown, where, f'numbers and closed ranges, and {item[:40]!r} is neither; write it as "0|3-5|10"'
+                shown, where, f'numbers and closed ranges, and {item[:40]!r} is none; write it as "0|3-5|10"'
             )
     try:
         return StepSet.parse(text, "dump.dump_step")

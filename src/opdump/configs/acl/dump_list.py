@@ -50,7 +50,7 @@ def model_selections(
         made = _selection(entry, path, warnings)
         key: object = made.model_name if made.model_name is not None else index
         if key in selections:
-            warnings.append(f"{path}.model_name: {key!r} appears twice; the last entry counts, and blacklists add up")
+            warnings.append(f"{path}.model_name: {key!r} comes twice; the last entry counts, and blacklists add up")
             made = _merged(selections[key], made)
         selections[key] = made
     return tuple(selections.values())

@@ -116,8 +116,8 @@ def _expand_home(text: str, environ: Mapping[str, str]) -> str | None:
 
 def _check_alphabet(path: str, text: str, where: str) -> None:
     if wrong := check_alphabet(path):
-        allowed = "only letters and digits of ASCII and -=[];\\,./!@#$%^&*()_+{}:?"
-        raise _bad(text, where, f"{allowed}, not {wrong!r}; choose one such as /tmp/dump")
+        allowed = "letters and digits of ASCII and -=[];\\,./!@#$%^&*()_+{}:? alone"
+        raise _bad(text, where, f"{allowed}, and {wrong!r} is none; choose one such as /tmp/dump")
 
 
 def _check_directory(path: Path, text: str, where: str) -> None:
@@ -129,7 +129,7 @@ def _check_directory(path: Path, text: str, where: str) -> None:
             advice = '"$" stands for itself there (only $HOME at the start is replaced, and not by newer versions): write it out'
         raise _bad(text, where, f"a directory that exists ({error.strerror}); {advice}", path) from error
     if not os.path.isdir(real):
-        raise _bad(text, where, "a directory, and it is something else; name one, or remove what is there", path)
+        raise _bad(text, where, "a directory, and it is none; name one, or remove what is there", path)
     if not os.access(real, os.R_OK | os.W_OK):
         raise _bad(text, where, f"a directory that can be read and written; chmod u+rw '{path}', or name another", path)
 
