@@ -70,7 +70,7 @@ class SessionRecording:
         """Wait until everything is on disk, and write the totals."""
         if left_out := [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]:
             self._recording.recorder.warnings.append(
-                f"runs that are no iterations were not counted: {', '.join(left_out)}"
+                f"runs that are not iterations were not counted: {', '.join(left_out)}"
             )
         self.capture.close()
         self._recording.close()
@@ -143,7 +143,7 @@ class Recordings:
                 path = exception_directory(None, self._environ, Path.cwd(), warnings)
                 for text in warnings:
                     self._warn(text)
-                self._warn(f"an operator failed; what it was given goes to {path}/extra-info/data-dump")
+                self._warn(f"an operator failed; its inputs are written to {path}/extra-info/data-dump")
                 return self._recording(plan_of_failures(path, dump.exceptions), dump.device_id).capture
 
             self._failures[key] = adapter_module("failures").FailureDump(opened, whole=dump.exceptions == 1)
@@ -164,6 +164,6 @@ def adapter_module(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "tensorflow":
             raise
         raise FrameworkMissingError(
-            "sessions need tensorflow, which is not installed here; type: pip install tensorflow "
-            "(reading dumps needs nothing more)"
+            "sessions need tensorflow, which is not installed; run: pip install tensorflow "
+            "(reading dumps does not need it)"
         ) from None

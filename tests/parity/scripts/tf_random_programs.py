@@ -327,7 +327,7 @@ def captured_session(seed, program=through_a_session):
     choice = random.Random(f"how {seed}")
     with recorded_sessions(streams=choice.random() < 0.3, inputs=choice.random() < 0.6) as found:
         answer = program(seed)
-    return answer, [note for note in found.capture.notes if "the timing decides" in note]
+    return answer, [note for note in found.capture.notes if "depends on timing" in note]
 
 
 def captured_function(seed, program=through_a_function):

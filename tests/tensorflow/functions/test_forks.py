@@ -79,7 +79,7 @@ def test_forked_processes_are_captured_until_tensorflow_works_and_told_from_then
     assert [child["end"] for child in captured] == ["ended"] * 4
     assert (left_out["end"], left_out["rank"]) == ("not captured", None)
     (warning,) = report["warnings"]
-    assert "1 child process not captured: TensorFlow had begun to work" in warning
+    assert "1 child process not captured: TensorFlow was already initialised" in warning
     catalog = opdump.open(tmp_path / "dump")
     assert catalog.ranks == (0, *[child["rank"] for child in captured])
     for number, rank in zip((5, 1, 2, 3, 4), catalog.ranks, strict=True):

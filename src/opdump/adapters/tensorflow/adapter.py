@@ -89,18 +89,16 @@ def _leave_to_parent(
     stack.close()
     context = eager_context.context_safe()
     if capture.has_sessions or (context is not None and context._initialized):
-        return "TensorFlow had begun to work when the process was forked, and its threads are not there; fork before, or start processes by spawn"
+        return "TensorFlow was already initialised when the process was forked, and its threads do not exist in the child; fork earlier, or start processes by spawn"
     return ""
 
 
 def _check(plan: DumpPlan) -> None:
     if not plan.mode.reads_operators:
-        raise ConfigError(
-            f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone; on TensorFlow capture data or overflows"
-        )
+        raise ConfigError(f"the mode {plan.captures!r} is not supported on TensorFlow; capture data or overflows")
     if plan.selection == "marked":
         raise ConfigError(
-            "dump_mode 2 and set_dump mark modules and functions of PyTorch; on TensorFlow choose operators by name: "
+            "dump_mode 2 and set_dump mark modules and functions of PyTorch; on TensorFlow, select operators by name: "
             'dump_mode 1 with "kernels"'
         )
 

@@ -90,7 +90,7 @@ class FailureDump:
             try:
                 answers = failed.run(wanted, {**dict(failed.feed_dict or {}), **state}, None, None)
             except tf.errors.OpError as problem:  # the program gets the original error
-                capture.note(f"what {op.name} had been given cannot be computed again: {problem.message}")
+                capture.note(f"the inputs of {op.name} cannot be recomputed: {problem.message}")
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
         return values

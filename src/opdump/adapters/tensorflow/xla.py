@@ -26,15 +26,15 @@ _LEVEL: Final = re.compile(r"--tf_xla_auto_jit=(?:single-gpu\()?(fusible|-?\d+)"
 _ON_CPU: Final = re.compile(r"--tf_xla_cpu_global_jit(?:=(\w+))?")
 
 OF_FUNCTION: Final = (
-    "{} is compiled by XLA: it is one operator of the dump, XlaLaunch, with what it was given and what it gave; to see its operators, leave "
+    "{} is compiled by XLA, so it is one operator in the dump, XlaLaunch, with its inputs and outputs; to record its operators, leave "
     "jit_compile=True out (Keras: model.compile(..., jit_compile=False))"
 )
 OF_CLUSTERS: Final = (
-    "XLA compiles clusters of operators in {}: it is one operator of the dump, XlaLaunch, with what it was given and what it gave; to see its "
+    "XLA compiles clusters of operators in {}, so it is one operator in the dump, XlaLaunch, with its inputs and outputs; to record its "
     "operators, leave out tf.config.optimizer.set_jit, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
 OF_SESSION: Final = (
-    "XLA compiles clusters of operators in {}: dumped is what the program itself fetches, and the other operators are listed as not observed; to see "
+    "XLA compiles clusters of operators in {}: only the program's own fetches are dumped, and all other operators are listed as not observed; to record "
     "them, leave out global_jit_level in the session's config, jit_scope, and --tf_xla_auto_jit in TF_XLA_FLAGS"
 )
 

@@ -14,7 +14,7 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise FrameworkMissingError(
-        f"the npu_bridge of opdump works on TensorFlow, and it cannot be imported ({error}); pip install tensorflow"
+        f"the npu_bridge of opdump needs TensorFlow, which cannot be imported ({error}); pip install tensorflow"
     ) from error
 from tensorflow.core.protobuf.config_pb2 import ConfigProto, GraphOptions, OptimizerOptions
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig

@@ -34,15 +34,15 @@ def estimators() -> Any:
         return importlib.import_module("tensorflow_estimator._api.v1.estimator")
     except ImportError as error:
         raise PackageMissingError(
-            f"TensorFlow {tf.__version__} has no tf.estimator (the last is 2.15), and the package that brings it back cannot be imported "
+            f"TensorFlow {tf.__version__} has no tf.estimator (2.15 is the last version with it), and the package that replaces it cannot be imported "
             f"({error}); pip install --upgrade tensorflow-estimator"
         ) from error
 
 
 def _refuse(_run_config: Any, _tf_config: Any) -> NoReturn:
     raise EstimatorDistributionError(
-        f"RunConfig: found a distribution strategy, and TensorFlow {tf.__version__} does not distribute estimators (the last is 2.15); "
-        "take train_distribute, eval_distribute and experimental_distribute out"
+        f"RunConfig: found a distribution strategy, but TensorFlow {tf.__version__} does not distribute estimators (2.15 is the last version that does); "
+        "remove train_distribute, eval_distribute and experimental_distribute"
     )
 
 

@@ -53,17 +53,17 @@ class _Gone:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise GoneNameError(f"{self.__name__}.{name} is not there: {self._advice}")
+        raise GoneNameError(f"{self.__name__}.{name} does not exist: {self._advice}")
 
 
 def give_v1_names() -> None:
     """Add the names that TensorFlow lacks."""
     # `import tensorflow.compat.v1 as tf` creates another module than the existing `tf.compat.v1`, and replaces it.
     old: Any = importlib.import_module("tensorflow.compat.v1")
-    gone = {"contrib": "it ended with TensorFlow 1; take the module out, or use its successor"}
+    gone = {"contrib": "it was removed with TensorFlow 1; do not use the module, or use its successor"}
     if not hasattr(old.layers, "dense"):  # from Keras 3
         gone["layers"] = (
-            "it ended with Keras 2; pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
+            "it was removed with Keras 2; pip install tf_keras, and set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
     try:
         old.estimator = estimators()

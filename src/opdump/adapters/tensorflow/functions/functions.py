@@ -64,11 +64,11 @@ CallFunction = Callable[[Any, bytes, list[Any], int], Any]
 _UID: Final = re.compile(rb"_(\d+)$")
 _GRADIENT: Final = re.compile(rb"^__(forward|inference___backward)_")
 _FOLDED_BEFORE: Final = (
-    "{} is not shown: TensorFlow runs a Python function of it once, ahead of its steps, since it is declared to have no state and depends on "
-    "nothing that is given (stateful=False), and it was traced before the capture began; begin the capture before its first call"
+    "{} is not shown: TensorFlow runs a Python function of it once, before its steps, because it is declared as stateless and depends on "
+    "no input (stateful=False), and it was traced before the capture began; begin the capture before its first call"
 )
 _SEEDED_BEFORE: Final = (
-    "{} is not shown: it draws random numbers from a state that its own operators hold, and it was traced before the capture began; "
+    "{} is not shown: it draws random numbers from the state of its own operators, and it was traced before the capture began; "
     "begin the capture before its first call, or draw from tf.random.Generator or tf.random.stateless_*"
 )
 

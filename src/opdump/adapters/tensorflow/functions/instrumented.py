@@ -78,7 +78,7 @@ class InstrumentedFunction:
         self.name, self.is_copy = made or name, made is not None
         if made is None:
             capture.note(
-                f"{name} is not shown: what TensorFlow executes for it could not be looked up, or does not stay the same when it is looked at"
+                f"{name} is not shown: the graph that TensorFlow executes for it is not available, or would change if it was observed"
             )
             self.bodies.append(self._unseen(program, names))
 

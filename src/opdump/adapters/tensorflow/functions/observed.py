@@ -311,7 +311,7 @@ class Observed:
             seen = tensor(slot)
             if seen is None:
                 self._capture.note(
-                    f"{io} {slot.slot} of {name} is not shown: nothing that TensorFlow executes gives it"
+                    f"{io} {slot.slot} of {name} is not shown: TensorFlow executes no operator that produces it"
                 )
             else:
                 is_text = self.graph.dtype(seen) == _STRING

@@ -263,7 +263,7 @@ class SessionCapture:
                 wrong = [call for call, key in dump.checks if not _agree(values.get(call, ()), computed.get(key, ()))]
                 if wrong:  # an operator wrote a variable during the run
                     self.capture.note(
-                        f"{signature.model.name}: {', '.join(wrong)} cannot be computed again from what was seen"
+                        f"{signature.model.name}: {', '.join(wrong)} cannot be recomputed from the recorded values"
                     )
                     inner = tuple(f"{call.rpartition(':')[0]}/" for call in wrong)
                     values = {key: each for key, each in values.items() if not key.startswith(inner)}
@@ -275,12 +275,12 @@ class SessionCapture:
                 )
         if dump.lost:
             self.capture.note(
-                f"{signature.model.name}: looking at {', '.join(dump.lost)} would change the answer: they are not dumped"
+                f"{signature.model.name}: {', '.join(dump.lost)} are not dumped, because observing them would change the answer"
             )
         if dump.left_to_chance:
             self.capture.note(
-                f"{signature.model.name}: the timing decides in which order {', '.join(dump.left_to_chance)} sums, with or "
-                "without a dump: last bits may differ from run to run"
+                f"{signature.model.name}: the order of summation in {', '.join(dump.left_to_chance)} depends on timing, with or "
+                "without a dump; the last bits may differ from run to run"
             )
         with self.capture.lock:
             dump.emitter.emit(values, step, run_at)
