@@ -1,6 +1,6 @@
-"""Holds what sessions, functions and eager programs share under one plan: the recorder, the models and their steps.
+"""The common state of sessions, functions and eager programs under one plan: the recorder, the models and their steps.
 
-Each signature (a session's fetch set, a traced function, the eager program) is a *model*, with a number, a name such as
+Each signature (a session's set of fetches, a traced function, the eager program) is a *model*, with a number, a name such as
 `ge_default_20201120163719_2`, and steps of its own. See docs/tensorflow.md#models-and-steps.
 """
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from opdump.adapters.tensorflow.sessions.subgraph import Subgraph
     from opdump.adapters.tensorflow.sessions.watches import ObservedValue
 
-# Of the process: models of two plans may lie in one directory.
+# Common to the process: models of two plans may be in one directory.
 _NUMBERS: Final = itertools.count(1)
 
 
 class GraphWriter(Protocol):
-    """Files the graph of a model."""
+    """Writes the graph of a model."""
 
     def __call__(self, model: Model, computed: Any, *, is_computational: bool) -> object:
         """`computed` is the `Subgraph` of a session's signature, or the graph of a function."""
 
     def note_files(self) -> None:
-        """Notes in the dump which files belong to it, once there is a dump."""
+        """Record in the dump which graph files belong to it, once there is a dump."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Model:
     """One signature."""
 
     name: str
-    """What a `dump_list` calls it, and the directory in the layout of devices; empty for single operators. A program for Ascend devices gets
-    `ge_default_{time}_{number}`, any other one of `names`.
+    """The name in a `dump_list`, and the directory in the layout of devices; empty for single operators. In a program for Ascend devices it is
+    `ge_default_{time}_{number}`, otherwise one of `names`.
     """
     number: int
     names: tuple[str, ...] = ()
-    """All by which a `dump_list` may mean it."""
+    """All names by which a `dump_list` can select it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run of a session that failed: `run` is the session's, without capture, `seen` what was watched in it."""
+    """A failed run of a session: `run` is the session's, without capture, `seen` are the values watched in it."""
 
     model: Model
     step: int
@@ -68,7 +68,7 @@ class FailedRun:
 
 
 class FailuresOfRuns(Protocol):
-    """Files the operators of sessions that fail: `FailureDump`."""
+    """Records the failed operators of sessions: `FailureDump`."""
 
     @property
     def whole(self) -> bool: ...
@@ -77,10 +77,10 @@ class FailuresOfRuns(Protocol):
 
 
 class Capture:
-    """One recorder, and the models that were found under it.
+    """One recorder, and the models found under it.
 
-    `rank_id` and `device_id` stand in the records. `streams`: tensors are handed over one by one while a step runs, so that memory stays
-    bounded, and not all at its end. Whoever emits operators holds `lock`.
+    `rank_id` and `device_id` are written to the records. `streams`: tensors are passed on one by one while a step runs instead of at its
+    end, which bounds the memory. Emitting operators requires `lock`.
     """
 
     def __init__(
@@ -97,31 +97,31 @@ class Capture:
         self.device_id = device_id
         self.streams = streams
         self.write_graph: GraphWriter | None = None
-        """Files graphs; None where none are wanted."""
+        """Writes graphs; None to write none."""
         self.failures: FailuresOfRuns | None = None
-        """What files the operators of sessions that fail."""
+        """Records the failed operators of sessions."""
         self.lock = threading.RLock()
         self.has_sessions = False
-        """Sessions were begun."""
+        """Whether sessions were started."""
         self.notes: list[str] = []
-        """What the dump lacks beside operators that were skipped with a reason."""
+        """What the dump lacks in addition to skipped operators."""
         self.matches = ListMatches(self.plan.models, self.plan.dialect)
         self.operators_met: set[str] | None = None
-        """Names of the operators of sessions that were dumped; None before there was one."""
+        """Names of the operators of dumped sessions; None if there was none."""
         self.stacks = Stacks()
         self.at_close: list[Callable[[], object]] = []
-        """What files what was seen and is not filed yet."""
+        """Functions that record values that were seen but not yet recorded."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._names: dict[int, UniqueNames] = {}
         """By the number of a model."""
         self._unasked: tuple[str, ...] = ()
-        """The eager program, where a `dump_list` names others."""
+        """The eager program, if a `dump_list` names other models."""
         self._ended: dict[tuple[str, ...], int] = {}
-        """The names of a model -> the number behind that of its last step that ended, dumped or not."""
+        """The names of a model -> the number after that of its last ended step, dumped or not."""
 
     def new_model(self, *names: str) -> Model:
-        """A model that was not seen before, and what the program calls it."""
+        """A new model, and the program's names for it."""
         number = next(_NUMBERS)
         of_device = f"ge_default_{time.strftime('%Y%m%d%H%M%S')}_{number}"
         is_named = bool(names) and self.plan.names_models
@@ -131,7 +131,7 @@ class Capture:
         return Model(name, number, (*names, of_device, "ge_default"))
 
     def eager_model(self, name: str) -> tuple[Model, ModelFilter]:
-        """The operators outside of any model: single operators where a `dump_list` is there and does not name them."""
+        """The operators outside models. They are single operators if there is a `dump_list` that does not name them."""
         models = self.plan.models
         if models is None or not self.plan.names_models or any(entry.model_name == name for entry in models):
             model = self.new_model(name)
@@ -141,18 +141,18 @@ class Capture:
         return Model("", next(_NUMBERS)), ModelFilter.of_single_operators(models) if wanted else ModelFilter(())
 
     def shown(self, model: Model, op_name: str) -> str:
-        """What records call an operator of a model: in layouts whose files have no more of a name than its last component, that is unique."""
+        """The name of an operator of a model in records; unique in layouts whose file names only have its last component."""
         if self.plan.layout_facts.by_model:
             return op_name
         return self._names.setdefault(model.number, UniqueNames()).of(op_name)
 
     def shown_source(self, model: Model, source: str) -> str:
-        """The same of the tensor that an operator makes."""
+        """The same for the tensor that an operator makes."""
         maker, colon, slot = source.rpartition(":")
         return f"{self.shown(model, maker)}:{slot}" if colon and not self.plan.layout_facts.by_model else source
 
     def selection(self, model_filter: ModelFilter, order: Sequence[str] = ()) -> ModelSlots:
-        """What is taken of a model whose operators run in this order."""
+        """The selection in a model whose operators run in this order."""
         for entry in model_filter.entries:
             for each in entry.ranges:
                 if ModelFilter((ModelSelection(ranges=(each,)),)).in_ranges(order):
@@ -160,21 +160,21 @@ class Capture:
         return ModelSlots(self.plan, model_filter, model_filter.in_ranges(order) if order else None, self.matches)
 
     def note(self, text: str) -> None:
-        """Adds to the notes what they do not say yet."""
+        """Add a note, unless it is already there."""
         if text not in self.notes:
             self.notes.append(text)
 
     def filter_of(self, model: Model) -> ModelFilter:
-        """The entries of the plan's `dump_list` for a model; a device's name without the time and number is one of its names."""
+        """The entries of the plan's `dump_list` for a model. A device's name without time and number is one of its names."""
         return ModelFilter.of(self.plan.models, (model.name, *model.names))
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is recorded any more: the dump could not be written, and the program goes on without it."""
+        """Whether recording has stopped because the dump could not be written; the program continues without it."""
         return self.recorder.is_over
 
     def wants(self, step: int) -> bool:
-        """Whether a step is dumped: the plan asks for it, and no bound is in the way."""
+        """Whether a step is dumped: the plan selects it, and no limit prevents it."""
         return step in self.plan.steps and self.recorder.bounds.wants(step)
 
     def run(
@@ -186,7 +186,7 @@ class Capture:
         executions: Counter[str] | None = None,
         called_at: Stack = (),
     ) -> GraphRun:
-        """A run of a model, which emits its operators: see `GraphRun`. `called_at` are the lines that called it."""
+        """A run of a model, which emits its operators: see `GraphRun`. `called_at` are the program lines that called it."""
         by_model = self.plan.layout_facts.by_model
         return GraphRun(
             self._emitter,
@@ -200,18 +200,18 @@ class Capture:
         )
 
     def end_step(self, step: int) -> None:
-        """Files a step of a model. Raises DumpComplete where it was the last that is wanted, and the program is to end there."""
+        """End a step of a model. Raises DumpComplete if it was the last selected one, and the program is to end there."""
         self.recorder.end_step(step)
         self.complete(step)
 
     def complete(self, step: int) -> None:
-        """Raises DumpComplete where no step after this one is wanted, and the program is to end there."""
+        """Raises DumpComplete if no later step is selected, and the program is to end there."""
         last = self.plan.steps.last
         if self._stop_after_dump and last is not None and step >= last:
             raise DumpComplete
 
     def ended(self, names: tuple[str, ...], step: int) -> None:
-        """A step of the model with these names has ended, whether it was dumped or not."""
+        """A step of the model with these names has ended, dumped or not."""
         with self.lock:
             self._ended[names] = max(step + 1, self._ended.get(names, 0))
 
@@ -231,13 +231,13 @@ class Capture:
             }
 
     def abandon(self) -> None:
-        """In a forked process: nobody who could hold the locks is there any more."""
+        """In a forked process: renew the locks, whose holders do not exist there."""
         self.lock = threading.RLock()
         self.at_close.clear()
         self.recorder.abandon()
 
     def close(self) -> None:
-        """Files what is left, hands the notes to the recorder, and notes the graphs in the dump."""
+        """Write everything that remains, pass the notes to the recorder, and record the graph files in the dump."""
         for file in self.at_close:
             file()
         if self.plan.names_models:

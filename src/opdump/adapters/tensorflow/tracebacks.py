@@ -1,7 +1,7 @@
-"""Has errors of TensorFlow show the lines of the program that they show without opdump.
+"""Makes errors of TensorFlow show the same program lines as without opdump.
 
-TensorFlow and Keras take their own frames out of the tracebacks of errors, and out of the stacks that graphs keep of their operators, which an
-error tells: so they do with those of opdump.
+TensorFlow and Keras remove their own frames from the tracebacks of errors, and from the stacks of operators in graphs, which errors
+contain. opdump's frames are removed in the same way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILTER: Final = "_process_traceback_frames"
 
 @contextmanager
 def program_tracebacks() -> Iterator[None]:
-    """While open, an error in a function of the program shows the lines that it shows without opdump."""
+    """While open, an error in a function of the program shows the same lines as without opdump."""
     files = _OwnFiles()
     waiting = tf_stack._source_filter_stacks[tf_stack._get_thread_key()]
     files.parent = waiting[-1]
@@ -43,11 +43,11 @@ def program_tracebacks() -> Iterator[None]:
         try:
             yield
         finally:
-            waiting.remove(files)  # the program may stand within one of its own by now
+            waiting.remove(files)  # by now the program may be within a filter of its own
 
 
 class _OwnFiles(tf_stack.StackTraceFilter):  # type: ignore[misc]  # TensorFlow has no types
-    """The files whose frames are left out of the stacks of operators, in the thread that captures."""
+    """The files whose frames are omitted from the stacks of operators, in the capturing thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _OwnFiles(tf_stack.StackTraceFilter):  # type: ignore[misc]  # TensorFlow 
 
 
 def _below_program(frame: FrameType | None) -> Iterator[str]:
-    """The files of the frames that run the program, as those of the command line."""
+    """The files of the frames that run the program, such as those of the command line."""
     below = False
     while frame is not None:
         file = frame.f_code.co_filename
@@ -76,7 +76,7 @@ def _around(original: Callable[..., Any]) -> Callable[..., Any]:
     def process(traceback: TracebackType | None) -> Any:
         error = sys.exc_info()[1]
         if error is not None:
-            clean_message(error)  # TensorFlow writes the traceback of a callback into it
+            clean_message(error)  # TensorFlow writes the traceback of a callback into the message
         return original(without_own_frames(traceback))
 
     return process

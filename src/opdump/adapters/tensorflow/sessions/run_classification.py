@@ -1,8 +1,8 @@
-"""Finds out what a run of a session is for: which runs are iterations.
+"""Determines the purpose of a session's run, and thereby which runs are iterations.
 
-A dump of the steps "0|5|10" means iterations of the computation. What prepares a session, saves or restores it, writes
-summaries or merely reads variables is no iteration. The documents of the dump system advise to remove such runs from a script;
-here they are told apart (docs/tensorflow.md#models-and-steps).
+A dump of the steps "0|5|10" means iterations of the computation. Runs that prepare a session, save or restore it, write
+summaries or only read variables are not iterations. The documents of the dump system recommend removing such runs from a script;
+opdump detects them (docs/tensorflow.md#models-and-steps).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity
 
 
 def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
-    """What a run that fetches these operations and tensors is for."""
+    """The purpose of a run that fetches these operations and tensors."""
     types = {op_type_of(op) for op in subgraph.operations}
     if any(is_update(op.type) and not _counts_steps(op) for op in subgraph.operations):
         return "step"
@@ -39,7 +39,7 @@ def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
     if types & _SAVES:
         return "save"
     operations = [element if isinstance(element, tf.Operation) else element.op for element in fetched]
-    # A bare operation may be a group: what it waits for is what is asked for.
+    # An operation without results may be a group: the operations that it waits for are then requested.
     requested = [other for operation in operations for other in _behind_groups(operation)]
     if requested and all("Summary" in operation.type for operation in requested):
         return "summary"
@@ -63,7 +63,7 @@ def _behind_groups(operation: Any) -> Iterable[Any]:
 
 
 def _initialises(operators: Sequence[Any], requested: Sequence[Any]) -> bool:
-    """Whether every assignment is that of an initialiser, and nothing else is asked for."""
+    """Whether all assignments are those of initialisers, and nothing else is requested."""
     if not requested:
         return False
     assigned = [op for op in operators if is_assignment(op.type)]
@@ -75,7 +75,7 @@ def _initialises(operators: Sequence[Any], requested: Sequence[Any]) -> bool:
 
 
 def _initialisers(graph: Any) -> frozenset[str]:
-    """The names of the operators that give the variables of a graph their first values."""
+    """The names of the operators that initialise the variables of a graph."""
     items = (item for key in graph.get_all_collection_keys() for item in graph.get_collection_ref(key))
     found = (getattr(item, "initializer", None) for item in items)
     return frozenset(each.name for each in found if isinstance(each, tf.Operation))
