@@ -178,7 +178,7 @@ def test_a_name_that_is_no_text_is_told(place: Path) -> None:
     Path(os.fsdecode(os.fsencode(place) + b"/Add.\xff.1.2.3")).write_bytes(b"x")
     _, names, problems = read(place)
     assert names == ["good"]
-    assert "no UTF-8" in problems[0]
+    assert "not valid UTF-8" in problems[0]
 
 
 def test_a_name_cannot_command_a_terminal(place: Path) -> None:
