@@ -66,7 +66,7 @@ def test_the_grammar_is_that_of_the_graph_engine(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "reason"),
     [
-        ("a", STYLE, "the item 'a' is no number"),
+        ("a", STYLE, "the item 'a' is neither a number"),
         ("0,5", STYLE, "the item '0,5'"),
         ("0| 5", STYLE, "the item ' 5'"),
         ("0||5", STYLE, "the item ''"),

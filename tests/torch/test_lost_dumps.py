@@ -134,7 +134,7 @@ def test_a_training_goes_on_without_its_dump_and_the_loss_is_told(
     assert "iteration" not in report.failure or "dump less" in report.failure
     assert report.executed == report.captured + sum(report.skipped.values())
     assert report.skipped.get("not written", 0) or report.files_lost or report.steps == (0, 1, 2, 3, 4)
-    with pytest.raises(IncompleteCaptureError, match="not whole"):
+    with pytest.raises(IncompleteCaptureError, match="incomplete"):
         report.raise_for_gaps()
     if kind in ("gone", "file"):
         assert not root.is_dir(), "it is not made again"
