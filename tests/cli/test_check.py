@@ -227,7 +227,7 @@ def test_the_first_configuration_lives_on_where_it_says_where_and_for_whom() -> 
     first = {
         "common_dump_settings": {"net_name": "LeNet", "support_device": [2], "saved_data": "statistic", "path": "/a"},
         "e2e_dump_settings": {"enable": True, "trans_flag": False, "stat_calc_mode": "device"},
-        "opdump_settings": {"layout": "mindspore-2.10"},
+        "opdump": {"layout": "mindspore-2.10"},
     }
     second = json.loads(focused_config("mindspore", [Suspect("a/b-op1", "x", 5)], path="/b", first=first))
     common = second["common_dump_settings"]
@@ -238,7 +238,7 @@ def test_the_first_configuration_lives_on_where_it_says_where_and_for_whom() -> 
         "/b",
     )
     assert second["e2e_dump_settings"] == {"enable": True, "trans_flag": False}
-    assert second["opdump_settings"] == {"layout": "mindspore-2.10"}
+    assert second["opdump"] == {"layout": "mindspore-2.10"}
 
 
 @pytest.mark.parametrize(

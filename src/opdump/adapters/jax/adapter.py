@@ -147,7 +147,7 @@ class JaxSteps:
 def _check(plan: DumpPlan) -> None:
     if plan.mode.watches:
         raise ConfigError(
-            f"the mode {plan.captures!r} is there for PyTorch and ONNX Runtime alone: JAX writes into no memory twice"
+            f"the mode {plan.captures!r} is not available for JAX, whose arrays are never overwritten; use another mode"
         )
     if plan.selection == "marked":
         raise ConfigError(

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opdump.configs.mindspore.settings import is_dump_path
+from opdump.configs.shared.known_keys import COMMON, E2E, OWN
 from opdump.errors import ConfigError
 
 SecondDialect = Literal["acl", "mindspore"]
 
 # Maximum number of items in `dump_step` of acl.json.
 _MOST_STEPS: Final = 100
-_COMMON: Final = "common_dump_settings"
-_E2E: Final = "e2e_dump_settings"
 # Keys of the first configuration that describe its place and form, and also apply to the second run.
 _KEPT: Final = ("path", "net_name", "support_device", "initial_iteration")
 
@@ -70,7 +69,7 @@ def _mindspore(
             f"found the dump path {path!r}; expected for data_dump.json an absolute path of letters and digits of ASCII, '-', '_' and '/': "
             "name another one with --path"
         )
-    given = first.get(_COMMON)
+    given = first.get(COMMON)
     before = given if isinstance(given, Mapping) else {}
     common = {
         "dump_mode": 1,
@@ -84,12 +83,12 @@ def _mindspore(
         "op_debug_mode": 0,
     }
     common |= {key: before[key] for key in _KEPT if key in before and key != "path"}
-    e2e = first.get(_E2E)
+    e2e = first.get(E2E)
     kept = {key: value for key, value in e2e.items() if key == "trans_flag"} if isinstance(e2e, Mapping) else {}
-    config: dict[str, Any] = {_COMMON: common, _E2E: {"enable": True, **kept}}
-    own = first.get("opdump_settings")
+    config: dict[str, Any] = {COMMON: common, E2E: {"enable": True, **kept}}
+    own = first.get(OWN)
     if isinstance(own, Mapping):
-        config["opdump_settings"] = dict(own)
+        config[OWN] = dict(own)
     return config
 
 
