@@ -298,7 +298,7 @@ def test_keras_that_runs_eagerly_is_not_accused_and_a_fault_in_it_is(tmp_path: P
 @pytest.mark.parametrize("first_is_eager", [False, True])
 def test_an_embedding_that_is_trained_eagerly_is_not_accused(tmp_path: Path, first_is_eager: bool) -> None:
     pair = [fitted(embedded, eager=eager) for eager in (first_is_eager, not first_is_eager)]
-    result = compared(tmp_path, *pair, "statistic")
+    result = compared(tmp_path, pair[0], pair[1], "statistic")
     assert result.verdict == "benign", result.headline
 
 
