@@ -87,7 +87,7 @@ class TestTheDocumentsSamples:
 
 
 class TestDirectories:
-    def test_a_relative_path_lies_beside_the_program_and_nowhere_else(self, work: Path) -> None:
+    def test_a_relative_path_lies_isolated_from_program_and_nowhere_else(self, work: Path) -> None:
         (work / "program").mkdir()
         config = {"dump_path": "dump", "dump_list": [{}]}
         assert _plan(config).path == work / "dump"

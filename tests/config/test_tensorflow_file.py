@@ -74,7 +74,7 @@ def test_the_file_tells_its_dialect_and_takes_overrides(tmp_path: Path) -> None:
         load_plan(file, environ={}, qqq=1)
 
 
-def test_a_relative_path_lies_beside_the_program(tmp_path: Path) -> None:
+def test_a_relative_path_lies_isolated_from_program(tmp_path: Path) -> None:
     (tmp_path / "program" / "dump").mkdir(parents=True)
     plan = load_plan(_write(enable_dump=True, dump_path="dump"), environ={}, program_directory="program")
     assert plan.path == (tmp_path / "program" / "dump").resolve()

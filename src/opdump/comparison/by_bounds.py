@@ -20,8 +20,8 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.compiled_graphs import has_graphs
 from opdump.comparison.differences import Difference, epsilon_of, unshaped_difference
 from opdump.comparison.inferred_makers import tells_sources
+from opdump.comparison.kernel_accuracy import allowed_for
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import allowed_for
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs

@@ -26,8 +26,8 @@ from opdump.comparison.differences import (
 )
 from opdump.comparison.evidence import amount_apart, apart
 from opdump.comparison.execution import recorded
+from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import in_roundings
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements, leaf_name, names_a_state
 from opdump.op_types.unspecified import unspecified_outputs

@@ -23,8 +23,8 @@ from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, same_bits, unshaped_difference
 from opdump.comparison.execution import Execution, recorded, replay
+from opdump.comparison.kernel_accuracy import allowed_for, error_of
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import allowed_for, error_of
 from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace, leaf_name

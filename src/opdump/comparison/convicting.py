@@ -10,9 +10,9 @@ from typing import Final
 
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import unshaped_difference
+from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.mending import Mending
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import in_roundings
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace, has_elements
 from opdump.records import TensorRecord

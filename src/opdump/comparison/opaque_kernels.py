@@ -15,8 +15,8 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import difference, same_bits, unshaped_difference
 from opdump.comparison.execution import Array, recorded, recorded_inputs
+from opdump.comparison.kernel_accuracy import in_roundings, rounding_of
 from opdump.comparison.nodes import Node, are_of_two_modes
-from opdump.comparison.own_errors import in_roundings, rounding_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from opdump.op_types.unspecified import unspecified_outputs

@@ -44,9 +44,9 @@ from opdump.comparison.execution import (
 )
 from opdump.comparison.initial_draws import OTHER_NUMBERS, drawn_otherwise, is_read
 from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
+from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.lifetimes import lasting, lifetimes
 from opdump.comparison.nodes import Node, are_of_two_modes
-from opdump.comparison.own_errors import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
 from opdump.comparison.remains import remaining

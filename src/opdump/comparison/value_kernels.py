@@ -9,8 +9,8 @@ import numpy as np
 
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.execution import recorded, recorded_inputs, replay
+from opdump.comparison.kernel_accuracy import allowed_error, error_of
 from opdump.comparison.nodes import Node
-from opdump.comparison.own_errors import allowed_error, error_of
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.trace import Trace
 from opdump.comparison.value_matching import Pair, Place

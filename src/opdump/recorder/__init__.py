@@ -12,11 +12,11 @@ The adapter knows what a tensor is and how to read it: it provides a `Reader`. T
 from __future__ import annotations
 
 from opdump.plan import DumpPlan
+from opdump.recorder.capture_errors import failure_text, isolated_as_a_whole, isolated_from_program
 from opdump.recorder.circumstances import Nothing
 from opdump.recorder.failure_recorder import FailureRecorder
 from opdump.recorder.operator_recorder import OperatorRecorder
 from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
-from opdump.recorder.own_errors import beside_the_program, failure_text, whole_beside_the_program
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
 from opdump.recorder.tally import GAPS
@@ -38,10 +38,10 @@ __all__ = [
     "SupportsTensorFiles",
     "TensorSnapshot",
     "WatchRecorder",
-    "beside_the_program",
     "failure_text",
+    "isolated_as_a_whole",
+    "isolated_from_program",
     "make_recorder",
-    "whole_beside_the_program",
 ]
 
 

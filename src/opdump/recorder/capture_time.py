@@ -1,6 +1,6 @@
 """Measures how long the program has waited for its capture.
 
-The time that an adapter needs is measured from the outermost call into opdump to its return (`own_errors.beside_the_program`). No operator of the
+The time that an adapter needs is measured from the outermost call into opdump to its return (`capture_errors.isolated_from_program`). No operator of the
 program runs inside. If calls in several threads overlap, the longest one counts, so that the sum stays below the elapsed time.
 """
 

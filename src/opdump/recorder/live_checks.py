@@ -64,7 +64,7 @@ class LiveChecks:
         if reader is None or self._has_failed:
             return lives
         lives = list(lives)
-        with self._beside_the_program():
+        with self._isolated_from_program():
             self._look(reader, op, io, lives)
         return lives
 
@@ -104,11 +104,11 @@ class LiveChecks:
     def end_step(self, step: int, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor]) -> None:
         """Check the operators of a step, or of a part of it, in execution order, with all their tensors and statistics."""
         if not self._has_failed:
-            with self._beside_the_program():
+            with self._isolated_from_program():
                 self._end_step(step, ops, tensors)
 
     @contextmanager
-    def _beside_the_program(self) -> Iterator[None]:
+    def _isolated_from_program(self) -> Iterator[None]:
         """End only the checks if one of them fails (it may belong to another package), and report the failure among the problems."""
         try:
             yield
@@ -172,7 +172,7 @@ class LiveChecks:
     def checked(self) -> Checked:
         """Return what was found up to the last step that was written."""
         if not self._has_failed:
-            with self._beside_the_program():
+            with self._isolated_from_program():
                 self._close()
         self._step = None
         self._checked.looked = self._checker.looked

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.plan import DumpPlan
-from opdump.recorder.own_errors import lost_where_it_fails, told_where_it_stops
+from opdump.recorder.capture_errors import loses_operator_on_error, stops_capture_on_error
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle
 from opdump.recorder.writers import StepWriter, SupportsHistory, SupportsOperatorFiles, SupportsOverflows
@@ -57,7 +57,7 @@ class OperatorRecorder(Recorder):
         """Whether `take_block` may be called: only summaries are recorded, and every operator that ran is written."""
         return super().takes_blocks and self._mode.files_selected and not (self.keeps_back or self._open)
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         with self.lock:
             # All operators of a block belong to one graph.
@@ -65,7 +65,7 @@ class OperatorRecorder(Recorder):
             self._sort()
             return super().take_block(sequence, step, timestamps, tensors)
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def _begin_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None) -> None:
         if self.is_over:
             return
@@ -75,7 +75,7 @@ class OperatorRecorder(Recorder):
             self._graphs_ran.add(op.graph_id)
             self._open[id(op)] = self._begins(op, inputs, changes)
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Read the outputs of an operator that has run, and write the operator if it is wanted."""
         if self.is_over:
@@ -83,7 +83,7 @@ class OperatorRecorder(Recorder):
         with self.lock:
             self._ran(op, self._open.pop(id(op), []), outputs)
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def failed_op(
         self, op: OpRecord, error: BaseException, inputs: Iterable[LiveTensor], opened: OpRecord | None = None
     ) -> None:
@@ -111,7 +111,7 @@ class OperatorRecorder(Recorder):
         else:
             self.count_op(op.skip)
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def place(self) -> None:
         with self.lock:
             waited = self._place is not None
@@ -119,7 +119,7 @@ class OperatorRecorder(Recorder):
             if waited and not self.is_deferring:
                 self.release()
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def release(self) -> None:
         with self.lock:
             if self._held:

@@ -21,6 +21,18 @@ from opdump.interpreter.garbage import no_garbage_collection
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
+from opdump.recorder.capture_errors import (
+    Losing,
+    LostOperators,
+    cut_short,
+    failure_text,
+    is_defect,
+    loses_operator_on_error,
+    once_more,
+    stopped_by,
+    stops_capture_on_error,
+    traceback_of,
+)
 from opdump.recorder.capture_time import CaptureClock
 from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
 from opdump.recorder.filing import StepFiling
@@ -29,18 +41,6 @@ from opdump.recorder.guarded import guarded
 from opdump.recorder.limits import most_held, most_operators
 from opdump.recorder.live_checks import LiveChecks
 from opdump.recorder.loss_spikes import LossSpikes
-from opdump.recorder.own_errors import (
-    Losing,
-    LostOperators,
-    cut_short,
-    failure_text,
-    is_defect,
-    lost_where_it_fails,
-    once_more,
-    stopped_by,
-    told_where_it_stops,
-    traceback_of,
-)
 from opdump.recorder.snapshots import (
     Live,
     LiveTensor,
@@ -161,7 +161,7 @@ class Recorder:
         """Hold files back until `place` is called, because the rank of this process is not known yet. The argument `place` returns the rank."""
         self._place = place
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def place(self) -> None:
         """Write files from now on, into the directory of the rank that the process has now."""
         with self.lock:
@@ -211,7 +211,7 @@ class Recorder:
         self._begin_op(op, inputs, changes)
         return op
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def _begin_op(self, op: OpRecord, inputs: Iterable[LiveTensor], changes: Collection[str] | None) -> None:
         if self.is_over:
             return
@@ -225,7 +225,7 @@ class Recorder:
         if self.plan.save_kernel_args:
             self._files.write_arguments(op)
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def after_op(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Read the outputs of an operator that has run."""
         if outputs and self.plan.outputs and not self.is_over:
@@ -238,7 +238,7 @@ class Recorder:
         """Whether `take_block` may be called: only summaries of tensors are recorded."""
         return self._blocks_of is not None and self._blocks_of.takes_blocks
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def take_block(self, sequence: OperatorSequence, step: int, timestamps: Sequence[int], tensors: Any) -> bool:
         """Read the tensors of operators that ran one after the other. The slots of `sequence` refer to `tensors` by index.
 
@@ -273,7 +273,7 @@ class Recorder:
             self._ops.append(op)
             self.taken += taken
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def read_ahead(self, tensors: Any) -> None:
         """Read tensors that are passed to `take_block` later, when their memory may be gone."""
         if self._blocks_of is not None and not self.is_over:
@@ -308,7 +308,7 @@ class Recorder:
         with self.lock:
             self.is_deferring = not self._all_parts() and not self._counted and not self.is_over
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def release(self) -> None:
         """Write the held operators into the step that they name."""
         with self.lock:
@@ -316,7 +316,7 @@ class Recorder:
                 self.is_deferring = False
                 self._files.write_ready()
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def reassign_step(self, step: int) -> None:
         """Assign the held operators to `step`, which was written before: they ran after its end, and no other step followed."""
         with self.lock:
@@ -353,7 +353,7 @@ class Recorder:
             if count and not self.is_over:
                 self._counted[reason] += count
 
-    @told_where_it_stops
+    @stops_capture_on_error
     def constant(self, op: OpRecord, live: Live) -> str:
         """Write a tensor that no operator produced, once per slot that reads it. Return the name of its source (`data-3`)."""
         known = self._graphs.constant_name(op, live.slot)
@@ -371,7 +371,7 @@ class Recorder:
         return f"data-{data_id}"
 
     @not_interrupted
-    @told_where_it_stops
+    @stops_capture_on_error
     def end_step(self, step: int, *, is_part: bool = False) -> None:
         """Write the statistics, index rows and graphs of the step, if anything was recorded. `is_part`: the step goes on."""
         with self.lock, no_garbage_collection():

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from opdump.recorder.capture_errors import loses_operator_on_error
 from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
-from opdump.recorder.own_errors import lost_where_it_fails
 from opdump.recorder.snapshots import LiveTensor, TensorSnapshot
 from opdump.records import OpRecord
 
@@ -15,7 +15,7 @@ from opdump.records import OpRecord
 class WatchRecorder(OperatorRecorder):
     """Writes snapshots of watched memory. Operators that run are only counted."""
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def watch_begins(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Record the digests of the outputs of a watched operator in the index, right after it ran. No file is written."""
         if self.is_over:
@@ -27,7 +27,7 @@ class WatchRecorder(OperatorRecorder):
                 entry.skip = entry.skip or "not watched"
             self._enter(op, taken, [None] * len(taken))
 
-    @lost_where_it_fails
+    @loses_operator_on_error
     def watched(self, op: OpRecord, outputs: Iterable[LiveTensor]) -> None:
         """Write the current content of the outputs of a watched operator; `op` has the name of the snapshot (`WatchedLook`)."""
         if self.is_over:

@@ -47,7 +47,7 @@ from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import Frame
 
 _LOG = logging.getLogger("opdump")
@@ -234,7 +234,7 @@ class Capture:
         if text not in self._recorder.warnings:
             self._recorder.warnings.append(text)
 
-    @beside_the_program
+    @isolated_from_program
     def _emit(self, function: Function, twin_run: TwinRun | None, given: Arguments, answer: Any) -> None:
         results, executable = answer[0], answer[1]
         run = self._run_of(function)
@@ -254,7 +254,7 @@ class Capture:
         values = Values(Given(given, ()), partial(_result, results), facts, first)
         emit_prepared(self._call_block(function, told), values, run)
 
-    @beside_the_program
+    @isolated_from_program
     def _emit_failed(self, function: Function, twin_run: TwinRun | None, given: Arguments, error: Exception) -> None:
         run = self._run_of(function)
         self._emit_inside(function, twin_run, run, given, None)
@@ -391,7 +391,7 @@ class Capture:
             self._emit_single(function, given, answer[0], sources)
         return answer
 
-    @beside_the_program
+    @isolated_from_program
     def _given_singly(self, function: Function, arguments: tuple[Any, ...]) -> Arguments:
         facts = tuple(map(facts_of, arguments))
         return Arguments(arguments, facts, [aval.dtype for aval in function.closed.in_avals], function.donated)
@@ -400,12 +400,12 @@ class Capture:
         step = self._steps.step
         return [self._makers.source_of(each, step) for each in arguments]
 
-    @beside_the_program
+    @isolated_from_program
     def _fail_single(self, function: Function, given: Arguments, error: Exception, sources: Sequence[str]) -> None:
         run = self._run_of(function)
         run.fail(self._eager_operator(function, sources), error, _with_sources(given.tensors(), sources))
 
-    @beside_the_program
+    @isolated_from_program
     def _emit_single(
         self, function: Function, given: Arguments, results: Sequence[Any], sources: Sequence[str]
     ) -> None:

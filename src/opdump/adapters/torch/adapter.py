@@ -48,7 +48,7 @@ from opdump.errors import CaptureStateError
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
-from opdump.recorder import Recorder, beside_the_program
+from opdump.recorder import Recorder, isolated_from_program
 
 
 class TorchAdapter:
@@ -218,7 +218,7 @@ class _Capture(TrainingListener):
         self._mode.close()
         self.depth.close()
 
-    @beside_the_program
+    @isolated_from_program
     def _close(self) -> None:
         for found in (self._models, self._mode.watches):
             if found is not None:
@@ -329,7 +329,7 @@ class _Capture(TrainingListener):
 
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def step_begins(self, step: int) -> None:
         # Executions of models are counted apart, so there the operators themselves are asked.
         wanted = self._recorder.wants(step) if self._models is None else not self._recorder.is_over
@@ -354,7 +354,7 @@ class _Capture(TrainingListener):
 
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def _note_losses(self, roots: Sequence[torch.Tensor]) -> None:
         assert self._recorder.losses is not None
         for root in roots:
@@ -364,7 +364,7 @@ class _Capture(TrainingListener):
 
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._recorder.losses is not None:
             self._recorder.losses.end_step(step)
@@ -385,7 +385,7 @@ class _Capture(TrainingListener):
 
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def other_call_begins(self, scopes: RootScopes) -> None:
         root = scopes.reference()
         if self._mode.recording and root is not None and (self._models is not None or self._mode.watches is not None):
@@ -393,7 +393,7 @@ class _Capture(TrainingListener):
 
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
         models = self._models
@@ -431,7 +431,7 @@ class _Capture(TrainingListener):
     @not_interrupted
     @never_seen
     @deeper
-    @beside_the_program
+    @isolated_from_program
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._mode.recording and os.getpid() == self._process:

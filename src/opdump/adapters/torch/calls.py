@@ -48,7 +48,7 @@ from opdump.adapters.torch.private_names import (
 )
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.unseen import unseen
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
 
 _NO_OPERATORS = frozenset(
@@ -214,7 +214,7 @@ class CallMode(TorchFunctionMode):
         self._returned(op, launched, returned)
         return result
 
-    @beside_the_program
+    @isolated_from_program
     def _opened(
         self,
         op_type: str,
@@ -231,7 +231,7 @@ class CallMode(TorchFunctionMode):
                 self._recorder.before_op(op, self._lives(op, found, "input"))
         return op
 
-    @beside_the_program
+    @isolated_from_program
     def _returned(self, op: OpRecord, launched: int, returned: tuple[Any, ...]) -> None:
         with without_modes(), unseen():
             if op.skip or getattr(self._mode.launched, "count", 0) == launched:

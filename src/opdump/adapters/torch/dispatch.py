@@ -52,7 +52,7 @@ from opdump.adapters.torch.values import ProgramValues
 from opdump.adapters.torch.without_kernel import WithoutKernel
 from opdump.adapters.watching import Watches
 from opdump.plan import DumpPlan
-from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, beside_the_program
+from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, isolated_from_program
 from opdump.records import OpRecord, SkipReason
 
 
@@ -241,7 +241,7 @@ class CaptureMode(RecordingMode):
             outputs,
         )
 
-    @beside_the_program
+    @isolated_from_program
     def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
             self.storages.written_anywhere()  # a part of it, perhaps
@@ -329,7 +329,7 @@ class CaptureMode(RecordingMode):
         if self.following is not None:
             self.following.next_step()
 
-    @beside_the_program
+    @isolated_from_program
     def _begin(
         self,
         schema: OperatorSchema,
@@ -399,7 +399,7 @@ class CaptureMode(RecordingMode):
             if accelerator is not None:
                 accelerator.wait(accelerator.current_stream(tensor.device))
 
-    @beside_the_program
+    @isolated_from_program
     def end(
         self,
         running: Running,

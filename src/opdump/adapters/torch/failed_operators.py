@@ -17,7 +17,7 @@ from opdump.adapters.torch.private_names import without_modes
 from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.schemas import Found, OperatorSchema, nested_tensors
 from opdump.adapters.torch.unseen import unseen
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
 
 
@@ -65,7 +65,7 @@ class FailedOperators:
             recorder.count_op(schema.kind or "no exception")
         return result
 
-    @beside_the_program
+    @isolated_from_program
     def record(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None:
         """Files what raised above the operators, as an operator of that name: its inputs as they are."""
         if self._graphs.is_recording():
@@ -81,7 +81,7 @@ class FailedOperators:
             ]
             self._recorder.failed_op(replace(op, arguments=arguments_of_call(args, kwargs)), error, lives)
 
-    @beside_the_program
+    @isolated_from_program
     def _fails(
         self,
         schema: OperatorSchema,

@@ -48,7 +48,7 @@ from opdump.adapters.torch.storages import PLAIN_CLASSES
 from opdump.adapters.torch.unseen import unseen
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.recorder import Elements, TensorSnapshot, whole_beside_the_program
+from opdump.recorder import Elements, TensorSnapshot, isolated_as_a_whole
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
 
@@ -347,12 +347,12 @@ class Following:
         assert site is not None, "an operator with a kernel has one"
         self._given[place] = arguments_of(site, self._mode.schema(func), args, kwargs or {})
 
-    @whole_beside_the_program
+    @isolated_as_a_whole
     def release(self) -> None:
         """What was kept back belongs to the step that runs."""
         self.recorder.release()
 
-    @whole_beside_the_program
+    @isolated_as_a_whole
     @_alone
     def file_elements(self) -> None:
         """What the follower has copied, or found where it lies, is to be filed."""

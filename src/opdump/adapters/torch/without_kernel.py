@@ -14,7 +14,7 @@ from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.sites import Site
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.recorder import LiveTensor, Recorder, beside_the_program
+from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
 
 Describe = Callable[[OpRecord, Site, OperatorSchema, list[LiveTensor], list[Found]], object]
@@ -34,7 +34,7 @@ class WithoutKernel:
         self._describe = describe
         self.following: Following | None = None
 
-    @beside_the_program
+    @isolated_from_program
     def ran(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, func: Any = None
     ) -> None:

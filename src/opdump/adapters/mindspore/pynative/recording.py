@@ -27,7 +27,7 @@ from opdump.adapters.watching import Look, Watches
 from opdump.graph import PARAMETER_PREFIX, PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan.field_types import wrong_value
 from opdump.plan.model_selection import ModelFilter
-from opdump.recorder import LiveTensor, Recorder, WatchRecorder, beside_the_program
+from opdump.recorder import LiveTensor, Recorder, WatchRecorder, isolated_from_program
 from opdump.records import Frame, Memory, OpRecord, Phase
 
 SEEN_BY_GRADIENTS: Final = "through its gradients"
@@ -152,14 +152,14 @@ class OperatorRecording:
         if self._marks is not None and is_all:
             self._recorder.warnings += self._marks.unused()
 
-    @beside_the_program
+    @isolated_from_program
     def follow(self, results: Any) -> None:
         """The program has results of which it will ask the gradients."""
         with self._lock:
             for tensor in tensors_in((results,)):
                 self.gradients.follow(tensor)
 
-    @beside_the_program
+    @isolated_from_program
     def origins_of(self, arguments: Mapping[str, Any]) -> dict[str, Origin]:
         """Where the arguments of a compiled function come from, by the names that its graph has for them.
 
@@ -174,7 +174,7 @@ class OperatorRecording:
                     found[key] = self._makers.origin(tensor)
         return found
 
-    @beside_the_program
+    @isolated_from_program
     def know_parameters(self, parameters: Iterable[Any]) -> None:
         """What the inputs of a network's operators are called."""
         with self._lock:
@@ -185,7 +185,7 @@ class OperatorRecording:
 
     # One operator.
 
-    @beside_the_program
+    @isolated_from_program
     def _begin(self, call: Call, inputs: Sequence[tuple[str, Tensor]]) -> Opened | None:
         with self._lock:
             for _, tensor in inputs:
@@ -201,7 +201,7 @@ class OperatorRecording:
                 self._recorder.before_op(op, self._inputs(op, inputs, origins))
         return opened
 
-    @beside_the_program
+    @isolated_from_program
     def _ended(self, opened: Opened, outputs: Sequence[Tensor]) -> None:
         op, call, place, inputs, origins = opened
         with self._lock:
@@ -229,7 +229,7 @@ class OperatorRecording:
             forward = Forward(call.name, op.op_name, place.path, place.stack, place.is_marked)
             self.gradients.ran(forward, outputs)
 
-    @beside_the_program
+    @isolated_from_program
     def _failed(self, opened: Opened, error: Exception) -> None:
         with self._lock:
             op = opened.op
@@ -240,7 +240,7 @@ class OperatorRecording:
 
     # The backward.
 
-    @beside_the_program
+    @isolated_from_program
     def _gradient_ran(self, node: RunningNode, computed: Sequence[Any]) -> None:
         with self._lock:
             found = unseen(node, computed)

@@ -33,7 +33,7 @@ from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 from opdump.interpreter.garbage import no_garbage_collection
-from opdump.recorder import Recorder, beside_the_program
+from opdump.recorder import Recorder, isolated_from_program
 
 RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
@@ -108,7 +108,7 @@ class SessionCapture:
 
     @property
     def _recorder(self) -> Recorder:
-        """For `beside_the_program`."""
+        """For `isolated_from_program`."""
         return self.capture.recorder
 
     def run(
@@ -253,7 +253,7 @@ class SessionCapture:
             return {}
         return {key: (ObservedValue(np.asarray(value)),) for key, value in zip(dump.reads, answers, strict=True)}
 
-    @beside_the_program
+    @isolated_from_program
     def _emit(self, signature: _Signature, dump: Looking, values: dict[str, Any], step: int, run_at: Stack) -> None:
         """Pass a finished run to the recorder; notes report what is missing."""
         values.update(dump.constants)
@@ -345,7 +345,7 @@ class SessionCapture:
         program = program_of(subgraph, self.capture.stacks)
         return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
 
-    @beside_the_program
+    @isolated_from_program
     def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False) -> Looking | None:
         """None if the runtime rejects the program's request, which its own run reports, and if the graph cannot be determined."""
         found = signature.dumps.get((fed, in_parts))

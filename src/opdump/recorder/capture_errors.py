@@ -60,7 +60,7 @@ class Losing:
         return True
 
 
-def told_where_it_stops(
+def stops_capture_on_error(
     method: Callable[Concatenate[_Recorder, _Given], _Result],
 ) -> Callable[Concatenate[_Recorder, _Given], _Result]:
     """Decorate a recorder's method so that `stopped` receives its errors. If `stopped` returns, the method is called again and finds the dump
@@ -78,7 +78,7 @@ def told_where_it_stops(
     return call
 
 
-def lost_where_it_fails(
+def loses_operator_on_error(
     method: Callable[Concatenate[_Recorder, _Given], _Result],
 ) -> Callable[Concatenate[_Recorder, _Given], _Result | None]:
     """Decorate a recorder's method that records one operator (its first argument) or a part of it. A defect in it loses that operator.
@@ -95,7 +95,7 @@ def lost_where_it_fails(
     return call
 
 
-def beside_the_program(
+def isolated_from_program(
     method: Callable[Concatenate[_Part, _Given], _Result],
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
     """Decorate an adapter's method that runs between the program's own calls and calls nothing of the program. It returns None if it was stopped.
@@ -105,7 +105,7 @@ def beside_the_program(
     return _beside(method, lambda part, what, error: part._recorder.loses(what, error))
 
 
-def whole_beside_the_program(
+def isolated_as_a_whole(
     method: Callable[Concatenate[_Part, _Given], _Result],
 ) -> Callable[Concatenate[_Part, _Given], _Result | None]:
     """The same for a method that serves several operators: its error ends the dump."""
