@@ -145,10 +145,10 @@ def test_nor_has_one_that_is_dumped_in_another_way(
 ) -> None:
     found = sorted(brief(train(tmp_path, network(), OPTIMIZERS["adam"], **options)))
     if options.get("dump_level") in ("op", "all"):
-        # A call is filed without its module's parameters and without sources: nobody sees that `up` begins with zeros, and that no
-        # number of the data is in `1 - mask`.
+        # The inputs of a call have no sources, except parameters: it is not known that the zeros that are added follow from the weight
+        # of `up`, which begins with zeros, and that `1 - mask` contains no number of the data.
         expected = {
-            Perceptron: ["all zero Default/network-Perceptron/up-Linear output:0 step 0"],
+            Perceptron: ["all zero Default/network-Perceptron/add-call5 input:1 step 0"],
             Attending: [f"all zero Default/network-Attending/rsub-call9 output:0 step {step}" for step in range(3)],
         }
         assert found == expected[network]

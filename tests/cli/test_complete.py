@@ -285,7 +285,7 @@ def test_a_dump_that_opdump_captured_is_left_alone(tmp_path: Path) -> None:
     before = contents(tmp_path)
     done = complete(tmp_path)
     assert done.exit_code == 1
-    assert "opdump captured" in done.stderr
+    assert "was captured by opdump" in done.stderr
     assert contents(tmp_path) == before
 
 

@@ -169,7 +169,7 @@ def test_what_a_mask_leaves_out_is_not_accused(saved: Saved, tmp_path: Path) -> 
 
     found = compared(masked, tmp_path, saved)
     assert (found.verdict, list(found.introduced)) == ("benign", [])
-    assert saved != "full" or any("nothing that is different in the end depends on it" in note for note in found.notes)
+    assert saved != "full" or any("no difference at the end depends on it" in note for note in found.notes)
 
 
 def test_what_a_network_is_given_is_data(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ class TestOperatorStatistics:
             (CLASSIC + "Input,x,24,DT_FLOAT,ND,2x3,,,,,,,\n", "whole number"),
             (CLASSIC + "Input,0,24,DT_FLOAT,ND,2*3,,,,,,,\n", "Shape"),
             (CLASSIC + "Input,0,24,DT_FLOAT,ND,2x3,one,,,,,,\n", "expected a number"),
-            (CLASSIC + "x" * 70000, "no row"),
+            (CLASSIC + "x" * 70000, "not a row"),
             (CLASSIC.replace("Count,Nan", "Max Value,Nan"), "two columns of max, 'Max Value' and 'Max Value'"),
         ],
     )

@@ -60,7 +60,7 @@ def test_elements_leave_memory_when_they_are_filed() -> None:
     assert payload.to_host().tolist() == [0, 1, 2, 3]
     elements.filed("a.npy")
     assert (taken.file, taken.sample, elements.are_held, taken.record().payload) == ("a.npy", 4, False, None)
-    with pytest.raises(ValueError, match="filed already"):
+    with pytest.raises(ValueError, match="already written"):
         elements.on_host()
 
 

@@ -48,6 +48,7 @@ from opdump.adapters.torch.private_names import (
 )
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.unseen import unseen
+from opdump.graph import PARAMETER_PREFIX
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
 
@@ -228,7 +229,7 @@ class CallMode(TorchFunctionMode):
             if not op.skip:
                 held = () if module is None else (*module.named_parameters(), *module.named_buffers())
                 found = (*nested_tensors(args, ""), *nested_tensors(kwargs, ""), *held)
-                self._recorder.before_op(op, self._lives(op, found, "input"))
+                self._recorder.before_op(op, self._lives(op, found, "input", len(found) - len(held)))
         return op
 
     @isolated_from_program
@@ -239,8 +240,16 @@ class CallMode(TorchFunctionMode):
             else:
                 self._recorder.after_op(op, self._lives(op, tuple(nested_tensors(returned, "")), "output"))
 
-    def _lives(self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any) -> list[LiveTensor]:
-        lives: list[LiveTensor] = [(slot, path, shard_of(tensor), "", "") for slot, (path, tensor) in enumerate(found)]
+    def _lives(
+        self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any, given: int | None = None
+    ) -> list[LiveTensor]:
+        """The tensors of a call. Those after the first `given` are parameters and buffers of the module, and their source is their name."""
+        lives: list[LiveTensor] = []
+        for slot, (path, tensor) in enumerate(found):
+            shard = shard_of(tensor)
+            is_held = given is not None and slot >= given
+            source = self._mode.provenance.source(shard) or f"{PARAMETER_PREFIX}{path}" if is_held else ""
+            lives.append((slot, path, shard, source, ""))
         models = self._mode.models
         return lives if models is None else list(models.without_excluded(op, io, lives))
 
