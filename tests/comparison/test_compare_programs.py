@@ -168,4 +168,4 @@ def test_statistics_alone_tell_structure_and_arguments(
     found = result.introduced[0] if result.introduced else None
     line = found.b.stack[0].line if found is not None and found.b is not None else 0
     assert (result.verdict, found.kind if found is not None else "", line) == expected
-    assert "statistics alone" in result.notes[-1]
+    assert "only statistics" in result.notes[-1]

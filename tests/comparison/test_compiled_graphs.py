@@ -116,9 +116,8 @@ def test_step_that_rounding_decides_is_named(tmp_path: Path) -> None:
 def test_compiled_graph_that_is_closer_to_float64_is_benign(tmp_path: Path) -> None:
     result, reverse = both_ways(tmp_path, CHUNK, "inductor")
     assert (result.verdict, reverse.verdict) == ("benign", "benign")
-    (note,), (note_in_reverse,) = result.notes, reverse.notes
-    assert "B is closer to float64" in note
-    assert "A is closer to float64" in note_in_reverse
+    assert any("B is closer to float64" in note for note in result.notes)
+    assert any("A is closer to float64" in note for note in reverse.notes)
 
 
 def test_compiled_training_is_benign(tmp_path: Path) -> None:

@@ -154,9 +154,12 @@ def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
     ]
     if unfinished:
         ranks = ", ".join(map(str, unfinished[:8])) + (", ..." if len(unfinished) > 8 else "")
+        steps = [step for number in unfinished for step in catalog.steps_of(number)]
+        until = (
+            f"the steps recorded so far were checked, up to step {max(steps)}" if steps else "no step is recorded yet"
+        )
         click.echo(
-            f"opdump: warning: rank {ranks}: the run was interrupted or is still running; checked are the steps recorded so far, up to step "
-            f"{max((step for number in unfinished for step in catalog.steps_of(number)), default='none')}",
+            f"opdump: warning: rank {ranks}: the run was interrupted or is still running; {until}",
             err=True,
         )
 
