@@ -71,7 +71,7 @@ def test_without_a_package_of_estimators_sessions_run_and_an_estimator_says_what
 def test_an_estimator_that_is_to_be_distributed_is_refused() -> None:
     told = run("2.21", ["-c", DISTRIBUTED])
     assert told.startswith("EstimatorDistributionError RunConfig: found a distribution strategy")
-    assert "take train_distribute" in told
+    assert "remove train_distribute" in told
 
 
 @pytest.mark.parametrize("version", PYTHONS)
