@@ -115,7 +115,7 @@ def test_an_operator_that_read_what_numpy_wrote_agrees_when_it_runs_again(tmp_pa
     ("make", "words"),
     [
         (torch.empty, "in memory that no recorded operator wrote: data-0"),
-        (torch.zeros, "in memory that was changed since Default/zeros-op0 by something that is no operator"),
+        (torch.zeros, "in memory that was changed since Default/zeros-op0 by something other than an operator"),
     ],
     ids=["empty", "zeros"],
 )
@@ -141,7 +141,7 @@ def test_show_says_what_wrote_an_input_and_what_did_not(saved: Saved, tmp_path: 
     shown = CliRunner().invoke(main, ["show", str(tmp_path), "--op", "addcmul"]).output.splitlines()
     makers = {line.split()[0]: line.split("  ")[-1].strip() for line in shown if line.strip().startswith("input.")}
     assert "  input.0: data-0 was not written by any recorded operator" in shown
-    assert "  input.1: changed since Default/zeros-op1 by something that is no operator" in shown
+    assert "  input.1: changed since Default/zeros-op1 by something other than an operator" in shown
     assert [makers[f"input.{slot}"] for slot in range(3)] == [
         *("data-0", "changed since Default/zeros-op1:0", "Default/ones-op2:0")
     ]

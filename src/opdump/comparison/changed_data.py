@@ -91,7 +91,7 @@ def data_suspect(
 
 def changed_since(maker: str) -> str:
     """What is said of memory that something else wrote after an operator."""
-    return f"what {maker} left there was changed since by something that is no operator"
+    return f"what {maker} left there was changed since by something other than an operator"
 
 
 def shown_data(record: TensorRecord) -> str:

@@ -98,7 +98,7 @@ class Lookout:
         if not kind and _gave_finite(self._origins.unexplained[1], tensors):
             reader, source = self._origins.unexplained
             maker = source.rpartition(":")[0]
-            kind, name = "read", f"{_CHANGED} {maker} by something that is no operator (read by {reader})"
+            kind, name = "read", f"{_CHANGED} {maker} by something other than an operator (read by {reader})"
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
