@@ -81,7 +81,7 @@ class Dump:
 
     @property
     def rank_id(self) -> int:
-        """The rank of this process in directories and records, as far as it is known."""
+        """The rank of this process in directories and records. It may change until the rank is decided (`children/place.py`)."""
         return self._parts.place.rank
 
     def started_before(self, unfollowed: Mapping[str, int]) -> None:

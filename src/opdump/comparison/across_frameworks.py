@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def told(self) -> tuple[dict[int, str], dict[int, str]]:
-        """What is told of the nodes of A and of B that have a counterpart, but no single one."""
+        """Why nodes of A and of B have no single counterpart: the other program has other operators there, or they lead to no result."""
         paired = {pair.a[0] for pair in self.pairs}, {pair.b[0] for pair in self.pairs}
         both = zip(paired, self.between, self.unused, self.alone, "BA", strict=True)
         a, b = (

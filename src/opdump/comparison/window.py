@@ -86,7 +86,7 @@ def window(
     told: tuple[Mapping[int, str], Mapping[int, str]] = ({}, {}),
 ) -> list[Neighbour]:
     """The operators before and after a suspect, in the order of B; those of A alone stand where A ran them. `outputs` says which of two
-    matched operators' outputs belong together. `told` says of nodes of A and of B that have a counterpart, but no single one, what the other run does instead.
+    matched operators' outputs belong together. `told` says why nodes of A and of B have no single counterpart.
     """
     rows = list(_merged(a, b, alignment))
     places = [place for place, row in enumerate(rows) if _is_of(suspect, row)]

@@ -274,7 +274,7 @@ class _RankCompletion:
 
 
 def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
-    """The plan of the dump, as far as it is known, with the requested statistics."""
+    """The plan of the dump, or the default plan if its config is missing, with the requested statistics."""
     settings: dict[str, Any] = {"path": root.parent, "saved_data": "full"}
     settings |= {"statistic_category": list(statistics)} if statistics else {}
     config = root / METADATA / CONFIG_NAME

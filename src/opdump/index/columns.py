@@ -1,4 +1,4 @@
-"""A batch of an index in columns, as it is stored. Records of operators and tensors are created on demand."""
+"""The stored columns of one batch of an index. Records of operators and tensors are created on demand."""
 
 from __future__ import annotations
 

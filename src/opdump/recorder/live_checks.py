@@ -114,7 +114,7 @@ class LiveChecks:
             yield
         except (MemoryError, RecursionError):
             raise
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  a check of another package may raise anything
             self._has_failed = True
             self._taken.clear()
             self._checked.problems.append(f"the checks ended in step {self._step}: {type(error).__name__}: {error}")

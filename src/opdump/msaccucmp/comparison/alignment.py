@@ -174,7 +174,7 @@ def _different(name: str, mine: tuple[int, ...], golden: tuple[int, ...]) -> Inc
 
 
 def restore(tensor: StoredTensor) -> _Array:
-    """The elements in the framework's order (NCHW or ND), cut to its shape as far as it is known; flat.
+    """The elements in the framework's order (NCHW or ND), cut to its shape if that is known; flat.
 
     Two dumps of devices are compared in this way. A tensor that cannot be restored stays in the device's order.
     """

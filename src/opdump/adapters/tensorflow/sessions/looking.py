@@ -39,7 +39,7 @@ _ATTEMPTS: Final = 4
 class Looking:
     """The tensors that are fetched and watched in a dumped run of a signature, those computed after it, and the emitter.
 
-    Creating it takes two executors of the runtime, of which nothing runs.
+    Creating it prepares two executors of the runtime and runs neither.
     """
 
     def __init__(
