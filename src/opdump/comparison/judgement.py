@@ -32,7 +32,7 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace, only
 from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
-from opdump.comparison.unexplained import agree, unexplained, with_other_digests, with_other_numbers
+from opdump.comparison.unexplained import agree, unexplained, unexplained_by_statistics
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
@@ -162,8 +162,7 @@ def judge(
                 found.suspects = (
                     found.suspects
                     or not_finite(trace_a, trace_b, alignment)
-                    or with_other_digests(trace_a, trace_b, alignment)
-                    or with_other_numbers(trace_a, trace_b, alignment)
+                    or unexplained_by_statistics(trace_a, trace_b, alignment)
                 )
                 _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
                 may_repeat = repeats is not None and not found.suspects and given is None and not whole

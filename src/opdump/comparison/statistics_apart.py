@@ -78,10 +78,6 @@ def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
     )
 
 
-def has_digest(record: TensorRecord) -> bool:
-    return not _DIGESTS.isdisjoint(record.statistics)
-
-
 def differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
     """Whether two tensors of one shape and dtype have different digests and no statistic that differs, as the same elements in another order do.
 

@@ -61,21 +61,25 @@ class Trace:
 
 def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
     """The trace as if only the operators and parameters that `selects` takes, by name and type, had been recorded."""
-    kept = [node for node in trace.nodes if selects(node.op.op_name, node.op.op_type)]
-    places = {node.index: place for place, node in enumerate(kept)}
-    nodes = [
-        replace(
-            node,
-            index=places[node.index],
-            makers={slot: (places[maker], output) for slot, (maker, output) in node.makers.items() if maker in places},
-        )
-        for node in kept
-    ]
+    nodes = _renumbered([node for node in trace.nodes if selects(node.op.op_name, node.op.op_type)])
     return replace(
         trace,
         nodes=nodes,
         finals={name: record for name, record in trace.finals.items() if selects(name, "Parameter")},
     )
+
+
+def _renumbered(nodes: Sequence[Node]) -> list[Node]:
+    """These nodes of a trace as a trace of their own, in which only they are makers."""
+    places = {node.index: place for place, node in enumerate(nodes)}
+    return [
+        replace(
+            node,
+            index=places[node.index],
+            makers={slot: (places[maker], output) for slot, (maker, output) in node.makers.items() if maker in places},
+        )
+        for node in nodes
+    ]
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
@@ -91,22 +95,7 @@ def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Tr
     ]
     parts = []
     for start, end in itertools.pairwise([0, *starts, len(nodes)]):
-        part = (
-            nodes
-            if not starts
-            else [
-                replace(
-                    node,
-                    index=node.index - start,
-                    makers={
-                        slot: (maker - start, output)
-                        for slot, (maker, output) in node.makers.items()
-                        if start <= maker < end
-                    },
-                )
-                for node in nodes[start:end]
-            ]
-        )
+        part = _renumbered(nodes[start:end]) if starts else nodes
         at_end: dict[str, TensorRecord] = {}
         for place, records in finals.items():
             if start < place <= end or place == end == 0:

@@ -28,7 +28,7 @@ from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.nodes import Node, may_leave_results
 from opdump.comparison.precision import accepted_rounding
-from opdump.comparison.statistics_apart import apart, differ_only_in_digests, has_digest, numbers_of, same_statistics
+from opdump.comparison.statistics_apart import apart, differ_only_in_digests, numbers_of, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
@@ -62,16 +62,11 @@ def unexplained(
     return _Unexplained(a, b, alignment, spread, judged or JudgedGraphs()).found()
 
 
-def with_other_digests(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
-    """Where the runs part on the way to results with the same statistics and other digests; at most one suspect."""
-    if not any(has_digest(record) for node in b.nodes for record in node.outputs.values()):
-        return []
-    return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).with_other_digests()
-
-
-def with_other_numbers(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
-    """Where the program first reads a different number from memory that no operator wrote; at most one suspect, and none in training."""
-    return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).with_other_numbers()
+def unexplained_by_statistics(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
+    """Where the runs part on the way to results that only digests tell apart, or to numbers read from memory that no operator wrote; at most one
+    suspect. In training, only digests of what lasts count.
+    """
+    return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).found_by_statistics()
 
 
 def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> bool:
@@ -113,19 +108,15 @@ class _Unexplained:
             return [self._parting(alone_a[0], alone_b[0])]
         return []
 
-    def with_other_digests(self) -> list[Suspect]:
+    def found_by_statistics(self) -> list[Suspect]:
         pairs, _, _ = self._pairs()
-        written = set(results(self.b).written)
         far = [each for each in pairs if _differ_only_in_digests(*self._records(*each))]
         if self._trains:
+            written = set(results(self.b).written)
             far = [each for each in far if each[1] in written]
-        return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
-
-    def with_other_numbers(self) -> list[Suspect]:
-        if self._trains:
-            return []
-        of_memory = [each for each in self._pairs()[0] if each[1][1] < 0 and read_as_number(self.b.nodes[each[1][0]])]
-        far = self._without_order_of_threads([each for each in of_memory if self._far(*each)])
+        elif not far:
+            numbers = [each for each in pairs if each[1][1] < 0 and read_as_number(self.b.nodes[each[1][0]])]
+            far = self._without_order_of_threads([each for each in numbers if self._far(*each)])
         return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
