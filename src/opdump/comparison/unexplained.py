@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-from opdump.call_stacks import Stack
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing, told_of
@@ -277,10 +276,10 @@ class _Unexplained:
 
 
 def _is_of_thread(node: Node) -> bool:
-    """Whether a thread of the program ran it: the outermost line is not one of a module."""
-    stack = node.op.stack
-    outermost = stack.outermost if isinstance(stack, Stack) else stack
-    return bool(outermost) and outermost[-1].function not in {"", "<module>"}
+    """Whether a thread of the program ran it: no line of its stack is one of a module, from which every program starts. What runs the program, as a
+    test runner does, may have functions outside of that.
+    """
+    return bool(node.op.stack) and all(frame.function not in {"", "<module>"} for frame in node.op.stack)
 
 
 def _held(trace: Trace, place: Place) -> Hashable:
