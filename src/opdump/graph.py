@@ -19,6 +19,8 @@ from opdump.records import Frame, Phase
 
 PARAMETER_PREFIX = "Parameter."
 CONSTANT_PREFIX = "data-"
+EARLIER_PREFIX = "data-of-earlier-step/"
+"""Before the output of an operator of an earlier step, in the source of a tensor that is read after that step."""
 PYNATIVE: Final = -1
 """The `graph_id` of operators that MindSpore ran one by one, outside of any graph. They have a directory of their own."""
 _PYNATIVE_WORD: Final = "pynative"
@@ -30,7 +32,7 @@ _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 class GraphInput:
     """One input of an operator.
 
-    `source` is its producer: `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty if unknown (a batch that the data loader produced).
+    `source` is its producer: `{op_name}:{slot}`, `Parameter.{name}`, `data-{id}`, or `data-of-earlier-step/{op_name}:{slot}`; empty if unknown (a batch that the data loader produced).
     `dtype` is in lower case, as in `TensorRecord.dtype`; a dimension of -1 is unknown.
     """
 
@@ -103,6 +105,16 @@ class Graph:
             if node.op_name == op_name:
                 return node
         raise KeyError(op_name)
+
+
+def shown_source(source: str) -> str:
+    """Return a source as a reader sees it: the output of an earlier step as `Default/mean-op5:0 of an earlier step`, others as they are."""
+    return f"{source.removeprefix(EARLIER_PREFIX)} of an earlier step" if source.startswith(EARLIER_PREFIX) else source
+
+
+def was_written_unseen(source: str) -> bool:
+    """Return whether a source is memory that no recorded operator wrote (`data-3`)."""
+    return source.startswith(CONSTANT_PREFIX) and not source.startswith(EARLIER_PREFIX)
 
 
 def graph_word(graph_id: int) -> str:

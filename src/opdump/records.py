@@ -329,7 +329,8 @@ class TensorRecord:
     argument: str = ""
     """Name of the argument or result in the operator's schema (`weight`, `grad_output`); empty if unknown."""
     source: str = ""
-    """For an input: its producer, as `{op_name}:{slot}`, `Parameter.{name}` or `data-{id}`; empty if unknown."""
+    """For an input: its producer, as `{op_name}:{slot}`, `Parameter.{name}`, `data-{id}`, or for the output of an earlier step
+    `data-of-earlier-step/{op_name}:{slot}`; empty if unknown."""
     data_size: int = 0
     """Size of the contiguous tensor in its original dtype, in bytes."""
     skip: SkipReason = ""

@@ -147,7 +147,6 @@ def test_show_says_what_wrote_an_input_and_what_did_not(saved: Saved, tmp_path: 
     ]
 
 
-@pytest.mark.xfail(reason="sources are known within a step, so what an earlier step made is named as data", strict=True)
 @pytest.mark.parametrize("steps", [2, 8], ids=["recorded", "followed"])
 def test_what_an_earlier_step_made_names_its_maker(steps: int, tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(3))

@@ -20,6 +20,7 @@ from opdump.checks.not_finite import (
     written,
 )
 from opdump.checks.operator_classes import class_of, reads_variable, takes_out, writes_variable
+from opdump.graph import shown_source
 from opdump.records import OpRecord
 
 Update = tuple[str, frozenset[tuple[int, ...]]]
@@ -190,7 +191,7 @@ class Origins:
                 continue  # a mask, or its effect on scores
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
-                origin = f"{record.source} (read by {op_name})" if record.source else op_name
+                origin = f"{shown_source(record.source)} (read by {op_name})" if record.source else op_name
                 self._read = self._read or origin
                 self._poisoned |= record.source.startswith("Parameter.")
             elif maker not in self._recorded or record.source in self._unjudged:

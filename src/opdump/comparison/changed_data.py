@@ -30,6 +30,7 @@ from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.nodes import Node
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements, leaf_name, names_a_state
+from opdump.graph import shown_source
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 
@@ -99,7 +100,7 @@ def shown_data(record: TensorRecord) -> str:
     name = leaf_name(record)
     if name and not names_a_state(name) and name.startswith("Parameter."):
         return f"{name.removeprefix('Parameter.')}, an input of the network"
-    return name or "an input of the program"
+    return shown_source(name) or "an input of the program"
 
 
 def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:

@@ -14,7 +14,7 @@ from opdump.catalog.catalog import Catalog, Execution, Run
 from opdump.checks.consequences import is_root_input
 from opdump.degradation import told
 from opdump.errors import OpdumpError
-from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, graph_word
+from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX, graph_word, shown_source
 from opdump.records import TensorRecord, shown_shape
 from opdump.reports.shown_part import file_of
 from opdump.reports.statistics_shown import SHOWN, added_statistics, shown_statistics, statistics_of
@@ -250,6 +250,8 @@ def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, d
 def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:
     """The maker of an input, as the table shows it, and a note if numpy or a library may have written the memory instead."""
     source = record.source
+    if source.startswith(EARLIER_PREFIX):
+        return shown_source(source), ""
     if source.startswith(CONSTANT_PREFIX):
         return source, f"{source} was not written by any recorded operator"
     name, _, slot = source.rpartition(":")

@@ -13,6 +13,7 @@ from typing import Final
 
 from opdump import amounts
 from opdump.checks.histories import History, Place
+from opdump.graph import shown_source, was_written_unseen
 from opdump.reports.table import Printer, printable
 
 _MOST_NAMED: Final = 3
@@ -37,8 +38,8 @@ def _lines(history: History) -> Iterator[str]:
     if history.born is not None:
         yield f"born    {_told(history.born)}"
     else:
-        given = printable(history.given) or "by what left no data"
-        where = ", memory that no recorded operator wrote" if given.startswith("data-") else ""
+        given = printable(shown_source(history.given)) or "by what left no data"
+        where = ", memory that no recorded operator wrote" if was_written_unseen(history.given) else ""
         yield f"given   step {history.first_step}  {given}{where}"
     if history.passed_on:
         last = f", up to step {history.last_step}" if history.last_step > history.first_step else ""

@@ -471,6 +471,8 @@ class _Capture(TrainingListener):
         self._mode.recording = False
 
     def _switch(self, on: bool) -> None:
+        if on and not self._mode.recording:
+            self._mode.provenance.clear()  # operators that were not recorded may have written anywhere since
         self._mode.recording = on
         # Other threads keep the mode while they work; this one has it in dumped steps only.
         if threading.get_ident() == self._thread:

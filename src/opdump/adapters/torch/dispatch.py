@@ -323,7 +323,7 @@ class CaptureMode(RecordingMode):
         if self.following is not None:
             self.following.end_step()
         self.naming.sites.next_step()
-        self.provenance.clear()
+        self.provenance.next_step()
         self.naming.links.next_step()
         self.naming.restart_order()
         if self.following is not None:

@@ -243,6 +243,10 @@ _weak_memory = taken("torch.UntypedStorage._weak_ref", of=SOURCES)
 release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
 
 
+has_ended: Callable[[Any], bool] = taken("torch.UntypedStorage._expired", of=SOURCES)
+"""Whether a storage that `hold_weakly` was asked to hold is no longer in use."""
+
+
 identity_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Identifies a storage among all that are alive."""
 

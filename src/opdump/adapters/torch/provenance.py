@@ -17,6 +17,7 @@ from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import SOURCES, identity_of
 from opdump.adapters.torch.schemas import Found
 from opdump.adapters.torch.storages import Storages, dense_storage, storage_of
+from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
 
@@ -28,7 +29,10 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Provenance:
-    """Maps storages to the operator output, parameter or constant in them; emptied at the end of a step."""
+    """Maps storages to the operator output, parameter or constant in them.
+
+    At the end of a step only outputs remain that are still in use, such as a loss that the program reads after `optimizer.step()`.
+    """
 
     def __init__(self, storages: Storages, *, are_read: bool = True) -> None:
         """`are_read`: whoever asks for `lives` looks at the memory of all of them then."""
@@ -58,9 +62,9 @@ class Provenance:
         return "" if storage is None else self.source_by_key(identity_of(storage), tensor)
 
     def is_written(self, tensor: torch.Tensor) -> bool:
-        """Whether an operator was seen to write the memory of `tensor`, or it has a name: memory of an allocation is not written."""
+        """Whether an operator of this step wrote the memory of `tensor`, or it has a name: memory of an allocation is not written."""
         source = self.source(tensor)
-        return bool(source) and source not in self.unwritten
+        return bool(source) and source not in self.unwritten and not source.startswith(EARLIER_PREFIX)
 
     def lives(
         self,
@@ -108,7 +112,21 @@ class Provenance:
                     return parts[other]
         return self.sources.get(key, "")
 
+    def next_step(self) -> None:
+        """Keep the outputs that are still in use, marked as those of an earlier step, and forget everything else."""
+        kept: dict[int, str] = {}
+        for key, source in self.sources.items():
+            is_earlier = source.startswith(EARLIER_PREFIX)
+            is_output = is_earlier or not source.startswith((PARAMETER_PREFIX, CONSTANT_PREFIX))
+            if is_output and key not in self.parts and source not in self.unwritten and self._storages.is_in_use(key):
+                kept[key] = source if is_earlier else EARLIER_PREFIX + source
+        self.parts.clear()
+        self.sources.clear()
+        self.sources.update(kept)
+        self._storages.clear(kept)
+
     def clear(self) -> None:
+        """Forget everything: operators may run that are not recorded."""
         self.sources.clear()
         self.parts.clear()
         self._storages.clear()

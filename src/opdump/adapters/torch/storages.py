@@ -7,7 +7,7 @@ reference to each is kept until the step ends: its identity cannot be given to a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
@@ -18,6 +18,7 @@ from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
     SOURCES,
     count_of_writes,
+    has_ended,
     hold_weakly,
     identity_of,
     no_subclass_functions,
@@ -144,17 +145,20 @@ class Storages:
         finally:
             self._soon -= soon
 
-    def clear(self) -> None:
-        """Forgets everything and lets the storages go."""
+    def is_in_use(self, key: int) -> bool:
+        """Whether the program, or PyTorch, still has a storage that is held."""
+        return key in self.held and not has_ended(self.held[key])
+
+    def clear(self, kept: Collection[int] = ()) -> None:
+        """Forgets everything and lets the storages go, but for those that are `kept`."""
         self.first.clear()
         self.seen.clear()
         self._is_written_unseen = False
         self.numbers = count()
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-        while self.held:
-            _, weak = self.held.popitem()
-            release_memory(weak)
+        for key in [key for key in self.held if key not in kept]:
+            release_memory(self.held.pop(key))
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
