@@ -133,8 +133,11 @@ class _Unexplained:
             partner = (self.alignment.b_of.get(place[0], -1), place[1])
             if partner not in left_b:
                 alone_a.append(place)
-            elif _is_given_to_writer(self.a, place) and not self._trains and self._far(place, partner):
-                # Operators of a function do not name the variables that they write: the values tell which are the same.
+            elif (
+                not self._trains and (self._updates or _is_given_to_writer(self.a, place)) and self._far(place, partner)
+            ):
+                # Operators of a function do not name the variables that they write, and a training may compute its metrics more
+                # often in one mode: the values tell which are the same.
                 doubtful.append((place, partner))
                 alone_a.append(place)
             else:
