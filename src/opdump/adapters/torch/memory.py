@@ -1,4 +1,4 @@
-"""Reads elements of dense host tensors into numpy through their address, without an operator of torch."""
+"""Reads values of dense host tensors into numpy through their address, without running a torch operator."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ NAMES: dict[torch.dtype, str] = {
 }
 _QUANTISED = frozenset(dtype for dtype, name in NAMES.items() if name in ("qint8", "quint8", "qint32"))
 CODES = {dtype: DTYPE_CODES[name] for dtype, name in NAMES.items() if name in DTYPE_CODES}
+# numpy has no bfloat16, so its values are read as raw bits.
 _NUMPY: dict[torch.dtype, npt.DTypeLike] = {
     dtype: (np.uint16 if name == "bfloat16" else np.dtype(name))
     for dtype, name in NAMES.items()
@@ -37,22 +38,22 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def is_opaque(tensor: torch.Tensor) -> bool:
-    """Whether nobody knows what its elements are: those of a type without numbers, or a quantised type without scale and zero point."""
+    """Whether the values are unknown: a dtype without numbers, or a quantised dtype without scale and zero point."""
     return tensor.dtype not in NAMES or (tensor.dtype in _QUANTISED and not tensor.is_quantized)
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape; empty where the tensor has none yet, or no single one."""
+    """The shape; empty for a lazy tensor (no shape yet) and a nested one (several shapes)."""
     return () if tensor.is_nested or is_lazy(tensor) else tuple(tensor.shape)
 
 
 def elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
-    """The memory itself, and the tensor lives as long as the array; bfloat16 in its 16 raw bits."""
+    """A view of the memory, which keeps the tensor alive; bfloat16 as its 16 raw bits."""
     dtype = np.dtype(_NUMPY[dense.dtype])
     shape, strides = tuple(dense.shape), dense.stride()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (extent * dtype.itemsize)).from_address(dense.data_ptr())
-    # The array refers to `memory`, and this to whoever frees the elements.
+    # The array keeps `memory` alive, and `memory` keeps the tensor.
     memory.owner = dense  # type: ignore[attr-defined]  # a ctypes object takes attributes
     elements: npt.NDArray[Any] = np.ndarray(
         shape, dtype, memoryview(memory), strides=tuple(stride * dtype.itemsize for stride in strides)
@@ -61,10 +62,10 @@ def elements_of(dense: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def copy_of_elements(dense: torch.Tensor) -> npt.NDArray[Any]:
-    """A C-contiguous copy of the memory; bfloat16 stays in its 16 raw bits."""
+    """A C-contiguous copy of the memory; bfloat16 as its 16 raw bits."""
     return np.array(elements_of(dense), order="C", copy=True)
 
 
 def widened(raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """bfloat16 from its raw bits, as float32."""
+    """Raw bits of bfloat16 as float32, of which they are the upper half."""
     return (raw.astype(np.uint32) << 16).view(np.float32)

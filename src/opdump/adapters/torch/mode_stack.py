@@ -1,11 +1,11 @@
-"""Places a recording mode on PyTorch's stack of dispatch modes, and takes it off for a while.
+"""Puts a recording mode on PyTorch's stack of dispatch modes, and suspends it.
 
-PyTorch keeps one stack of dispatch modes for each thread: the modes of the user's program on top, those of PyTorch itself
-(fake tensors, tracing) below. `with mode:` puts a mode on top and takes off whatever is on top at its end, which is right
-for blocks that nest, and wrong for a step of training that begins inside one call and ends inside another: a mode that
-the program opened in between would be taken off instead. So a `RecordingMode` goes under the program's modes, where it
-sees what they let through, and comes off by identity. Neither touches the flags of `torch.utils._python_dispatch`, which
-all threads share and which two threads that leave in another order than they came would leave wrong.
+PyTorch keeps one stack of dispatch modes per thread: the modes of the user's program on top, its own (fake tensors,
+tracing) below. `with mode:` pushes a mode and at its end pops whatever is on top. That suits nested blocks, but not a
+training step that begins inside one call and ends inside another: it would pop a mode that the program opened in between.
+So a `RecordingMode` goes below the program's modes, where it sees what they let through, and is removed by identity.
+Both operations leave the flags of `torch.utils._python_dispatch` alone: all threads share them, and two threads that leave
+in a different order than they entered would set them wrong.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from opdump.adapters.torch.private_names import (
 
 
 class RecordingMode(TorchDispatchMode):
-    """A dispatch mode that looks on: it changes nothing that others can see, compiled code included.
+    """A dispatch mode that only observes: nothing that the program can see changes, including compiled code.
 
-    A subclass defines `__torch_dispatch__`; what that calls is never compiled.
+    A subclass defines `__torch_dispatch__`, which is never compiled, nor is anything that it calls.
     """
 
-    # cond, while_loop, flex_attention, ...: they arrive as any operator does; without this PyTorch refuses them.
+    # cond, while_loop, flex_attention, ... then arrive like any operator; otherwise PyTorch refuses to run them.
     supports_higher_order_operators = True
 
     recording = True
-    """Whether it records what it sees at present; where it does not, compiled graphs are not recorded either."""
+    """Whether it currently records what it sees; if not, compiled graphs are not recorded either."""
 
     closed = False
-    """Set when the mode is wanted no more; `suspended` does not put it back."""
+    """Set when the mode is no longer needed; `suspended` does not put it back."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -61,17 +61,17 @@ class RecordingMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled functions stay compiled while the mode is on, and are compiled as without it."""
+        """Compiled functions stay compiled while the mode is on, and compile as they would without it."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True would wrap the handler, see `dynamo_frames`.
+        # True would wrap the handler in Python; `dynamo_frames` keeps dynamo away at no cost.
         return False
 
 
 def put_on(mode: RecordingMode) -> bool:
-    """Switch `mode` on in the calling thread, under the modes of the user's program; False where it is on already, or cannot be."""
+    """Switch `mode` on in the calling thread, below the program's modes. False if it is on already or cannot be."""
     if is_lost(OPERATORS) or is_on(mode):
         return False
     above = _take_off_users(_first_users())
@@ -81,7 +81,7 @@ def put_on(mode: RecordingMode) -> bool:
 
 
 def take_off(mode: RecordingMode) -> bool:
-    """Switch `mode` off in the calling thread, wherever it stands; False where it is not on."""
+    """Switch `mode` off in the calling thread, wherever it is on the stack. False if it is not on."""
     for place, found in enumerate(_stack()):
         if found is mode:
             above = _take_off_users(place)
@@ -91,12 +91,12 @@ def take_off(mode: RecordingMode) -> bool:
 
 
 def is_on(mode: RecordingMode) -> bool:
-    """Whether `mode` is on in the calling thread (not so inside its own handler)."""
+    """Whether `mode` is on in the calling thread (False inside its own handler)."""
     return any(other is mode for other in _stack())
 
 
 def recording_here() -> bool:
-    """Whether a mode records in the calling thread (not so inside its own handler)."""
+    """Whether a mode records in the calling thread (False inside its own handler)."""
     return any(isinstance(mode, RecordingMode) and mode.recording for mode in _stack())
 
 
@@ -107,7 +107,7 @@ def recording_modes() -> list[RecordingMode]:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """No recording in the calling thread for the length of the block; the modes of others stay on."""
+    """Suspend recording in the calling thread inside the block; other modes stay on."""
     modes = recording_modes()
     for mode in modes:
         take_off(mode)
@@ -127,14 +127,15 @@ def _stack() -> list[TorchDispatchMode]:
 
 
 def _first_users() -> int:
-    """The place of the lowest mode that is not PyTorch's own."""
+    """The position of the lowest mode that is not PyTorch's own."""
     stack = _stack()
     return next((place for place, mode in enumerate(stack) if not is_own_mode(mode)), len(stack))
 
 
 def _take_off_users(place: int) -> list[TorchDispatchMode]:
-    """The modes from `place` upward, lowest first, now off. All of them are the program's: PyTorch's are below."""
+    """Pop the modes from `place` upward and return them, lowest first. All are the program's: PyTorch's are below."""
     count = dispatch_depth() - place
+    # None: pop the top of the stack rather than one of PyTorch's modes by key.
     return [pop_dispatch_mode(None) for _ in range(count)][::-1]
 
 

@@ -1,8 +1,8 @@
-"""Finds private names of PyTorch, whatever the release calls them, and lists what a release without them cannot do.
+"""Looks up private names of PyTorch across releases, and lists what is lost if a release lacks them.
 
     graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 
-The names themselves: `private_names`.
+The names themselves are in `private_names`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 
 class Ability(NamedTuple):
-    """What the adapter can do with a private name: what is lost without it, in words."""
+    """Something that the adapter can do only with certain private names; `lost` states what happens without them."""
 
     name: str
     lost: str
@@ -25,7 +25,7 @@ class Ability(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrivateName:
-    """A row of the table: names that do the same, the newest first. `by` is what does the same where all of them are missing."""
+    """A row of the table: equivalent names, newest first. `by` describes the substitute if all are missing."""
 
     paths: tuple[str, ...]
     of: Ability
@@ -33,35 +33,35 @@ class PrivateName:
 
 
 NAMES: list[PrivateName] = []
-"""All rows, in the order of this file."""
+"""All rows, in the order of `private_names`."""
 MISSING: dict[PrivateName, None] = {}
 ABSENT = object()
 
 
 def reasons() -> tuple[str, ...]:
-    """For each ability that this release of PyTorch leaves out: what is missing and what that costs. Of names looked up so far."""
+    """What is missing and what that costs, for each ability that this release lacks, by the names looked up so far."""
     return tuple(reason_of(ability) for ability in dict.fromkeys(name.of for name in MISSING if not name.by))
 
 
 def reason_of(ability: Ability) -> str:
-    """The reason why that ability is lost; empty where it is there."""
+    """Why the ability is lost; empty if it is available."""
     paths = ", ".join(name.paths[0] for name in MISSING if name.of is ability and not name.by)
     version = str(torch.__version__).partition("+")[0]
     return f"PyTorch {version} has no {paths}: {ability.lost} (docs/torch-versions.md)" if paths else ""
 
 
 def is_lost(ability: Ability) -> bool:
-    """Whether a name of that ability is missing, of those that were looked up so far."""
+    """Whether a name that the ability needs is missing, by the names looked up so far."""
     return any(name.of is ability and not name.by for name in MISSING)
 
 
 def taken(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Any:
-    """What stands at the first of the paths that exists; else `instead`."""
+    """The object at the first path that exists; else `instead`."""
     return first(row(path, *older, of=of, by=by), instead)
 
 
 def later(path: str, *older: str, of: Ability, instead: Any = None, by: str = "") -> Callable[[], Any]:
-    """The same, asked when it is called: its module is not to be imported before."""
+    """The same, looked up when called, so that its module is not imported earlier."""
     return functools.partial(first, row(path, *older, of=of, by=by), instead)
 
 
@@ -73,7 +73,7 @@ def row(*paths: str, of: Ability, by: str = "") -> PrivateName:
 
 
 def first(name: PrivateName, instead: Any) -> Any:
-    """What stands at the first path of a row that exists; else `instead`, and the name is noted as missing."""
+    """The object at the first path of the row that exists; else `instead`, and the name is noted as missing."""
     for path in name.paths:
         found = look_up(path)
         if found is not ABSENT:
@@ -83,7 +83,7 @@ def first(name: PrivateName, instead: Any) -> Any:
 
 
 def look_up(path: str, default: Any = ABSENT) -> Any:
-    """What stands at a path below `torch`; `default` where this release has nothing there."""
+    """The object at a path below `torch`; `default` if this release has none."""
     module, *names = path.split(".")
     found: Any = importlib.import_module(module)
     for name in names:
@@ -94,6 +94,7 @@ def look_up(path: str, default: Any = ABSENT) -> Any:
         try:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:
+            # The module exists, but something that it imports does not.
             if not f"{module}.".startswith(f"{error.name}."):
                 raise
             return default
@@ -101,7 +102,7 @@ def look_up(path: str, default: Any = ABSENT) -> Any:
 
 
 def gives(value: Any) -> Callable[..., Any]:
-    """A function that gives that value whatever it is asked."""
+    """A function that returns `value` for any arguments."""
 
     def function(*_: Any) -> Any:
         return value

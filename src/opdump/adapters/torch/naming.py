@@ -1,7 +1,7 @@
-"""Names operators: where in the program each of them runs, which one it is there, and whether it is wanted.
+"""Names operators: finds where in the program each one runs, numbers it there, and decides whether it is selected.
 
-`Naming` reads the position of the calling thread (`TrainingObserver`), the stack of the program, and in backward the forward operator
-through autograd's sequence numbers. It makes the records that a recorder gets.
+`Naming` reads the position of the calling thread (`TrainingObserver`), the program's call stack, and during a backward
+the forward operator, through autograd's sequence numbers. It makes the records for the recorder.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Link:
         self.graph_id = graph_id
         self.stack = stack
         self.spot = spot
-        """Where it ran, where marks choose."""
+        """Where it ran, if marks select operators."""
         self.views: dict[int, int] = {}
-        """The operators without a kernel that its gradient ran, by their schema; and the step in which they ran first."""
+        """The step in which its gradient first ran each operator without a kernel, by the identity of the schema."""
 
 
 class Naming:
@@ -73,15 +73,15 @@ class Naming:
         self._recorder = recorder
         self._observer = observer
         self._task_id = plan.layout_facts.unknown_id
-        """Of tasks and streams, which only a device has."""
+        """The id of tasks and streams, which exist only on a device."""
         self._marks = marks
-        """What chooses operators in place of the plan; None where the plan does."""
+        """Selects operators instead of the plan; None if the plan selects them."""
         self._models = models
         self._passed: dict[tuple[int, str], Link] = {}
         self._adjusts = models is not None or plan.mode.failures_only
         self.stacks = StackReader()
         self.named: tuple[int, str, str, int, str, object] = (0, "", "", 0, "", None)
-        """What the sites were asked for last."""
+        """The arguments of the last call of `sites.next`."""
         self._order = 0
         self._timestamp = 0
         self._lock = threading.Lock()
@@ -89,9 +89,10 @@ class Naming:
     def identify(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[OpRecord | None, Site, Link | None]:
-        """Names the operator that is about to run, decides whether it is wanted, and what its gradient inherits.
+        """Name the operator that is about to run; return its record, its site, and what its gradient inherits.
 
-        There is no record of an operator without a kernel that was listed before, and no gradient comes of what has no link.
+        The record is None for an operator without a kernel that was listed before; the link is None if nothing can
+        inherit from the operator.
         """
         position = self._observer.current()
         task = graph_task()
@@ -106,8 +107,8 @@ class Naming:
             if position.recomputing or (gradients and is_recomputing(frame)):
                 phase, gradients = "recomputation", True
             else:
-                phase, call = "backward", ~task  # negative: no call of a network has such a number
-                # None between two nodes, where the engine adds up gradients.
+                phase, call = "backward", ~task  # negative, unlike the number of any call of a network
+                # None between two nodes, while the engine accumulates gradients.
                 node: torch.autograd.graph.Node | None = autograd_node()
                 link = None if node is None else self.links.find(node, task)
                 if link is None:
@@ -119,9 +120,9 @@ class Naming:
             where = forward_op
         if stack:
             stack = self.stacks.inside_engine(frame, stack)
-        else:  # nor did anybody read it when the forward operator passed by
+        else:  # no forward operator, or its stack was not read
             stack, where = self.stacks.read(frame, position.running)
-        # The gradient of an operator is chosen with it, by the marks of now.
+        # The gradient of an operator is selected with the operator, by the current marks.
         spot = None if link is None else link.spot
         if spot is None and self._marks is not None:
             spot = self._marks.spot(position.enclosing, frame)
@@ -129,7 +130,7 @@ class Naming:
             named = self.named = graph_id, scope, schema.op_type, call, phase, where
             site = self.sites.next(*named)
             occurrence = site.next_occurrence(self.sites.step)
-            timestamp = time_ns() // 1000
+            timestamp = time_ns() // 1000  # `now()`, without the call
             if timestamp <= self._timestamp:
                 timestamp = self._timestamp + 1
             self._timestamp = timestamp
@@ -145,7 +146,7 @@ class Naming:
             return None, site, known
         if not skip and (spot is not None or not site.selected) and not self._is_wanted(site, spot, schema.op_type):
             skip = "not selected"
-        # By position, in the order of the fields: names would take as long again, and this runs for every operator.
+        # Positional, in the order of the fields: keywords would double the time, and this runs for every operator.
         op = OpRecord(
             schema.op_type,
             site.name,
@@ -178,7 +179,7 @@ class Naming:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """How many operators were named in this step, and the last time stamp."""
+        """The number of operators named in this step, and the last time stamp."""
         return self._order, self._timestamp
 
     @counters.setter
@@ -189,7 +190,7 @@ class Naming:
         return self._observer.current().scope
 
     def here(self) -> OpRecord:
-        """A record of the place of the program, of no operator."""
+        """A record of the program's current place, without an operator."""
         position = self._observer.current()
         stack, _ = self.stacks.read(calling_frame(1), position.running)
         return OpRecord(
@@ -205,7 +206,7 @@ class Naming:
         )
 
     def name_call(self, op_type: str, op_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpRecord:
-        """Names what the program is about to call (`dump_level` op); without `op_name` it is named by its scope."""
+        """Name a call that the program is about to make (`dump_level` op); without `op_name`, by its scope."""
         observer = self._observer
         position = observer.current()
         self._release(position, graph_task())
@@ -214,7 +215,7 @@ class Naming:
             if op_name:
                 site = self.sites.value(~position.graph_id, op_name)
             else:
-                # Numbers of their own, so that operators are numbered as they are without calls.
+                # Separate numbers (`~graph_id`), so that calls do not change the numbers of operators.
                 site = self.sites.next(
                     ~position.graph_id, position.scope, op_type, position.call_id, position.phase, where
                 )
@@ -235,25 +236,25 @@ class Naming:
             stack=stack,
             arguments=arguments_of_call(args, kwargs),
         )
-        assert self._models is not None, "calls are recorded in the layout of devices alone"
+        assert self._models is not None, "calls are recorded only in the layout of devices"
         return self._models.placed(op, inside=position.root is not None and position.phase != "optimizer")
 
     def _release(self, position: Position, task: int) -> None:
-        """A network, a gradient or an optimizer runs: another step has begun for sure, what was kept back belongs to it."""
+        """Release deferred records once a network, a gradient or an optimizer runs: these prove that a new step began."""
         if self._recorder.is_deferring and (task >= 0 or position.root is not None or position.phase == "optimizer"):
             self._recorder.release()
 
     def _adjusted(self, op: OpRecord, *, within: bool) -> OpRecord:
-        """The record as a mode or a layout of its own wants it; `within`: a network runs, or the gradient of an operator."""
+        """The record, adapted to the mode and the layout. `within`: a network or the gradient of an operator runs."""
         if self._plan.mode.failures_only:
-            # Nobody counts the operators that do not fail, so there is no number.
+            # Operators that do not fail are not counted, so the number would be wrong.
             op = replace(op, op_name=op.op_name.rpartition("-op")[0])
         if self._models is None:
             return op
         return self._models.placed(op, inside=(within or op.phase == "recomputation") and op.phase != "optimizer")
 
     def passes_by(self) -> None:
-        """A forward operator runs that gets no record: a gradient of it that fails knows the scope all the same."""
+        """Note a forward operator that is not recorded, so that its gradient knows the scope if it fails."""
         task, position = graph_task(), self._observer.current()
         self._release(position, task)
         if task >= 0:
@@ -272,7 +273,7 @@ class Naming:
         return site.selected
 
     def now(self) -> int:
-        """A timestamp that no other record has."""
+        """A time stamp that no other record has."""
         self._timestamp = max(self._timestamp + 1, time_ns() // 1000)
         return self._timestamp
 
@@ -285,6 +286,6 @@ class Naming:
 
 
 def arguments_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are no tensors and hold none, as JSON values; those by position are named by it."""
+    """The arguments without tensors, as JSON values; the key of a positional one is its position."""
     given = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
     return {key: json_value(value) for key, value in given.items() if next(nested_tensors((value,), ""), None) is None}

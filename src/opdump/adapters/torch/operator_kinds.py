@@ -1,12 +1,12 @@
-"""Classifies operators: whether one launches a kernel, what it writes into, its name.
+"""Classifies operators: whether they launch a kernel, what they write, what they are called.
 
-    aten.view.default           view        another look at the same memory
+    aten.view.default           view        the same memory, seen differently
     aten.empty_like.default     allocation  memory without values
-    aten.is_same_size.default   metadata    shape and stride alone
+    aten.is_same_size.default   metadata    only shapes and strides
     aten.add_.Tensor            ""          launches a kernel; writes `self`; ("add_", "aten::add_.Tensor")
 
-The schema of an operator has nearly all of it: a view returns aliases of its inputs that it does not write into. The tables
-below have only what schemas leave out. They name operators of PyTorch 2.4 to 2.13; a name that a release lacks does no harm.
+Most of this is in the operator's schema: a view returns aliases of its inputs and does not write them. The tables below
+add what schemas leave out. They name operators of PyTorch 2.4 to 2.13; a name that a release lacks does no harm.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ALLOCATIONS = frozenset(
     }
 )
 
-# They return views without saying so in their schema.
+# They return views, although their schemas do not declare it.
 _UNDECLARED_VIEWS = frozenset({"_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"})
 
-# They return their input where nothing has to be done, and a copy where something has. In training PyTorch dispatches what they
-# come down to; in inference mode it dispatches them as they are.
+# They return their input if nothing has to be done, else a copy. In training PyTorch decomposes them before dispatch; in
+# inference mode it dispatches them whole.
 _MAY_COPY = frozenset(
     {
         *("_autocast_to_full_precision", "_autocast_to_reduced_precision", "_sparse_broadcast_to", "coalesce"),
@@ -40,8 +40,8 @@ _MAY_COPY = frozenset(
     }
 )
 
-# They read or change shapes, strides, flags and version counters, never an element: `resize_` and `set_` keep what the memory
-# held. What reads an element (`item`, `equal`, `_assert_async`) launches a kernel and is no metadata.
+# They read or change shapes, strides, flags and version counters, never values: `resize_` and `set_` keep the content of
+# the memory. Operators that read a value (`item`, `equal`, `_assert_async`) launch a kernel and are not metadata.
 _METADATA = frozenset(
     {
         *("_assert_scalar", "_assert_tensor_metadata", "_backward", "_coalesced_"),
@@ -61,8 +61,8 @@ _METADATA = frozenset(
 
 _RUNNING_STATISTICS = ("running_mean", "running_var")
 
-# What they write into though their schema does not have it. In evaluation the running statistics keep their values; to say
-# that they were written then costs a second look at a few small tensors and is never wrong.
+# Arguments that are written although the schema does not declare it. In evaluation the running statistics keep their
+# values; treating them as written then only costs a second read of a few small tensors.
 _UNDECLARED_WRITES = {
     "_batch_norm_impl_index": _RUNNING_STATISTICS,
     "batch_norm": _RUNNING_STATISTICS,
@@ -75,7 +75,7 @@ _UNDECLARED_WRITES = {
     "native_batch_norm": _RUNNING_STATISTICS,
     "rrelu_with_noise": ("noise",),
     "rrelu_with_noise_": ("noise",),
-    # Collectives that return nothing but their work.
+    # Collectives that return only a handle (`Work`).
     "allgather_coalesced_": ("output_lists",),
     "allgather_into_tensor_coalesced_": ("outputs",),
     "allreduce_coalesced_": ("tensors",),
@@ -87,7 +87,7 @@ _UNDECLARED_WRITES = {
     "reduce_scatter_tensor_coalesced_": ("outputs",),
 }
 
-# They replace every element of `self`, or take nothing of it but its shape.
+# They overwrite all of `self`, or use only its shape.
 _TAKES_THE_SHAPE = frozenset(
     {
         *("_fill_mem_eff_dropout_mask_", "_foreach_copy_", "_foreach_zero_", "cauchy", "cauchy_", "copy", "copy_"),
@@ -98,7 +98,7 @@ _TAKES_THE_SHAPE = frozenset(
     }
 )
 
-# `beta * self + alpha * ...`: PyTorch does not look at `self` where `beta` is 0.
+# `beta * self + alpha * ...`: PyTorch does not read `self` if `beta` is 0.
 _SCALES_SELF = frozenset(
     {
         *("addbmm", "addbmm_", "addmm", "addmm_", "addmv", "addmv_", "addr", "addr_", "baddbmm", "baddbmm_"),
@@ -106,18 +106,18 @@ _SCALES_SELF = frozenset(
     }
 )
 
-# Collectives that add to what they write into, or send it.
+# Collectives that reduce into the tensors that they write, or send them.
 _READS_WHAT_IT_WRITES = frozenset(
     {"all_reduce_", "all_reduce_coalesced_", "allreduce_", "allreduce_coalesced_", "reduce_"}
 )
 
-# Collectives return before the data has arrived; until somebody waits, the memory of their results is being written to.
+# Collectives return before the data has arrived; until the program waits, the memory of their results is being written.
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _AFTER_THE_WAIT = frozenset({"wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_"})
 
 
 def kind_of(op: Any) -> SkipReason:
-    """Why an operator launches no kernel; empty where it launches one, or may."""
+    """Why an operator launches no kernel; empty if it launches or may launch one."""
     schema = operator_schema(op)
     if schema is None:
         return ""  # a higher-order operator: it runs functions
@@ -125,9 +125,9 @@ def kind_of(op: Any) -> SkipReason:
     if not _names_a_tensor(schema):
         return "metadata"
     if name == "_wrap_tensor_autograd" and namespace == "_c10d_functional":
-        return "view"  # of a result that is waited for where it is used
+        return "view"  # of a result that is awaited when it is used
     if namespace not in _NATIVE_NAMESPACES and name != "resize_storage_bytes_":
-        return ""  # only the author of a custom operator knows what it runs
+        return ""  # the schema of a custom operator does not show what it runs
     if name in _ALLOCATIONS:
         return "allocation"
     if name in _METADATA or torch.Tag.inplace_view in op.tags:
@@ -140,9 +140,9 @@ def kind_of(op: Any) -> SkipReason:
 
 
 def writes_of(op: Any) -> tuple[str, ...]:
-    """Names of the arguments that an operator writes into, in schema order; empty for a higher-order operator.
+    """Names of the arguments that an operator writes, in schema order; empty for a higher-order operator.
 
-    A view whose shape is changed in place (`squeeze_`) counts as written: its description changes, its elements do not.
+    A tensor whose shape is changed in place (`squeeze_`) counts as written, although only its metadata changes.
     """
     schema = operator_schema(op)
     if schema is None:
@@ -156,9 +156,9 @@ def writes_of(op: Any) -> tuple[str, ...]:
 
 
 def unread_of(op: Any) -> frozenset[str]:
-    """Names of the tensor arguments of which an operator reads no element: it writes all of them, or takes their shapes.
+    """Names of the tensor arguments whose values an operator does not read: it overwrites them or uses only their shapes.
 
-    Of an operator that is not PyTorch's own, only its author knows; what it writes into counts as not read.
+    For an operator that is not PyTorch's own, what it writes is taken as not read.
     """
     schema = operator_schema(op)
     if schema is None:
@@ -177,7 +177,7 @@ def unread_of(op: Any) -> frozenset[str]:
 
 
 def factor_of_self(op: Any) -> int | None:
-    """Position of the argument that `self` is multiplied by, where 0 means that `self` is not read; None without one."""
+    """Position of the factor of `self` (`beta`); if that is 0, `self` is not read. None without one."""
     schema = operator_schema(op)
     if schema is None or schema.name.partition("::")[2] not in _SCALES_SELF:
         return None
@@ -195,7 +195,7 @@ def true_name(op: Any) -> tuple[str, str]:
 
 
 def is_native(op: Any) -> bool:
-    """Whether it is one of PyTorch's own, of which schemas and the tables above tell all that they write."""
+    """Whether it is PyTorch's own, so that the schema and the tables above list everything that it writes."""
     schema = operator_schema(op)
     return schema is not None and schema.name.partition("::")[0] in _NATIVE_NAMESPACES
 
@@ -203,7 +203,7 @@ def is_native(op: Any) -> bool:
 def is_asynchronous(op: Any) -> bool:
     """Whether an operator returns while its results are still being written.
 
-    Its inputs can be read before it runs; its outputs not before the program has waited for them.
+    Its inputs can be read before it runs, its outputs only after the program has waited for them.
     """
     schema = operator_schema(op)
     if schema is None:
@@ -217,7 +217,7 @@ def _names_a_tensor(schema: Any) -> bool:
 
 
 def _returns_aliases_alone(schema: Any) -> bool:
-    """Whether all results look at memory of the arguments, and nothing is written."""
+    """Whether all results alias arguments, and nothing is written."""
     if not schema.returns or any(value.alias_info is None or value.alias_info.is_write for value in schema.returns):
         return False
     return not _writes(schema)

@@ -1,15 +1,15 @@
-"""Lists the names of an operator that a configuration may use for it.
+"""Lists the names by which a configuration may select an operator.
 
     Default/network-LeNet/conv1-Conv2d/convolution-op0    its full name
     convolution-op0                                       the last component
     Default/network-LeNet/conv1-Conv2d                    the scope of a module: every operator that ran in it
     conv1                                                 the same module as `named_modules()` spells it
 
-A module's name also means the operators of the modules below it and those of its gradients; the first two names mean one operator. A
-module that was called as one operator (`dump_level` op) has the names of the module.
+The first two names select one operator. The name of a module also selects the operators of its submodules and of its
+gradients. A module that was called as one operator (`dump_level` op) has the names of the module.
 
-A module that is registered in two places has both names. The part that a wrapper adds (`module.` of DistributedDataParallel,
-`_orig_mod.` of torch.compile, those of FSDP and of checkpoints) may stand there or not.
+A module that is registered in two places has both names. The component that a wrapper adds (`module.` of
+DistributedDataParallel, `_orig_mod.` of torch.compile, those of FSDP and of checkpoints) is optional.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from opdump.adapters.torch.training_scopes import WRAPPERS, RootScopes, compiled
 _ROOT = 2
 """Components above the modules of a network: `Default/network-LeNet`."""
 _ADDED = WRAPPED_BY_OTHERS | {WRAPPED}
-"""What wrappers call the module that they wrap."""
+"""The attribute in which a wrapper keeps the wrapped module."""
 _MOST_PATHS = 200_000
-"""Modules that are shared within shared modules have very many paths."""
+"""Limits the search: if shared modules contain shared modules, the number of paths grows exponentially."""
 
 
 class OperatorNames:
-    """Knows the paths of the modules of the networks that ran."""
+    """Collects the paths of the modules of the networks that ran."""
 
     def __init__(self) -> None:
         self._paths: dict[str, set[str]] = {}
-        """Of modules, by their scope."""
+        """Paths of modules, by scope."""
         self._roots: dict[int, tuple[weakref.ref[nn.Module], RootScopes, int]] = {}
-        """Networks, and how many modules each had when its paths were read."""
+        """Networks, with the number of modules that each had when its paths were read."""
         self._names: dict[str, frozenset[str]] = {}
 
     def learn(self, root: nn.Module, scopes: RootScopes) -> None:
-        """A network is called; its modules are read the first time, and where there are others since."""
+        """Read the modules of a network that is called, the first time and when modules were added since."""
         known = self._roots.get(id(scopes))
         if known is not None and known[2] == len(scopes.registered):
             return
@@ -54,13 +54,13 @@ class OperatorNames:
                 self._paths.setdefault(scope, set()).update(path)
 
     def of(self, op_name: str) -> frozenset[str]:
-        """Every name that means the operator with this full name."""
+        """Every name that selects the operator with this full name."""
         names = self._names.get(op_name)
         if names is None:
             for reference, scopes, _ in list(self._roots.values()):
                 root = reference()
                 if root is not None:
-                    self.learn(root, scopes)  # a module that was added a moment ago is among those of this call
+                    self.learn(root, scopes)  # modules may have been added during this call
             names = self._names[op_name] = self._read(op_name)
         return names
 
@@ -79,13 +79,13 @@ class OperatorNames:
 
 
 def _spelled(parts: list[str]) -> Iterator[str]:
-    """The path of a module that is registered nowhere, by its scope: a component is `conv1-Conv2d`, or `conv1` alone."""
+    """The path of an unregistered module, from its scope: a component is `conv1-Conv2d` or just `conv1`."""
     if parts:
         yield ".".join(part.rpartition("-")[0] or part for part in parts)
 
 
 def _all_paths(root: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
-    """Every module below `root`, once for each place where it is registered, with the ways to spell that place."""
+    """Every module below `root`, once per place of registration, with the spellings of that place."""
     original = compiled_original(root)
     first = {""} if original is root else {"", WRAPPED}
     pending: list[tuple[nn.Module, set[str], tuple[int, ...]]] = [(original, first, (id(original),))]

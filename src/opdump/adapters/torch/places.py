@@ -1,10 +1,10 @@
-"""Calls functions at the program's place, so that a warning names the line that called it, not a line of opdump.
+"""Calls functions from frames that look like the program's, so that warnings name the program's line, not opdump's.
 
-    train.py:7: UserWarning: std(): degrees of freedom is <= 0        and not calls.py:158
+    train.py:7: UserWarning: std(): degrees of freedom is <= 0        not calls.py:158
 
-A function mode calls what the program called. Functions of PyTorch warn of a frame above them, and Python shows a warning once for
-each place and asks filters for the module: all of a program's lines would be one place, that is in no file of the program. So the
-frames above have the files, the lines and the globals of the callers.
+A function mode calls what the program called. PyTorch attributes a warning to a frame above, and Python shows a warning
+once per place and filters by module. Without this, all lines of a program would be one place, in none of its files. So the
+frames above the function have the files, lines and globals of the program's callers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from opdump.interpreter.tracebacks import CALLED
 
 NAME = CALLED
-"""What such a frame is called: it is no second call of the program's."""
+"""The name of such a frame, by which readers of stacks skip it."""
 _OPDUMP = f"{Path(__file__).parents[2]}/"
 _CALL: CodeType = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 _HANDOVER = 3
-"""Frames between a function of PyTorch written in Python and the mode that it asks, at most."""
+"""At most this many frames lie between a Python function of PyTorch and the mode that it calls."""
 _CALLERS = 5
-"""Frames that a function written in Python counts upward, at most; those in C warn of the frame above."""
+"""The largest `stacklevel` that is served for a Python function; C functions warn about the frame above them."""
 _KEPT = 4096
 _Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Places:
-    """Functions that call from places of the program; made once for each line."""
+    """Makes functions that call from the program's places, one per line."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, int, int], tuple[CodeType, _Call]] = {}
-        """By the code and the globals of the caller, and the line; the code lives as long as its identity is a key."""
+        """By the identities of the caller's code and globals, and the line; the value keeps the code, so its id stays unique."""
 
     def call(self, frame: FrameType, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`function(*args, **kwargs)` as whoever called it; `frame` is the one above the mode."""
+        """Return `function(*args, **kwargs)`, called as if by the program; `frame` is the one above the mode."""
         callers = _callers(function, frame)
         call = (function, args, kwargs)
         for caller in callers[:-1]:
@@ -44,7 +44,7 @@ class Places:
         try:
             return self._standing(callers[-1])(*call)
         except BaseException as error:
-            # A traceback is that of the program: in there these lines would stand twice.
+            # Drop our frames from the traceback: each repeats a line of the program.
             here = error.__traceback__
             while here is not None and here.tb_next is not None and here.tb_next.tb_frame.f_code.co_name == NAME:
                 here.tb_next = here.tb_next.tb_next
@@ -56,14 +56,17 @@ class Places:
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= _KEPT:
-                self._made.clear()  # programs that make code while they run
+                self._made.clear()  # a program that creates code while it runs would fill it without end
             there = _CALL.replace(co_filename=code.co_filename, co_firstlineno=line, co_name=NAME)
             made = self._made[key] = (code, FunctionType(there, frame.f_globals))
         return made[1]
 
 
 def _callers(function: Any, frame: FrameType) -> list[FrameType]:
-    """Who called, innermost first: a function written in Python has a frame of its own, from where it asked the mode."""
+    """The frames of the program's callers, innermost first.
+
+    A Python function has a frame of its own, from which it calls the mode; its caller is the frame above that.
+    """
     code = getattr(function, "__code__", None)
     if code is None:
         return [frame]
