@@ -1,1 +1,1 @@
-"""Captures JAX programs: compiled calls through a twin of their jaxpr, single operators as they are."""
+"""Captures JAX programs: compiled functions through a twin of their jaxpr, single operators directly."""

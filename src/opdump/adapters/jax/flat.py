@@ -1,10 +1,10 @@
-"""A jaxpr as one sequence of equations: calls that compute what their jaxpr does are replaced by what is in it.
+"""Flattens a jaxpr to one sequence of equations: calls such as `jit` are replaced by the equations of their jaxpr.
 
     flat = flattened(jaxpr, Place())
     flat.steps[0].reads         numbers of values, or literals of the jaxpr
-    flat.pieces(2**30)          the same in parts, of which each makes so many bytes
+    flat.pieces(2**30)          the steps in parts; each part makes at most this number of bytes
 
-Values are numbered, since a jaxpr that is called twice stands here twice.
+Values are numbered, because a jaxpr that is called twice appears twice, with the same variables.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ INLINED: Final[Mapping[str, tuple[str, ...]]] = {
     "remat2": ("jaxpr",),
     "remat": ("jaxpr",),
 }
-"""Calls that compute what their jaxpr does, and where it stands in their parameters."""
+"""Calls that are replaced by their jaxpr, and the parameters that may contain it. Names differ between releases of JAX."""
 
 Read: TypeAlias = "int | Literal"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a jaxpr stands: the path to it, the name stacks around it, and the lines that stand for those of libraries."""
+    """The position of a jaxpr: its path, the name stacks around it, and the lines that replace its own if it belongs to a library."""
 
     path: tuple[object, ...] = ()
     stack: str = ""
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An equation. `number` is that in its jaxpr."""
+    """An equation, and its `number` in its jaxpr."""
 
     equation: Any
     place: Place
@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """`constants` and `arguments` are the numbers of what is given; `own` the constants of jaxprs within, by number."""
+    """`constants` and `arguments` are numbers of values; `own` has the constants of inner jaxprs, by number."""
 
     steps: Sequence[Step]
     constants: Sequence[int]
@@ -74,7 +74,10 @@ class Flat:
     results: Sequence[Read]
 
     def pieces(self, most_bytes: int) -> list[Piece]:
-        """The steps in parts, cut where a part makes more than so many bytes; one part where a value cannot leave one."""
+        """The steps in parts that make at most `most_bytes` each; a larger step is a part of its own.
+
+        If a value is not an array, it cannot leave a part, and there is only one part.
+        """
         cuts, made = [0], 0
         for place, step in enumerate(self.steps):
             size = bytes_made(step.equation)
@@ -107,7 +110,10 @@ class Flat:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some steps: `given` are values that they need, `leaves` those that later ones need or that are results, `ends` those that none reads."""
+    """A part of the steps, with the numbers of values.
+
+    `given` are read by the part, `leaves` are results or read by later parts, `ends` are not read after the part.
+    """
 
     steps: Sequence[Step]
     given: Sequence[int]
@@ -153,13 +159,13 @@ def _inside(equation: Any, called: Any, place: Place, number: int) -> Place:
     name = equation.primitive.name
     scope = f"jit({equation.params.get('name', '')})" if name in ("jit", "pjit") else ""
     source = file_of_function(getattr(called.debug_info, "func_src_info", "") or "")
-    # JAX keeps the jaxpr of a function of its own, with the lines of whoever called it first.
+    # JAX caches the jaxpr of a library function with the lines of its first caller, so take the lines of this call.
     called_at = (frames_of(equation.source_info.traceback) or place.called_at) if is_library(source) else None
     return place.within(number, joined(place.stack, stack_text(equation.source_info.name_stack)), scope, called_at)
 
 
 def inner_jaxpr(equation: Any) -> Any:
-    """The jaxpr that an equation stands for; None where it computes something itself."""
+    """The jaxpr that replaces an equation; None if the equation is not such a call."""
     for key in INLINED.get(equation.primitive.name, ()):
         if key in equation.params:
             return equation.params[key]
@@ -167,20 +173,20 @@ def inner_jaxpr(equation: Any) -> Any:
 
 
 def equations_of(jaxpr: Any, around: str) -> Iterator[tuple[str, Any]]:
-    """All equations, with the names of those that each is in."""
+    """All equations, each with the path of equations that contain it, such as `/scan/cond`."""
     for equation in jaxpr.eqns:
         yield around, equation
         yield from equations_in(equation, around)
 
 
 def equations_in(equation: Any, around: str) -> Iterator[tuple[str, Any]]:
-    """The equations of all jaxprs within an equation."""
+    """The equations of all jaxprs inside an equation."""
     for jaxpr in jaxprs_in(equation):
         yield from equations_of(getattr(jaxpr, "jaxpr", jaxpr), f"{around}/{equation.primitive.name}")
 
 
 def jaxprs_in(equation: Any) -> Iterator[Any]:
-    """The jaxprs among the parameters of an equation, with the constants of those that have any."""
+    """The jaxprs among the parameters of an equation; closed ones include their constants."""
     for value in equation.params.values():
         for each in value if isinstance(value, tuple | list) else (value,):
             if hasattr(getattr(each, "jaxpr", each), "eqns"):
@@ -188,7 +194,7 @@ def jaxprs_in(equation: Any) -> Iterator[Any]:
 
 
 def references_of(closed: Any) -> list[Any]:
-    """The memory of the program (`jax.Ref`) that a jaxpr and those within close over, each once."""
+    """Each `jax.Ref` of the program that a jaxpr or an inner one closes over, once."""
     found = {id(value): value for value in getattr(closed, "consts", ()) if is_reference(jax.typeof(value))}
     for equation in getattr(closed, "jaxpr", closed).eqns:
         for inner in jaxprs_in(equation):
@@ -197,7 +203,7 @@ def references_of(closed: Any) -> list[Any]:
 
 
 def bytes_made(equation: Any) -> int:
-    """How much an equation makes, what is within it included. A loop that ends when its condition does counts as one trip."""
+    """The bytes of the results of an equation and of all equations inside. A `while` counts as one iteration."""
     within = 0
     for inner in jaxprs_in(equation):
         for equation_within in getattr(inner, "jaxpr", inner).eqns:

@@ -1,4 +1,4 @@
-"""What is known of the functions that a program compiles: whose they are, what they are given, which of their results update arguments."""
+"""The compiled functions of a program: their origin, arguments and results, and which results are updated arguments."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from opdump.records import Frame
 _SEEN_BY_NO_ONE: Final = frozenset(
     {"RefEffect", "InternalMutableArrayEffect", "NamedAxisEffect", "NoDCEEffect", "ShapeAssertionEffect", "ErrorEffect"}
 )
-"""Effects by the names of their classes. Whatever else a JAX has, or a package adds, happens once."""
+"""Class names of effects that a second run may have, because nothing outside of the function sees them. Any other effect must happen only once."""
 MOST_FUNCTIONS: Final = 512
-"""So many are known at once; a program whose shapes change all the time makes a new one for each."""
+"""Maximum number of functions that are kept. JAX makes a new jaxpr for every new shape, so a program can have any number."""
 EAGER_GRAPH: Final = 0
-"""The number of the graph of operators that the program runs one by one."""
+"""The graph number of operators that the program runs one by one."""
 
 
 @dataclass(slots=True)
 class Function:
-    """One compiled function: a jaxpr, by the name that the program gives it."""
+    """One compiled function: a jaxpr, with its name in the program."""
 
     closed: Any
     name: str
@@ -42,42 +42,42 @@ class Function:
     argument_names: tuple[str, ...]
     result_names: tuple[str, ...]
     is_programs: bool
-    """Whether the program, or a library on JAX, has written it: else it is an operator that runs by itself."""
+    """Whether the function is from the program or a library on JAX. A function of JAX itself is an operator that the program runs one by one."""
     has_backward: bool
     updates: dict[int, int]
-    """Results that are arguments after an update: the numbers of both."""
+    """The number of each result that is an updated argument, and the number of that argument."""
     key: tuple[object, ...]
-    """The same for all jaxprs of a function."""
+    """Identifies the function; equal for all its jaxprs."""
     twin: Twin | None = None
     obstacle: str = ""
     """Why it has no twin."""
     calls_host: bool = False
     """Whether it calls functions of the program on the host."""
     callbacks: Sequence[Any] = ()
-    """Those of them that give it results, which its twin is given again."""
+    """The host functions that return results. The twin receives the same results."""
     is_told: bool = False
-    """Its graph, and how far its twin is from it, are in the dump."""
+    """Whether the deviation of its twin is already in the dump."""
     blocks: Blocks | None = None
-    """The operators of the twin, with what became of them in the compiled program."""
+    """The operators of the twin, and whether XLA kept, fused or removed them."""
     argument_facts: KnownFacts = field(default_factory=KnownFacts)
     result_facts: KnownFacts = field(default_factory=KnownFacts)
     reads: tuple[Sequence[Facts], Level, Reads] | None = None
-    """What its operators read of its arguments, with the facts and the level that this holds for."""
+    """Which arguments its operators read, valid for these facts and this level."""
     as_operator: tuple[Any, Mapping[str, Any]] | None = None
-    """Of one that is an operator: its only equation, if it has one, and the arguments; one object, by which an index knows them again."""
+    """If it is an operator: its only equation, or None if it has several, and its arguments. The index recognises the arguments by identity."""
     calls: dict[Sequence[Frame], Prepared] = field(default_factory=dict)
-    """Its calls as operators, by the lines of the program that make them."""
+    """Its calls as operators, by the calling lines of the program."""
     shown: dict[int, Level] = field(default_factory=dict)
     """Levels whose operators are in the graph of the dump, by identity."""
 
     @property
     def returns_state(self) -> bool:
-        """Whether it gives back what it was given, updated: a step of a training."""
+        """Whether it returns updated arguments, as a training step does."""
         return any(self.donated) or bool(self.updates)
 
 
 class Functions:
-    """The functions of a program by their jaxprs."""
+    """The functions of a program, by jaxpr."""
 
     def __init__(self) -> None:
         self._known: dict[int, Function] = {}
@@ -85,6 +85,7 @@ class Functions:
         self._named: Counter[str] = Counter()
 
     def of(self, closed: Any, name: str, donated: Sequence[bool]) -> Function:
+        # The identity of a jaxpr may be reused, so the function keeps the jaxpr and is compared with it.
         known = self._known.get(id(closed))
         if known is None or known.closed is not closed:
             if len(self._known) >= MOST_FUNCTIONS:
@@ -101,7 +102,7 @@ class Functions:
         has_backward = any("transpose(" in stack for stack in stacks)
         arguments = _named_values(getattr(debug_info, "arg_names", None), len(jaxpr.invars), "x")
         results = _named_values(getattr(debug_info, "result_paths", None), len(jaxpr.outvars), "y")
-        # JAX gives the parts that it makes of a function, to differentiate it, the same name.
+        # JAX splits a function to differentiate it, and gives the parts its name. The other fields tell them apart.
         key = (name, source, has_backward, len(jaxpr.invars), len(jaxpr.outvars))
         graph = EAGER_GRAPH
         if is_programs:
@@ -122,7 +123,7 @@ class Functions:
 
 
 def _named_values(paths: Sequence[str | None] | None, count: int, other: str) -> tuple[str, ...]:
-    """Names of arguments or results, each one of its own."""
+    """Unique names of arguments or results."""
     if paths is None or len(paths) != count:
         return tuple(f"{other}{place}" for place in range(count))
     seen: Counter[str] = Counter()
@@ -135,9 +136,9 @@ def _named_values(paths: Sequence[str | None] | None, count: int, other: str) ->
 
 
 def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, has_backward: bool) -> dict[int, int]:
-    """Which results have the type, the shape and, below the root, the path of an argument.
+    """The results that have the type, shape and path (without the root) of an argument, by number.
 
-    A single array has no path: it counts where the function differentiates something.
+    If no path matches and the function differentiates something, the type and shape are enough: a single array has no path.
     """
     waiting: dict[tuple[str, str], list[int]] = {}
     for place, (name, aval) in enumerate(zip(arguments, closed.in_avals, strict=True)):
@@ -164,7 +165,7 @@ def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, h
 
 
 def _paths(name: str) -> Iterator[str]:
-    """What follows the first part of a name, and the second: `result.0.params.kernel` has `0.params.kernel` and `params.kernel`."""
+    """The name without its first one or two parts: `result.0.params.kernel` has `0.params.kernel` and `params.kernel`."""
     parts = name.split(".")
     for first in (1, 2):
         if len(parts) > first:
@@ -172,29 +173,29 @@ def _paths(name: str) -> Iterator[str]:
 
 
 def obstacle_of(function: Function) -> str:
-    """Why a function cannot be run twice; empty where it can. Sets what is known of its calls on the host."""
+    """Why a function cannot be run twice; empty if it can. Sets `callbacks` of the function."""
     closed = function.closed
     equations = [*equations_of(closed.jaxpr, "")]
     calls = [(around, each) for around, each in equations if each.primitive.name in WITH_RESULTS]
     callbacks = callbacks_of(calls)
     if callbacks is None:
         return (
-            f"it calls the program on the host ({calls[0][1].primitive.name}) in a way in which nobody knows which result belongs where, "
-            "and a second run would call it again"
+            f"it calls the program on the host ({calls[0][1].primitive.name}), a result of such a call cannot be assigned to its place, "
+            "and a second run would call the program again"
         )
     function.callbacks = callbacks
     if callbacks and (references_of(closed) or any(is_reference(aval) for aval in closed.in_avals)):
-        return "it calls the program on the host, and writes into arrays of the program (jax.Ref)"
+        return "it calls the program on the host and writes into arrays of the program (jax.Ref)"
     for _, each in equations:
         name = each.primitive.name
         kinds = {type(effect).__name__ for effect in each.effects if not _may_happen_again(effect)}
         if kinds and name not in HOST_CALLS and next(equations_in(each, ""), None) is None:
-            return f"{name} has an effect ({', '.join(sorted(kinds))}) that a second run would have once more"
+            return f"{name} has an effect ({', '.join(sorted(kinds))}) that a second run would repeat"
     return ""
 
 
 def _may_happen_again(effect: Any) -> bool:
-    """Whether a twin may have an effect, too: one on its own memory, or one that nothing outside of a function sees."""
+    """Whether the twin may repeat an effect: it concerns only the twin's own memory, or is invisible outside the function."""
     return not _SEEN_BY_NO_ONE.isdisjoint(each.__name__ for each in type(effect).__mro__)
 
 
@@ -204,7 +205,7 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 
 
 def single_operator(closed: Any) -> Any:
-    """The one equation of a function that is an operator; None where it has more, or one with a body."""
+    """The only equation of a function that is an operator; None if the function does not have exactly one."""
     jaxpr = closed.jaxpr
     while len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name in INLINED:
         inner = inner_jaxpr(jaxpr.eqns[0])
@@ -213,7 +214,7 @@ def single_operator(closed: Any) -> Any:
 
 
 def arguments_of_call(closed: Any) -> dict[str, Any]:
-    """What an operator of JAX does beside what it is given: the parameters and the literals of its equation, or of each where it has several."""
+    """The parameters and literals of a JAX operator's equation; if the operator has several equations, the text of each."""
     equation = single_operator(closed)
     if equation is not None:
         return arguments_of(equation.params) | _literals(equation)
@@ -226,12 +227,12 @@ def _literals(equation: Any) -> dict[str, Any]:
 
 
 def _text_of(equation: Any) -> str:
-    """An equation with all that makes it compute something else: `max 0.0`, `integer_pow y=3`."""
+    """An equation with its literals and parameters: `max 0.0`, `integer_pow y=3`."""
     given = [str(value) for value in _literals(equation).values()]
     named = [f"{name}={value}" for name, value in sorted(arguments_of(equation.params).items())]
     return " ".join([equation.primitive.name, *given, *named])
 
 
 def has_bodies(closed: Any) -> bool:
-    """Whether loops, branches or shards are in it."""
+    """Whether it contains loops, branches or shards."""
     return bool({"scan", "while", "cond", "shard_map"}.intersection(_primitives(closed.jaxpr)))

@@ -1,4 +1,4 @@
-"""What the operators of a jaxpr are called, which phase of a step they belong to, and what they were called with.
+"""Names, phases and arguments of the operators of a jaxpr.
 
 >>> scope_of("transpose(jvp(GPT))/block_0/Dense_0")
 'GPT/block_0/Dense_0'
@@ -16,6 +16,7 @@ from typing import Any, Final
 from opdump.records import Phase
 
 _CALL: Final = re.compile(r"[A-Za-z_][\w.]*\((.*)\)\Z", re.DOTALL)
+# Parts that JAX adds to name stacks itself; they are no scopes of the program.
 _WITHOUT_SCOPE: Final = frozenset(
     {"rematted_computation", "checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call"}
 )
@@ -24,7 +25,7 @@ _LONGEST: Final = 200
 
 
 def parts_of(text: str) -> Iterator[str]:
-    """Splits at the slashes that are in no parentheses."""
+    """Split at the slashes outside of parentheses."""
     depth = begin = 0
     for place, letter in enumerate(text):
         if letter == "/" and depth == 0:
@@ -46,7 +47,7 @@ def scope_of(name_stack: str) -> str:
 
 
 def stack_text(name_stack: Any) -> str:
-    """A name stack as text. JAX 0.6 leaves transformations out that are around no scope; here they are in it."""
+    """A name stack as text, with all transformations. The text of JAX 0.6 lacks those that contain no scope."""
     text = str(name_stack)
     for each in reversed(getattr(name_stack, "stack", ())):
         if type(each).__name__ == "Transform" and f"{each.name}(" not in text:
@@ -55,7 +56,7 @@ def stack_text(name_stack: Any) -> str:
 
 
 def phase_of(name_stack: str, *, follows_backward: bool) -> Phase:
-    """The phase of an equation, by its name stack. `follows_backward`: it reads what a backward equation made."""
+    """The phase of an equation, by its name stack. `follows_backward`: an input depends on a backward equation."""
     if "transpose(" in name_stack:
         return "recomputation" if "rematted_computation" in name_stack else "backward"
     if "jvp(" not in name_stack and follows_backward:
@@ -64,10 +65,10 @@ def phase_of(name_stack: str, *, follows_backward: bool) -> Phase:
 
 
 class Names:
-    """Gives each equation of a function a name of its own, the same whenever it is asked for.
+    """Unique names of the equations of a function. A path always has the same name.
 
-    The name is `Default/{scopes}/{primitive}-op{n}`, behind `Gradients/` for what differentiation made. n counts the operators of
-    one type in one scope, in the order of the jaxpr.
+    The name is `Default/{scopes}/{primitive}-op{n}`, with the prefix `Gradients/` if differentiation made the equation. n counts the
+    operators of one type in one scope, in the order of the jaxpr.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Names:
         self._counts: Counter[str] = Counter()
 
     def of(self, path: tuple[object, ...], scope: str, primitive: str, phase: Phase) -> str:
-        """The name of the equation at `path`, which is unique within the function."""
+        """The name of the equation at `path`, which is unique in the function."""
         known = self._names.get(path)
         if known is None:
             prefix = "Gradients/Default" if phase in ("backward", "recomputation") else "Default"
@@ -95,7 +96,7 @@ def value_name(path: str) -> str:
 
 
 def arguments_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of an equation as JSON values; jaxprs and functions are left out, other objects are texts."""
+    """The parameters of an equation as JSON values, without jaxprs and functions. Other objects become text."""
     found = {}
     for name, value in parameters.items():
         if value is None or hasattr(value, "eqns") or hasattr(value, "jaxpr") or callable(value):

@@ -1,14 +1,14 @@
-"""What a twin gives, and in which order: the operators of a jaxpr, with where the values that they read and wrote are to be found.
+"""The operators of a twin in order, and the locations of the values that they read and write.
 
-A jaxpr is a *level*; so is the body of a loop or a branch in it. The values of a level that somebody wants are its *taps*: one array
-each, with an axis for the trips in front of it for each loop around the level.
+A jaxpr is a *level*; so is the body of a loop or a branch in it. The values of a level that are recorded are its *taps*: one array
+each, with a leading axis of iterations for each loop around the level.
 
     Tap(3)              the fourth tap of the level
-    Argument(0)         the first argument of the function, as the program gave it
+    Argument(0)         the first argument of the function, from the program's call
     Constant(0)         a constant of the jaxpr
-    Kept(7)             what an earlier piece of the function made, by its number
+    Kept(7)             a value of an earlier piece of the function, by its number
     Outer(ref)          a value of the level around this one
-    Row(ref)            the row of a value of the level around this one that the trip reads
+    Row(ref)            the row that the iteration reads of a value of the level around this one
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A value that no array stands for; `kind` is what it is."""
+    """A value that is not an array; `kind` is its type as text."""
 
     kind: str
 
@@ -63,7 +63,7 @@ Ref: TypeAlias = "Tap | Argument | Constant | Kept | Outer | Row | Opaque"
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One input or output of an operator. `source` is its producer, as a graph names it."""
+    """One input or output of an operator. `source` names its producer as in a graph."""
 
     slot: int
     ref: Ref
@@ -72,24 +72,24 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """One operator of a level. Without slots it leaves no data, and `operator.skip` says why."""
+    """One operator of a level. If it is not recorded, it has no slots, and `operator.skip` has the reason."""
 
     operator: NamedOperator
     node: GraphNode
     hlo_name: str
-    """What the instructions of a compiled program say that they come from, without the name of the function."""
+    """The origin that its instructions in a compiled program name (`op_name`), without the function."""
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
 
 
 @dataclass(slots=True)
 class Level:
-    """What ran in a level, in order."""
+    """The entries of a level, in order."""
 
     entries: list[Entry] = field(default_factory=list)
 
     def each(self) -> Iterator[Equation]:
-        """The operators in it and in the levels within, each once."""
+        """The operators in it and in inner levels, each once."""
         for entry in self.entries:
             if isinstance(entry, Equation):
                 yield entry
@@ -100,7 +100,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A loop with a known number of trips. `taps` are those of the body as taps of the level around it, in their order."""
+    """A loop with a known number of iterations. `taps` maps each tap of the body to a tap of the level around the loop."""
 
     body: Level
     taps: tuple[int, ...]
@@ -114,10 +114,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class While:
-    """A loop that ends when its condition does.
+    """A loop with a condition.
 
-    `trips` is the tap that counts them, `capacity` how many rows the taps of `condition` and `body` have; `last` is the condition
-    that failed, with its values in the level around the loop.
+    `trips` is the tap with the number of iterations, `capacity` the number of rows of the taps of `condition` and `body`. `last` is the
+    final evaluation of the condition; its taps are in the level around the loop.
     """
 
     condition: Level
@@ -135,7 +135,7 @@ class While:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """Levels of which one ran: the one that `index` names. The taps of each are taps of the level around them."""
+    """Levels of which only the one at `index` ran. `taps` maps the taps of each to taps of the level around them."""
 
     index: Ref
     levels: tuple[Level, ...]
@@ -148,7 +148,7 @@ class Branches:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What ran on each device of a mesh: the taps have an axis for the `count` devices in front."""
+    """A body that ran on each of the `count` devices of a mesh. The taps have a leading axis of devices."""
 
     body: Level
     taps: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Values while a jaxpr is walked through: tracers, with where they are to be found when a twin has run."""
+"""The values of a jaxpr while its twin is traced: tracers, and where their values will be after a run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LITERAL: Final = Opaque("literal")
 
 @dataclass(slots=True)
 class Made:
-    """A value in an environment. `ref` is None until somebody wants it.
+    """A value in an environment. `ref` is None until `wanted` is called, so that unused values are not returned.
 
-    `around` is the same value in the level around this one, where it came from there; a trip of a loop reads a row of it if `is_row`.
+    If the value came from the level around this one, `around` is its value there; if `is_row`, each iteration reads one row of it.
     """
 
     value: Any
@@ -34,7 +34,7 @@ class Made:
     is_row: bool = False
 
     def wanted(self) -> Ref:
-        """Where the value is to be found, seen from its level."""
+        """The location of the value, relative to its level. Adds a tap if necessary."""
         if self.ref is None:
             if self.around is not None:
                 ref = self.around.wanted()
@@ -48,7 +48,7 @@ class Made:
 
 @dataclass(slots=True)
 class Taps:
-    """The values of a level that are to be given back, and whose they are."""
+    """The values that a level returns, and their owners."""
 
     values: list[Any] = field(default_factory=list)
     owners: list[Made | None] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Taps:
         return Tap(len(self.values) - 1)
 
     def take_back(self, count: int) -> None:
-        """Forgets all but the first ones."""
+        """Remove all but the first `count` taps."""
         for owner in self.owners[count:]:
             if owner is not None:
                 owner.ref = None
@@ -67,14 +67,14 @@ class Taps:
 
 
 def outer(made: Made, inner: Taps) -> Made:
-    """A value of the level around a body, as the body reads it."""
+    """A value of the level around a body, inside the body."""
     if made.ref == LITERAL:
         return Made(made.value, "", inner, LITERAL)
     return Made(made.value, made.source, inner, None, made.after_backward, around=made)
 
 
 def carry_facts(entered: Sequence[Made], given: Sequence[Made]) -> None:
-    """What a loop carries has the source that it had before the first trip."""
+    """Give the carried values of a loop the sources that they had before the first iteration."""
     for inside, outside in zip(entered, given, strict=True):
         inside.source, inside.after_backward = outside.source, outside.after_backward
 
@@ -91,7 +91,7 @@ def _is_key(aval: Any) -> bool:
 
 
 def opaque_kind(aval: Any) -> str | None:
-    """What a value of this type is where no array stands for it; None where one does."""
+    """The type as text if its values are not arrays; None if they are."""
     if (
         is_reference(aval)
         or not hasattr(aval, "dtype")
@@ -103,37 +103,37 @@ def opaque_kind(aval: Any) -> str | None:
 
 
 def is_reference(aval: Any) -> bool:
-    """Whether it is memory that a function writes into (`jax.Ref`), and no array."""
+    """Whether the value is not an array but memory that functions write into (`jax.Ref`)."""
     return "Ref" in type(aval).__name__
 
 
 def new_reference(content: Any) -> Any:
-    """Memory that a function may write into, with this content."""
+    """A new `jax.Ref` with this content."""
     if hasattr(jax, "new_ref"):  # from JAX 0.7 on
         return jax.new_ref(content)
     return importlib.import_module("jax.experimental").mutable_array(content)
 
 
 def _storable(value: Any) -> Any:
-    """The value as an array of numbers: keys of random numbers as the numbers in them."""
+    """The value as an array of numbers; a random key becomes its key data."""
     return jax.random.key_data(value) if _is_key(jax.typeof(value)) else value
 
 
 def chosen(goes_on: Any, after: Any, before: Any) -> Any:
-    """What a trip leaves: of a loop over a batch, `before` where the loop of that element has ended."""
+    """The carried value after an iteration. In a batched loop, elements whose own loop has ended keep `before`."""
     if not goes_on.ndim:
         return after
     return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (after.ndim - goes_on.ndim)), after, before)
 
 
 def zeros_like(shape: tuple[int, ...], like: Any) -> Any:
-    """Zeros in the type of `like`, on the axes of a mesh on which that differs."""
+    """Zeros of the type of `like`, varying over the same mesh axes."""
     zeros = jnp.zeros(shape, like.dtype)
     return varying(zeros, tuple(_varies_on(like)))
 
 
 def varying(value: Any, axes: tuple[str, ...]) -> Any:
-    """The value as one that may differ on every device of these axes."""
+    """The value, declared to vary over these mesh axes."""
     missing = tuple(axis for axis in axes if axis not in _varies_on(jax.typeof(value)))
     if not missing:
         return value
@@ -141,14 +141,15 @@ def varying(value: Any, axes: tuple[str, ...]) -> Any:
 
 
 def _varies_on(aval: Any) -> frozenset[str]:
-    """The axes of a mesh on which a value differs; JAX 0.9 and later name them elsewhere."""
+    """The mesh axes over which a value varies."""
+    # From JAX 0.9 on the axes are in a separate object.
     kind = getattr(aval, "mat", None) or getattr(aval, "manual_axis_type", None)
     found = getattr(kind, "varying", None)
     return frozenset(found if found is not None else getattr(aval, "vma", None) or ())
 
 
 def number_of(value: Any) -> Any:
-    """A literal as a JSON value; NaN and infinities as other arguments have them: `{"float": "-inf"}`."""
+    """A literal as a JSON value; NaN and infinities in the form of all arguments: `{"float": "-inf"}`."""
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "bif":
         return str(value)
