@@ -1,1 +1,1 @@
-"""Captures PyTorch programs: operators in a dispatch mode, steps, graphs and modules in `training`."""
+"""Captures PyTorch programs. A dispatch mode (`dispatch`) records operators; `training` finds steps, graphs and modules."""

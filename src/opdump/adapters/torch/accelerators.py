@@ -1,7 +1,7 @@
-"""The operations of a kind of device that the capture needs, for those that PyTorch knows.
+"""The device operations that the capture needs, for each kind of device that PyTorch supports.
 
-A device works through queues, its streams, in which the host only places orders. So a copy that was ordered is complete when the
-host has waited for the stream that it was ordered on, and never before.
+A device executes work from queues (streams), to which the host only adds. So an asynchronous copy is complete only after the host has
+waited for the stream that it was queued on.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import torch
 
 
 class Accelerator:
-    """One kind of device (`cuda`, `xpu`, `mps`, `npu`). This is one without streams: it has one queue, and the host waits for copies."""
+    """One kind of device (`cuda`, `xpu`, `mps`, `npu`). This base class is for devices without streams: one queue, blocking copies."""
 
     copies_in_background = False
-    """Whether the host goes on while elements are copied into `host_memory`."""
+    """Whether copies into `host_memory` are asynchronous."""
     graphs: tuple[type[Any], ...] = ()
-    """Classes whose `replay` carries out a graph that was recorded."""
+    """Classes whose `replay` runs a recorded graph."""
 
     def current_stream(self, device: torch.device) -> Hashable:
-        """The queue in which the program places its orders now, in this thread."""
+        """The stream that the program uses now in this thread."""
         return device
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Orders go to that stream for the length of the block."""
+        """Queue work on `stream` within the block."""
         return nullcontext()
 
     def wait(self, stream: Any) -> None:
-        """The host waits until all that was ordered on that stream is done."""
+        """Block until all work queued on `stream` is done."""
 
     def is_capturing(self) -> bool:
-        """Whether the orders of this thread are written into a graph now, and none is carried out."""
+        """Whether the work of this thread is now recorded into a graph instead of executed."""
         return False
 
     def host_memory(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the host that the device can write into, pinned where it can be."""
+        """Host memory that the device can write into, pinned if possible."""
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
 
@@ -65,8 +65,8 @@ class StreamAccelerator(Accelerator):
 
     def is_capturing(self) -> bool:
         if self._asks_graphs is None or not (self._is_in_use is None or self._is_in_use()):
-            # A device that the program does not use is not asked: that would begin its use, and a child that was forked from a
-            # process that uses one must not ask at all.
+            # Do not query a device that the program does not use: the query would initialise it. In a child forked from a process
+            # that uses the device, the query is an error.
             return False
         return bool(self._asks_graphs())
 
@@ -74,7 +74,7 @@ class StreamAccelerator(Accelerator):
         if self.copies_in_background:
             try:
                 return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True)
-            except (RuntimeError, NotImplementedError):  # it has no pinned memory: then copies are waited for
+            except (RuntimeError, NotImplementedError):  # no pinned memory on this device: copies block
                 self.copies_in_background = False
         return super().host_memory(size, stride, dtype)
 
@@ -83,20 +83,20 @@ class Accelerators:
     """The devices of this process, by kind."""
 
     reads_host = True
-    """Whether tensors of `cpu` are the host's, whose memory is read in place."""
+    """Whether `cpu` tensors lie in host memory that can be read in place."""
 
     def __init__(self) -> None:
         self._known: dict[str, Accelerator] = {}
 
     def of(self, tensor: torch.Tensor) -> Accelerator | None:
-        """The accelerator that a tensor is on; None for the host."""
+        """The accelerator that holds a tensor; None for the host."""
         kind = tensor.device.type
         return None if kind == "cpu" else self._of_kind(kind)
 
     def capturing(self) -> Accelerator | None:
-        """The accelerator that the program may be recording graphs of; None where PyTorch was built for none that can.
+        """The accelerator whose graphs the program may record; None if this build of PyTorch supports no such device.
 
-        Whether there is one in the machine is not asked: to ask CUDA for it can make it useless to processes that are forked later.
+        It does not check whether the machine has the device: querying CUDA can make it unusable in processes forked later.
         """
         kind = _built_for()
         accelerator = None if kind is None else self._of_kind(kind)
@@ -105,7 +105,7 @@ class Accelerators:
     def _of_kind(self, kind: str) -> Accelerator:
         found = self._known.get(kind)
         if found is None:
-            # Some kinds have no module (`privateuseone` before it is given a name).
+            # Some kinds have no module (`privateuseone` until it is renamed).
             module = getattr(torch, kind, None)
             has_streams = all(hasattr(module, name) for name in ("current_stream", "stream"))
             found = self._known[kind] = StreamAccelerator(module) if has_streams else Accelerator()
@@ -114,6 +114,6 @@ class Accelerators:
 
 def _built_for() -> str | None:
     if torch.version.cuda or torch.version.hip:
-        return "cuda"  # before PyTorch 2.7 the question below is an error where a build for CUDA finds no device
+        return "cuda"  # before PyTorch 2.7, the call below raises if a CUDA build finds no device
     device: torch.device | None = torch.accelerator.current_accelerator()
     return None if device is None else device.type

@@ -1,9 +1,10 @@
-"""Captures everything that runs in eager mode, forward, backward and optimizer.
+"""Captures what runs in eager mode: forward, backward and optimizer.
 
     with ADAPTER.attach(recorder, settings) as clock:
         train()
 
-Joins the parts: the observer that knows steps and scopes switches the dispatch mode on for dumped steps and off for others.
+This module connects the parts. The observer knows steps and scopes; `_Capture` switches the dispatch mode on for dumped steps and off
+for others.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TorchAdapter:
     measures_capture = True
 
     def __init__(self, accelerators: Accelerators | None = None) -> None:
-        """`accelerators` are the devices of the process; a test may give others, to which the host's memory is a device's."""
+        """`accelerators` are the devices of the process. Tests pass others, which treat host memory as device memory."""
         self._accelerators = Accelerators() if accelerators is None else accelerators
 
     @property
@@ -67,12 +68,12 @@ class TorchAdapter:
 
     @property
     def device_target(self) -> str:
-        # `is_available` would begin the use of CUDA, and processes that are forked later could not use it.
+        # `is_available` would initialise CUDA, and processes forked later could not use it.
         return "GPU" if torch.cuda.device_count() else "CPU"
 
     @property
     def group_rank(self) -> int | None:
-        """The rank of this process in its process group, or among the workers of RPC; None before it has joined one."""
+        """The rank of this process in its process group or among RPC workers; None before it has joined one."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank()
         return worker_number()
@@ -91,7 +92,7 @@ class TorchAdapter:
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[_Capture]:
-        """Captures while the block runs; what was begun is filed at its end, and nothing is left behind in torch."""
+        """Captures while the block runs. At its end, writes the step that is in progress and undoes all changes to torch."""
         capture = _Capture(recorder, settings, self._accelerators)
         try:
             capture.open()
@@ -104,7 +105,7 @@ class TorchAdapter:
 
 
 class _Capture(TrainingListener):
-    """One capture: listens to the program and moves the mode on and off."""
+    """One capture: reacts to steps and calls of networks, and switches the mode on and off."""
 
     def __init__(self, recorder: Recorder, settings: Settings, accelerators: Accelerators) -> None:
         plan = recorder.plan
@@ -165,28 +166,28 @@ class _Capture(TrainingListener):
         self._callbacks = FutureCallbacks(self._mode, self._inside)
         self._rpc = RpcCalls(self._mode, self._inside, recorder.place)
         self._elsewhere = 0
-        """Calls of networks in threads that do not record."""
+        """Number of network calls in threads that do not record."""
         self._on = False
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._watched_first = settings.watch
         recorder.when_placed.append(self._placed)
         self._networks: dict[int, nn.Module] = {}
-        """The networks that ran in the current step, by graph number; after its end, until another one runs."""
+        """The networks that ran in the current step, by graph ID. Kept after the step ends until another network runs."""
         self._updated: set[int] = set()
-        """Identities of the parameters that an optimizer of the step has recorded."""
+        """IDs of the parameters that were recorded when an optimizer of this step returned."""
         self._between = False
-        """The step was filed, and no network has run since."""
+        """Whether the step was written and no network has run since."""
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
         self._filed: int | None = None
         self.is_open = False
-        """Whether all of it is put into torch."""
+        """Whether all parts are attached."""
 
     @never_seen
     def open(self) -> None:
         if not os.environ.get("OPDUMP_THREADS"):
-            # As many threads as the program gave torch: one that keeps to one core stays on it.
+            # Use as many threads as torch does, so that a program limited to one core stays on it.
             kernels.set_threads(torch.get_num_threads())
         _check_watched(self._watched_first)
         for part in self._parts():
@@ -196,7 +197,7 @@ class _Capture(TrainingListener):
         self.is_open = True
 
     def abandon(self) -> str:
-        """Leaves torch as it was and files nothing: in a forked process, where what is captured is its parent's, or after a failed `open`."""
+        """Restores torch and writes nothing: in a forked process, whose records belong to its parent, or after a failed `open`."""
         self._mode.closed = True
         self._mode.abandon()
         for part in reversed(self._parts()):
@@ -208,7 +209,7 @@ class _Capture(TrainingListener):
 
     def close(self) -> None:
         if os.getpid() != self._process:
-            return  # `abandon` was here
+            return  # forked: `abandon` has cleaned up
         for part in reversed(self._parts()):
             part.detach()
         self._switch(False)
@@ -227,20 +228,20 @@ class _Capture(TrainingListener):
             self._recorder.warnings += _unused_marks(self._marks)
         if self._elsewhere:
             self._recorder.warnings.append(
-                f"networks were called {self._elsewhere} times in threads that were running before the capture began; what ran "
-                "there is missing. Begin the capture before they start"
+                f"networks were called {self._elsewhere} times in threads that were running before the capture began; their "
+                "operators are missing. Begin the capture before these threads start"
             )
         self._note_circumstances()
         if self._mode.graphs.is_recording():
             if self._recorder.lose_step():
                 self._recorder.warnings.append(
-                    "the capture ended while a graph of the device was being recorded, and to file what was left of step "
-                    f"{self.observer.step} would have broken it: that is missing. End the capture before a graph is recorded, or after"
+                    f"the capture ended while a device graph was being recorded; the rest of step {self.observer.step} is missing, "
+                    "because writing it would have broken the graph. End the capture before the graph is recorded, or after"
                 )
         elif not self._recorder.is_deferring:
             self._file_step(self.observer.step)
         elif self._filed == self.observer.step - 1:
-            # No other step came: what ran since belongs to the last one.
+            # No further step came, so the operators since belong to the last one.
             self._recorder.reassign_step(self._filed)
             self._file_step(self._filed)
         else:
@@ -262,11 +263,11 @@ class _Capture(TrainingListener):
 
     @never_seen
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
-        """Watches operators by name and tensors of the program from now on. Raises CaptureStateError in another mode."""
+        """Watches operators by name and tensors of the program from now on. Raises CaptureStateError if the capture is not a watch."""
         watches = self._mode.watches
         if watches is None:
             raise CaptureStateError(
-                f"the running capture has the mode {self._plan.captures!r} and watches nothing; begin it with "
+                f"the running capture has the mode {self._plan.captures!r} and cannot watch; start one with "
                 "opdump.capture(watch=[...], path=...)"
             )
         _check_watched(tensors)
@@ -276,16 +277,16 @@ class _Capture(TrainingListener):
             watches.add_tensors(tensors, self._mode.naming.here())
 
     def marked(self, target: Any) -> None:
-        """`set_dump` has just marked `target`: warns of what is missing of the running step."""
+        """Called when `set_dump` marks `target`: warns if operators of it were already left out of the running step."""
         if self._marks is not None and self._mode.recording and self._marks.is_late(target):
             name = getattr(target, "__qualname__", None) or self._scope_of(target)
             self._recorder.warnings.append(
                 f"set_dump: {name} was marked after operators of it had run in step {self.observer.step}; "
-                "of that step, what ran before is missing. Mark it before the step begins"
+                "these are missing from the step. Mark it before the step begins"
             )
 
     def named(self, model: Any, name: str) -> None:
-        """`name_model` has just named `model`: warns of its executions that are missing."""
+        """Called when `name_model` names `model`: warns if earlier executions of it are missing."""
         if self._models is not None:
             self._models.renamed(model, name)
 
@@ -331,11 +332,11 @@ class _Capture(TrainingListener):
     @deeper
     @isolated_from_program
     def step_begins(self, step: int) -> None:
-        # Executions of models are counted apart, so there the operators themselves are asked.
+        # Model executions are counted separately from steps; whether one is selected is decided per operator.
         wanted = self._recorder.wants(step) if self._models is None else not self._recorder.is_over
         self._switch(wanted)
         if wanted and step > self._plan.initial_iteration:
-            # Whether another step follows is known at the next forward.
+            # Only the next forward shows whether another step follows.
             self._recorder.defer()
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
@@ -349,7 +350,7 @@ class _Capture(TrainingListener):
             yield
         finally:
             if self._on is not before and threading.get_ident() == self._thread:
-                # A step began or ended in a hook: the engine has undone what was done to the stack of modes.
+                # A step began or ended in a hook, and the autograd engine has since restored its own stack of modes.
                 (put_on if self._on else take_off)(self._mode)
 
     @never_seen
@@ -359,7 +360,7 @@ class _Capture(TrainingListener):
         assert self._recorder.losses is not None
         for root in roots:
             if root.__class__ in PLAIN_CLASSES and root.numel() == 1 and root.is_floating_point():
-                with apart():  # that of a device is waited for: `loss-spike` is none of the default triggers
+                with apart():  # waits for the device, so `loss-spike` is not a default trigger
                     self._recorder.losses.note(float(root.detach()))
 
     @never_seen
@@ -370,7 +371,7 @@ class _Capture(TrainingListener):
             self._recorder.losses.end_step(step)
         if self._mode.recording:
             if reopened and self._recorder.is_deferring and self._filed == step - 1:
-                # The step before goes on, so what ran since its optimizer returned lies within it.
+                # The previous step continues, so what ran since its optimizer returned belongs to it.
                 self._recorder.reassign_step(step - 1)
                 self._file_step(step - 1)
             else:
@@ -403,7 +404,7 @@ class _Capture(TrainingListener):
             return
         if not recording_here():
             if threading.get_ident() == self._thread:
-                return  # recording is suspended: the program asks for shapes, or exports
+                return  # recording is suspended (shape inference or export)
             self._elsewhere += 1
         scopes = self.observer.current().root
         if scopes is not None and (models is not None or self._mode.watches is not None):
@@ -412,7 +413,7 @@ class _Capture(TrainingListener):
             models.begins(module, graph_id)
         if scopes is not None:
             module = scopes.whole(module)
-        # Whoever trains in a process group has joined it by now.
+        # A process that trains in a process group has joined it by now.
         self._recorder.place()
         if self._between:
             self._between = False
@@ -435,7 +436,7 @@ class _Capture(TrainingListener):
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._mode.recording and os.getpid() == self._process:
-            # Not only at the end of the step: what a second optimizer updates would be recorded before it does.
+            # Now, not at the end of the step: each optimizer's parameters are recorded right after their own update.
             updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             self._record_parameters(lambda parameter: id(parameter) in updated)
             self._updated |= updated
@@ -444,11 +445,11 @@ class _Capture(TrainingListener):
         if os.getpid() != self._process:
             return
         if self._mode.graphs.is_recording():
-            # To file means to wait for the device, which would end the graph: the next step that is filed brings this one.
+            # Writing would wait for the device and break the graph. These records are written with the next step.
             self._mode.next_step()
             return
         if not self._between:
-            # A gradient that none of the step's optimizers applied waits for one that has yet to run.
+            # A parameter with a gradient that no optimizer has applied yet is recorded when its optimizer runs.
             some = bool(self._updated)
             self._record_parameters(lambda p: id(p) not in self._updated and not (some and p.grad is not None))
             self._between = True
@@ -467,14 +468,14 @@ class _Capture(TrainingListener):
                         self._mode.values.record_value(name, graph_id, parameter)
 
     def _stop_recording(self) -> None:
-        # An operator may be running under the mode, so it is taken off the stack later.
+        # An operator may be running under the mode, so it is removed from the stack later.
         self._mode.recording = False
 
     def _switch(self, on: bool) -> None:
         if on and not self._mode.recording:
-            self._mode.provenance.clear()  # operators that were not recorded may have written anywhere since
+            self._mode.provenance.clear()  # unrecorded operators may have written to any tensor since
         self._mode.recording = on
-        # Other threads keep the mode while they work; this one has it in dumped steps only.
+        # Other threads keep the mode while they run; this one has it only in dumped steps.
         if threading.get_ident() == self._thread:
             if on and not self._on:
                 put_on(self._mode)
@@ -483,7 +484,7 @@ class _Capture(TrainingListener):
             self._on = on
 
     def _leave_child(self) -> None:
-        # A forked data-loader worker inherits the stack of modes of the thread that forked; it records nothing.
+        # A forked data-loader worker inherits the mode stack of the forking thread, but records nothing.
         self._mode.closed = True
         self._mode.recording = False
         take_off(self._mode)
@@ -493,7 +494,7 @@ class _Capture(TrainingListener):
 
 def _unused_marks(marks: DumpSelection) -> Iterator[str]:
     if not marks.program and not marks.used:
-        yield "set_dump: nothing is marked, and dump_mode 2 dumps what is; call opdump.set_dump(net) in the program"
+        yield "set_dump: dump_mode 2 dumps only what is marked, and nothing is; call opdump.set_dump(net) in the program"
     for text in marks.unused():
         yield f"set_dump: no operator ran in {text}, which is marked"
 
@@ -506,7 +507,7 @@ def _check_watched(tensors: Mapping[str, Any]) -> None:
 
 def _statistics(plan: DumpPlan) -> Sequence[str]:
     if plan.mode.watches:
-        return ("md5",)  # by which a change is found
+        return ("md5",)  # detects changes
     return plan.statistic_category if plan.saves_statistics else ()
 
 

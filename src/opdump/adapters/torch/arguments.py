@@ -1,4 +1,4 @@
-"""Encodes non-tensor arguments as JSON values, exact enough to call the operator again."""
+"""Encodes non-tensor arguments as JSON values, exactly enough to replay the operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARABLE = frozenset(
         torch.memory_format,
     }
 )
-"""Classes of arguments of which two can be compared; of lists and tuples where all in them can."""
+"""Argument classes that can be compared; lists and tuples only if all their elements can."""
 
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
@@ -35,8 +35,8 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 def json_value(value: Any) -> Any:
     """A JSON value for an argument of an operator.
 
-    dtype, layout, device and memory format become their torch spelling; NaN and infinities, which JSON lacks, become
-    `{"float": "nan"}`; complex numbers `{"complex": [re, im]}`; what has no value (a generator) its class name.
+    dtype, layout, device and memory format become their torch spelling. NaN and infinities, which JSON lacks, become
+    `{"float": "nan"}`, and complex numbers `{"complex": [re, im]}`. Anything else, such as a generator, becomes its class name.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -59,9 +59,9 @@ def json_value(value: Any) -> Any:
 def arguments_of(
     site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The non-tensor arguments as JSON values; the same object as last time where they are the same.
+    """The non-tensor arguments as JSON values; the same object as last time if they are unchanged.
 
-    The numbers that were given in the place of tensors, `other` of `x + 1`, are among them.
+    They include numbers passed in place of tensors, such as `other` in `x + 1`.
     """
     raw = schema.others_among(args, kwargs)
     numbers = schema.numbers_among(args, kwargs)
@@ -69,7 +69,7 @@ def arguments_of(
         raw = (*raw, *[part for number in numbers for part in number])
     elif not raw:
         return _NO_ARGUMENTS
-    # 1, 1.0 and True are equal but not the same argument, nor are 0.0 and -0.0.
+    # 1, 1.0 and True are equal but different arguments, and so are 0.0 and -0.0.
     kinds = tuple([math.copysign(1.0, each) if each.__class__ is float and not each else type(each) for each in raw])
     if site.raw_arguments != (kinds, raw):
         given = len(args)
@@ -81,7 +81,7 @@ def arguments_of(
         }
         for argument, value in numbers:
             site.arguments[argument] = json_value(value)
-        # What cannot be compared is never kept to compare with.
+        # None never equals the pair above, so arguments that cannot be compared are encoded each time.
         site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
     return site.arguments
 

@@ -1,7 +1,7 @@
-"""Keeps calls of the capture out of the recursion limit of the program (`sys.setrecursionlimit`).
+"""Keeps the capture's own calls from counting towards the program's recursion limit (`sys.setrecursionlimit`).
 
-A program may stand near the limit when it runs an operator, and may count on the RecursionError that comes there. So the limit is higher
-by what the capture calls, for as long as it does.
+A program may run an operator close to the limit, and may rely on the RecursionError there. So the limit is raised by the depth of the
+capture's calls while they run.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from collections.abc import Callable
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 BESIDE_AN_OPERATOR: Final = 200
-"""Calls that recording takes at most, writing a step with its graphs included."""
+"""The maximum depth of the capture's calls, including writing a step with its graphs."""
 NESTED: Final = 24
-"""Modules within modules from which on each one's calls are made up for; fewer of them are as good as nothing of a limit."""
+"""The depth of nested modules from which their calls are compensated for; fewer are negligible compared with the limit."""
 
 
 class CallDepth:
-    """What the limit of the interpreter is raised by. It is one limit for all threads, so they add up."""
+    """How much the interpreter's recursion limit is raised. All threads share the limit, so their amounts add up."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._added = 0
         self._program = self._set = sys.getrecursionlimit()
-        """The program's limit, and the one that is in force unless the program has set another since."""
+        """The program's limit, and the limit that we set last. If the limit found differs from `_set`, the program has changed it."""
 
     def add(self, calls: int) -> None:
-        """So many calls more. Raises RecursionError, and adds nothing, where the program has no call left itself."""
+        """Raise the limit by `calls`. If the program itself has no call left, raises RecursionError and adds nothing."""
         with self._lock:
             found = sys.getrecursionlimit()
             if found != self._set:
                 self._program = found
             wanted = self._program + self._added + calls
-            before, self._set = self._set, wanted  # before it is so: Ctrl-C may come between the two
+            # Before the call below: Ctrl-C may come in between.
+            before, self._set = self._set, wanted
             try:
                 sys.setrecursionlimit(wanted)
             except RecursionError:
@@ -43,13 +44,13 @@ class CallDepth:
             self._added += calls
 
     def remove(self, calls: int) -> None:
-        """So many less. Where more calls than that are running the limit stays until the next time."""
+        """Lower the limit by `calls`. If the current stack is too deep for that, the limit stays until the next call."""
         with self._lock:
-            self._added = max(0, self._added - calls)  # `close` may have been here
+            self._added = max(0, self._added - calls)  # `close` may have reset it
             self._restore()
 
     def close(self) -> None:
-        """The program's own limit is in force again. In a forked process too: the lock may be held by a thread that is not there."""
+        """Restore the program's limit. With a new lock: in a forked process, the old one may be held by a thread that does not exist."""
         self._lock = threading.Lock()
         self._added = 0
         self._restore()
@@ -57,7 +58,7 @@ class CallDepth:
     def _restore(self) -> None:
         found = sys.getrecursionlimit()
         if found != self._set:
-            self._program = self._set = found  # the program's, which knows nothing of ours
+            self._program = self._set = found  # the program has set its own limit
             return
         wanted = self._program + self._added
         try:
@@ -78,7 +79,7 @@ _Result = TypeVar("_Result")
 
 
 def deeper(method: Callable[Concatenate[_Part, _Given], _Result]) -> Callable[Concatenate[_Part, _Given], _Result]:
-    """Has a method of the capture run as if it were called from the program's first line."""
+    """Decorate a method of the capture so that its calls do not count towards the program's recursion limit."""
 
     @functools.wraps(method)
     def call(part: _Part, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:

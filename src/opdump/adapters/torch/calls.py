@@ -1,15 +1,15 @@
-"""Records the program's calls: functions of PyTorch's interface and modules of its library, each as one operator.
+"""Records the program's calls of PyTorch functions and library modules, each as one operator.
 
     x + 1, torch.relu(x), functional.cross_entropy(x, y)    a function, in a scope: Default/network-Net/relu-call0
     self.fc(x), nn.TransformerEncoderLayer(...)(x)          a module whose code is PyTorch's: Default/network-Net/fc-Linear
 
-The inputs of a module are those of the call, its parameters and its buffers, as an operator of a device has its weight and bias.
+The inputs of a module are the arguments of the call, its parameters and its buffers, as a device operator takes its weight and bias.
 
-A function mode of PyTorch sees them. What they call in turn was not called by the program and is not seen; code of the program (its own
-modules, containers) is looked into. PyTorch takes other roads through some of its modules while a function mode is on, and
-`torch.compile` compiles other code, so the mode is off inside both: the answer is that of a run without it.
+A PyTorch function mode intercepts the calls. Calls made inside a recorded call are not recorded; calls inside the program's own modules
+and containers are. While a function mode is on, some library modules take other code paths and `torch.compile` compiles other code.
+So the mode is off inside both, and the results are the same as without it.
 
-Gradients are called by no one. Calls inside functions given to `torch.compile` are not seen either.
+The program calls no gradients, so they are not recorded. Neither are calls inside functions passed to `torch.compile`.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ _NO_OPERATORS = frozenset(
         *("share_memory_", "_set_grad_enabled"),
     }
 )
-"""Functions of the interface that compute nothing, or run what others recorded."""
+"""Functions that compute nothing, or only run operators that are recorded elsewhere."""
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _ASK_FOR_MODES = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""Modules that compute in another way while any function mode is on, and so do those that the program derives from them."""
+"""Modules that take another code path while any function mode is on. The same applies to subclasses in the program."""
 _WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", "torch.nn.parallel.", "torch.ao.")
 
 
 class CallMode(TorchFunctionMode):
-    """Sees the calls of the threads that it is on in. `records`: each is an operator; `fails`: one that raises is."""
+    """Intercepts calls in the threads that it is on in. With `records`, each call is an operator; otherwise only failing calls are."""
 
     def __init__(self, mode: CaptureMode, recorder: Recorder, *, records: bool) -> None:
         super().__init__()
@@ -83,9 +83,9 @@ class CallMode(TorchFunctionMode):
         self._loading = Loading(recorder.stopped)
 
     def attach(self) -> None:
-        """On in the calling thread, and off wherever compiled code runs, until `detach`."""
+        """Switch on in the calling thread, except inside compiled code, until `detach`."""
         self._loading.when_there("torch._dynamo", self._attach_to_compiler)
-        if not is_lost(CALLS):  # else it could not leave for what is compiled
+        if not is_lost(CALLS):  # otherwise it could not be switched off inside compiled code
             push_function_mode(self)
 
     def _attach_to_compiler(self) -> None:
@@ -95,8 +95,8 @@ class CallMode(TorchFunctionMode):
             return
 
         def switching(callback: Any) -> Any:
-            # The wrapper of a compiled function calls it with a compiler on the way in, and with what was before on the way out.
-            # Others call it too, on the way in and out of what is not to be compiled inside.
+            # The wrapper of a compiled function calls this twice: with a compiler on entry, and with the previous callback on exit.
+            # Other callers use it around code that must not be compiled.
             if sys._getframe(1).f_code not in wrappers:
                 return original(callback)
             if callable(callback):
@@ -126,7 +126,7 @@ class CallMode(TorchFunctionMode):
             take_off(self)
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in for `nn.Module.__call__`, inside the scope of the module."""
+        """The replacement of `nn.Module.__call__`, which runs inside the scope of the module."""
 
         def module_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             records = self._mode.recording and recording_here()
@@ -196,7 +196,7 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         mode, recorder = self._mode, self._recorder
         if mode.graphs.is_recording():
-            return call()  # its operators are counted with the graph
+            return call()  # its operators are counted as part of the graph
         op = self._opened(op_type, op_name, args, kwargs, module)
         if op is None:
             return call()
@@ -210,7 +210,7 @@ class CallMode(TorchFunctionMode):
                 else:
                     recorder.abandoned_op(op)
             raise
-        # What writes into its first argument may return nothing: x[0] = y.
+        # A call that writes into its first argument may return None: x[0] = y.
         returned = (args[:1] if result is None else (result,)) if args else (result,)
         self._returned(op, launched, returned)
         return result
@@ -236,14 +236,14 @@ class CallMode(TorchFunctionMode):
     def _returned(self, op: OpRecord, launched: int, returned: tuple[Any, ...]) -> None:
         with without_modes(), unseen():
             if op.skip or getattr(self._mode.launched, "count", 0) == launched:
-                self._recorder.abandoned_op(op)  # it looked at tensors, and ran nothing
+                self._recorder.abandoned_op(op)  # the call ran no kernel
             else:
                 self._recorder.after_op(op, self._lives(op, tuple(nested_tensors(returned, "")), "output"))
 
     def _lives(
         self, op: OpRecord, found: tuple[tuple[str, Any], ...], io: Any, given: int | None = None
     ) -> list[LiveTensor]:
-        """The tensors of a call. Those after the first `given` are parameters and buffers of the module, and their source is their name."""
+        """The tensors of a call. Those after the first `given` are parameters and buffers of the module, with their names as sources."""
         lives: list[LiveTensor] = []
         for slot, (path, tensor) in enumerate(found):
             shard = shard_of(tensor)
@@ -266,7 +266,7 @@ class CallMode(TorchFunctionMode):
 
 
 def take_off(mode: TorchFunctionMode) -> int | None:
-    """Switch `mode` off in the calling thread, wherever it stands; where it stood, counted from below, None where it is not on."""
+    """Switch `mode` off in the calling thread, and return its position on the stack, from the bottom; None if it is not on."""
     above = _modes_above(0)
     place = next((place for place, other in enumerate(above) if other is mode), None)
     for other in above:
@@ -276,7 +276,7 @@ def take_off(mode: TorchFunctionMode) -> int | None:
 
 
 def _put_back(mode: TorchFunctionMode, place: int) -> None:
-    """Switch `mode` on where it stood: the program counts on its own modes to be on top when it takes them off."""
+    """Switch `mode` on at its old position: the program expects its own modes on top when it exits them."""
     above = _modes_above(place)
     push_function_mode(mode)
     for other in above:
@@ -284,13 +284,13 @@ def _put_back(mode: TorchFunctionMode, place: int) -> None:
 
 
 def _modes_above(place: int) -> list[TorchFunctionMode]:
-    """The modes of the calling thread from `place` upward, lowest first, now off."""
+    """Switch off the modes of the calling thread from `place` upward, and return them, lowest first."""
     count = function_depth() - place
     return [pop_function_mode() for _ in range(count)][::-1]
 
 
 def _is_of_library(module: nn.Module) -> bool:
-    """Whether all that runs in a module is PyTorch's code."""
+    """Whether a module runs only PyTorch's own code."""
     if isinstance(module, _CONTAINERS) or not _is_plain(module):
         return False
     return all(_is_plain(part) for part in module.modules()) if children_of(module) else True
