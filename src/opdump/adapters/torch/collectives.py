@@ -1,10 +1,9 @@
-"""Files outputs of collectives when the data has arrived, and waits for none itself.
+"""Records outputs of collectives once their data has arrived, without waiting for it.
 
-A collective returns before its results are there, also where the caller is made to wait: that comes after the operator. So its outputs
-are put aside, and looked at before every operator that follows: what has arrived by then is filed, before the program can change it.
-Of a functional collective the program says itself when it needs the result (`wait_tensor`). Who waits for a work or its future in
-Python has the results before anything else can change them. What has not arrived when the step
-ends is listed as `in flight`, and what a collective that failed left behind as `failed`.
+A collective returns before its results are ready; even a synchronous call waits only after the operator. So its outputs are kept aside
+and checked before every later operator: those that have arrived are recorded before the program can change them. They are also recorded
+when the program waits: for a functional collective (`wait_tensor`), or for a work or its future in Python. Outputs that have not arrived
+when the step ends are listed as `in flight`, and those of a failed collective as `failed`.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
 
 WAIT = "_c10d_functional::wait_tensor"
-"""What it is given is being written until it returns: it is read then."""
+"""Its input is still being written until it returns, so it is read only then."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A collective whose results are not known to be there."""
+    """A collective whose results may not have arrived."""
 
     op: OpRecord
     outputs: Sequence[LiveTensor]
     work: Any
     """None for a functional collective."""
     future: Any = None
-    """That of the work, which has the results before the work calls itself completed; None on a device, where it has them too early."""
+    """The future of the work: it has the results before the work reports completion. None on a device, where it is done too early."""
     memory: set[int] = field(default_factory=set)
-    """Where its results are that the program has not waited for, if there is no work to ask."""
+    """Without a work: the addresses of the results that the program has not waited for."""
     was_awaited: bool = False
     has_failed: bool = False
 
@@ -48,19 +47,19 @@ class _Pending:
 
 
 class Collectives:
-    """The collectives of a step that are under way."""
+    """The unfinished collectives of a step."""
 
     def __init__(self, recorder: Recorder, leaves_device_alone: Callable[[], bool]) -> None:
         """`leaves_device_alone`: whether a call to the device would break a graph that is being recorded."""
         self._recorder = recorder
         self._leaves_device_alone = leaves_device_alone
         self.pending: list[_Pending] = []
-        """Looked at before every operator, so it is no property."""
+        """Read before every operator, so not a property."""
         self._lock = threading.RLock()
         self._replacements = Replacements()
 
     def attach(self) -> None:
-        """Looks on where the program waits: some works do not know by themselves that they are done."""
+        """Watches the program's waits, because some works never report completion themselves."""
         if not torch.distributed.is_available():
             return
         kind: Any = torch.distributed.Work
@@ -70,7 +69,7 @@ class Collectives:
             try:
                 result = wait(work, *args, **kwargs)
             except Exception:
-                # A wait that was too short proves nothing about a collective that is still under way.
+                # A timeout does not mean that the collective failed: it may still be running.
                 if self.pending and work.is_completed():
                     self._came_back(work, has_failed=True)
                 raise
@@ -101,16 +100,16 @@ class Collectives:
         self._look()
 
     def _look(self) -> None:
-        """Looks for what has arrived between two operators of the program."""
+        """Records what has arrived, between two operators of the program."""
         with suspended(), unseen():
             self.file_arrived()
 
     def ran(self) -> None:
-        """A collective is called: now the rank of this process is known, while at the end its group may be gone."""
+        """A collective is called. Sets the rank of this process now, because its group may be gone at the end."""
         self._recorder.place()
 
     def may_run(self) -> None:
-        """What is called may contain collectives that no mode sees (a compiled region)."""
+        """The same for a call that may contain collectives that no mode sees (a compiled region)."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._recorder.place()
 
@@ -136,7 +135,7 @@ class Collectives:
         self.file_arrived()
 
     def file_arrived(self, *, step_ends: bool = False) -> None:
-        """Files what has arrived; where the step ends, lists the rest."""
+        """Records what has arrived. At the end of the step, lists the rest."""
         with self._lock:
             if not step_ends and self._leaves_device_alone():
                 return
@@ -164,22 +163,22 @@ def _future_of(work: Any, outputs: Sequence[LiveTensor]) -> Any:
     try:
         return work.get_future()
     except (RuntimeError, NotImplementedError):
-        return None  # a work without one (gloo's recv): whoever waits for it gets the error
+        return None  # a work without a future (gloo's recv); an error reaches the program when it waits
 
 
 def _has_failed(pending: _Pending) -> bool:
-    """Whether a work that is over failed, as far as one can ask. On a device its backend ends the process."""
+    """Whether a finished work failed, if its future can report it. On a device, the backend ends the process instead."""
     if pending.future is None or not pending.future.done():
         return False
     try:
         pending.future.value()
-    except Exception:  # noqa: BLE001  whatever it is, it is the program's, which sees it when it waits
+    except Exception:  # noqa: BLE001  the error belongs to the program, which gets it when it waits
         return True
     return False
 
 
 def _work_of(result: Any) -> Any:
-    """The work among what an operator of c10d returned; None for a functional collective."""
+    """The work that a c10d operator returned; None for a functional collective."""
     last = result[-1] if isinstance(result, tuple) and result else result
     if isinstance(last, torch.ScriptObject):
         return torch.distributed.Work.unbox(last)

@@ -1,20 +1,19 @@
-"""Records compiled code: each graph that `torch.compile` made is one operator, and runs as it is.
+"""Records compiled code: each graph that `torch.compile` made is one operator and runs unchanged.
 
     compiled_forward           inputs: what the graph reads (parameters, activations); outputs: what it returns
     compiled_forward_backward  inputs: saved tensors, then the gradients of the outputs; outputs: gradients
 
-A compiled function is not the place to step in: where dynamo breaks the graph, parts of the function run eagerly between
-two graphs, and those parts are operators like any other. The places are the graphs themselves.
+The graphs are wrapped, not the compiled function: at a graph break, parts of the function run eagerly between two graphs, and their
+operators are recorded like any others.
 
-* Forward: dynamo puts each compiled graph into the globals of the function that it compiled, as `__compiled_fn_...`, through
-  `CleanupHook`, and the rewritten bytecode calls it from there. Those names are given a wrapper, the ones that exist already
-  (`CleanupManager` lists them all) and the ones that dynamo makes while capture is attached.
-* Backward: AOTAutograd asks `_AutogradBackwardCompiler.get_or_compile` for the compiled backward each time that it runs one,
-  so a wrapper can be handed out there. The backend "eager" has no compiled backward: autograd runs plain operators,
-  which are recorded as such.
+* Forward: dynamo stores each compiled graph in the globals of the function that it compiled, as `__compiled_fn_...`, through
+  `CleanupHook`, and the rewritten bytecode calls it from there. These globals are wrapped: those that already exist
+  (`CleanupManager` lists them) and those that dynamo makes while the capture is attached.
+* Backward: AOTAutograd calls `_AutogradBackwardCompiler.get_or_compile` each time that it runs a compiled backward, so a wrapper
+  is returned there. The backend "eager" has no compiled backward: autograd runs plain operators, which are recorded one by one.
 
-That dynamo compiles at all under a dispatch mode is the work of `RecordingMode`. All names used here are private to PyTorch;
-one that is missing in another release is left alone, and then the operators inside are recorded one by one.
+`RecordingMode` lets dynamo compile under a dispatch mode. All names used here are private to PyTorch. If a release lacks one, its graphs
+are not wrapped, and the operators inside are recorded one by one.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ _RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")
 
 
 class CompiledCall:
-    """One call of a compiled graph, to be made once.
+    """One call of a compiled graph. Call it once.
 
-    Its last `own` positional arguments are tensors that the graph has at hand already: they are named so that they are
-    recorded, and not passed on.
+    The last `own` positional arguments are tensors that the graph already holds. They are recorded as inputs but not passed on.
     """
 
     __slots__ = ("_graph", "_own", "written")
@@ -68,8 +66,8 @@ class CompiledCall:
         self._graph = graph
         self._own = own
         self.written: tuple[torch.Tensor, ...] = ()
-        """After the call: the tensors among its positional arguments that it wrote into (running statistics of a batch norm,
-        parameters in a compiled optimizer), in the order of the arguments. They are results as much as what it returned."""
+        """After the call: the positional arguments that it wrote into (running statistics of a batch norm, parameters in a compiled
+        optimizer), in order. They are outputs, like the returned values."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         versions = [version_of(value) for value in args]
@@ -83,13 +81,13 @@ class CompiledCall:
 
 
 class CompiledRegions:
-    """Has every call of a compiled graph in a thread that records made by `run_as_one(name, call, args, kwargs)`, from `attach` to
-    `detach`. It is called with recording suspended in that thread, records one operator and returns what the call returns.
+    """From `attach` to `detach`, routes every call of a compiled graph in a recording thread through `run_as_one(name, call, args, kwargs)`.
+    `run_as_one` runs with recording suspended in that thread, records one operator and returns the result of the call.
 
-    With `eager`, functions given to `torch.compile` run eagerly instead, so that capture goes inside; that goes for the
-    whole process, and ends with `detach`. Tracing and export are suspended in both cases (`SuspendedTracing`).
+    With `eager`, functions passed to `torch.compile` run eagerly instead, so that their operators are recorded; this applies to the
+    whole process until `detach`. In both cases, tracing and export are not recorded (`SuspendedTracing`).
 
-    A call of a compiled graph in a thread that does not record costs one more Python call.
+    In a thread that does not record, a call of a compiled graph costs one additional Python call.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class CompiledRegions:
         self._attached = False
 
     def attach(self) -> None:
-        """Begin. May be called anywhere but inside a compiled function; a second `attach` does nothing."""
+        """Start. Must not be called inside a compiled function. A second `attach` does nothing."""
         if self._attached:
             return
         self._attached = True
@@ -130,10 +128,10 @@ class CompiledRegions:
             self._attach_forward()
 
     def detach(self) -> None:
-        """End: everything is as it was before `attach`. A second `detach` does nothing."""
+        """Undo `attach`. A second `detach` does nothing."""
         self._loading.forget()
         if self._stance is not None:
-            # The program may have chosen another stance since; then it is the program's.
+            # If the program has set another stance since, keep that.
             if stance() in (None, self._stance.stance):
                 self._stance.__exit__(None, None, None)
             self._stance = None
@@ -159,14 +157,14 @@ class CompiledRegions:
 
         @functools.wraps(original)
         def export(*args: Any, **kwargs: Any) -> Any:
-            # Given the function alone, it returns a function that exports; given its arguments too, the result, a tuple.
+            # Called with only a function, an exporter returns a function that exports; called with its arguments too, a tuple.
             result = traces(*args, **kwargs)
             return result if isinstance(result, tuple) else self._traced(result)
 
         return export
 
     def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, not recorded, and with the program's own stance: old releases (seen with 2.6) export nothing where functions run eagerly."""
+        """`function`, not recorded, and with the program's stance: old releases (seen with 2.6) export nothing under `force_eager`."""
         traces = run_suspended(function)
         if not self._eager:
             return traces
@@ -207,7 +205,7 @@ class CompiledRegions:
         depth = dispatch_depth
 
         def compiled_graph(*args: Any, **kwargs: Any) -> Any:
-            # The first question is the cheap one: in steps that are not dumped there is seldom a mode at all.
+            # The cheapest test first: steps that are not dumped rarely have any mode.
             if not (self._attached and ((depth() and recording_here()) or self._calls.records())):
                 return graph(*args, **kwargs)
             evaluated_by = self._calls.pause()
@@ -218,7 +216,7 @@ class CompiledRegions:
             finally:
                 self._calls.go_on(evaluated_by)
 
-        # Dynamo looks at the frames that the code that it made calls.
+        # Dynamo would compile the wrapper, because it inspects frames called by the code that it made.
         never_compile(compiled_graph.__code__)
         scope[name] = compiled_graph
         self._graphs.append((scope, name, graph, compiled_graph))
@@ -240,21 +238,22 @@ class CompiledRegions:
         self._replacements.replace(compiler, "get_or_compile", get_or_compile)
 
     def _attach_calls_at_run_time(self) -> None:
-        """The same in older releases, where the function that calls compiled code is the place: in a backward it calls no forward."""
+        """For older releases: wraps the function that calls compiled code. During a backward, it calls only backward graphs."""
         wrappers = run_time_wrappers()
         original = getattr(wrappers, CALL_AT_RUN_TIME, None)
         if original is None:
             return
 
         def call(graph: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self._attached and graph_task() != -1 and recording_here():  # who imported it by name keeps it
+            # Modules that imported this wrapper by name keep it after `detach`, hence `_attached`.
+            if self._attached and graph_task() != -1 and recording_here():
                 graph = self._backward(graph, None)
             return original(graph, *args, **kwargs)
 
         self._replacements.replace(wrappers, CALL_AT_RUN_TIME, call)
 
     def _backward(self, graph: Callable[..., Any], compile_id: str | None) -> Callable[..., Any]:
-        # A boxed callable takes one list, which it empties so that its elements can be freed while it runs.
+        # A boxed callable takes its arguments as one list and empties it, so that tensors can be freed while it runs.
         boxed = bool(getattr(graph, BOXED, False))
 
         def compiled_backward(*args: Any) -> Any:
@@ -270,7 +269,7 @@ class CompiledRegions:
         return compiled_backward
 
     def _label(self, graph_name: str) -> str:
-        """`compiled_{function}`, from the function whose rewritten code calls the graph of that global name."""
+        """`compiled_{function}`, named after the function whose rewritten code calls the graph with that global name."""
         label = self._labels.get(graph_name)
         if label is None:
             for code, hooks in _compiled_codes():
@@ -280,7 +279,7 @@ class CompiledRegions:
         return label or "compiled"
 
     def _forward_label(self, compile_id: str | None) -> str:
-        """The label of the forward graph that came from the compilation `compile_id`."""
+        """The label of the forward graph of the compilation `compile_id`."""
         if compile_id is None:
             return "compiled"
         label = self._labels.get(compile_id)
@@ -291,12 +290,12 @@ class CompiledRegions:
 
 
 def label_of(code: CodeType) -> str:
-    """`compiled_` and the name of the user's function, also for the part after a graph break.
+    """`compiled_` and the name of the user's function, also for parts after a graph break.
 
     >>> label_of((lambda: 0).__code__.replace(co_name="torch_dynamo_resume_in_forward_at_12"))
     'compiled_forward'
 
-    Just `compiled` where the function is PyTorch's own (`torch.compile(torch.nn.Sequential(...))`).
+    Only `compiled` if the function is PyTorch's own (`torch.compile(torch.nn.Sequential(...))`).
     """
     library = library_wrappers()
     if library is not None and code.co_filename == library.__file__:
@@ -306,7 +305,7 @@ def label_of(code: CodeType) -> str:
 
 
 def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
-    """Each code object that dynamo made, with the hooks that name the globals made for it."""
+    """Each code object that dynamo made, with the hooks that list its globals."""
     manager = cleanup_manager().instance
     for key, hooks in list(manager.values.items()):
         code = manager.refs[key]()
@@ -315,7 +314,7 @@ def _compiled_codes() -> Iterator[tuple[CodeType, Iterable[Any]]]:
 
 
 def _cache_entries() -> Iterator[tuple[Any, CodeType]]:
-    """What dynamo made of each code object that it knows, with that code object: an entry's own code is None once its guards are gone."""
+    """Each cache entry of dynamo with the code object that it was compiled from. An entry's own code is None once its guards are gone."""
     codes, entries = compiled_inputs(), cache_entries()
     for reference in [] if codes is None or entries is None else list(codes.seen):
         code = reference()
@@ -325,8 +324,8 @@ def _cache_entries() -> Iterator[tuple[Any, CodeType]]:
 
 
 def _own_tensors(graph: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
-    """What a graph reads and writes without being given it: the parameters and states of a compiled optimizer."""
-    # The backend "eager" returns a method of the graph's module; AOTAutograd gives its function these two methods of it.
+    """The tensors that a graph reads and writes without taking them as arguments: parameters and states of a compiled optimizer."""
+    # The backend "eager" returns a method of the graph's module; AOTAutograd copies these two methods of it to its function.
     holder = getattr(original_of(graph), "__self__", graph)
     return tuple(
         tensor

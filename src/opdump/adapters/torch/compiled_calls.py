@@ -1,8 +1,8 @@
-"""Keeps calls of compiled functions working in releases of PyTorch that compile them apart from the dispatch modes, and then find that a mode is on.
+"""Prevents recompilation at every call of a compiled function, in releases of PyTorch whose guards fail under a dispatch mode.
 
-Before PyTorch 2.10 dynamo makes its guards while no mode is on, and asks them while one is: nothing fits, and each call compiles again. So
-there the recording modes are off from the call of a compiled function until it returns. Its graphs are operators all the same; what
-runs between two graphs is not recorded, and neither is a backward under compiled autograd.
+Before PyTorch 2.10, dynamo creates its guards while no mode is on, but checks them while one is: they fail, and each call compiles again.
+So for these releases, the recording modes are off from the call of a compiled function until it returns. Its graphs are still recorded as
+operators; operators between two graphs, and a backward under compiled autograd, are not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from opdump.interpreter.tracebacks import PACKAGE
 
 
 class CompiledCalls:
-    """Takes the recording modes off for calls of compiled functions, from `attach` to `detach`, where that is needed."""
+    """Switches the recording modes off during calls of compiled functions, from `attach` to `detach`, if the release needs it."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -46,7 +46,7 @@ class CompiledCalls:
         def switching_modes(callback: Any) -> Any:
             caller = sys._getframe(1)
             if caller.f_back is not None and caller.f_code.co_filename.startswith(PACKAGE):
-                caller = caller.f_back  # the replacement that `calls` has put around this one
+                caller = caller.f_back  # skip the wrapper that `calls` installed around this one
             if caller.f_code not in wrappers:
                 return original(callback)
             if callable(callback):
@@ -59,7 +59,7 @@ class CompiledCalls:
         run = run_backward()
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # A backward that is compiled refuses to run under a mode.
+            # A compiled backward raises under a mode.
             with suspended() if is_autograd_compiled() else nullcontext():
                 return run(*args, **kwargs)
 
@@ -72,15 +72,15 @@ class CompiledCalls:
         self._replacements.restore()
 
     def records(self) -> bool:
-        """Whether the calling thread is in a compiled function that was called while a mode recorded."""
+        """Whether the calling thread runs a compiled function that was called while a mode was recording."""
         return any(mode.recording for mode in self._away())
 
     def pause(self) -> Any:
-        """From here on the compiler looks at no frame of the calling thread; to be given to `go_on`. Later releases pass over all by code."""
+        """Stop the compiler from inspecting frames of this thread; pass the result to `go_on`. Later releases skip our frames by code."""
         return evaluate_frames_by(None) if GUARDS_SEE_MODES and evaluate_frames_by is not None else None
 
     def go_on(self, before: Any) -> None:
-        """The compiler looks at frames again as it did before `pause`."""
+        """Undo `pause`."""
         if before is not None and evaluate_frames_by is not None:
             evaluate_frames_by(before)
 

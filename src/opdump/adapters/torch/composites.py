@@ -1,25 +1,24 @@
-"""Runs operators outside of the dispatch mode that would change their value, as one operator each.
+"""Runs operators whose values a dispatch mode would change outside the mode, each as one operator.
 
-PyTorch asks in places whether a dispatch mode is on, and then takes a road that suits tracing. Mostly both roads give the same
-bits. For the operators in the tables below they do not, for one of four reasons:
+In some places PyTorch checks whether a dispatch mode is on, and then takes a code path for tracing. Usually both paths produce the
+same bits. For the operators in the tables of `hazards` they do not, for one of four reasons:
 
 * a composite runs another kernel: `linalg.svdvals` also computes the vectors, `matmul` of a batch with one matrix folds the batch;
-* what PyTorch runs for a dispatch mode is run with autocast and the conjugate bit switched off, so that an operator which calls
-  others in its kernel gives another precision (`bilinear`) or, for complex numbers, a wrong result (`linalg.pinv`);
-* operators of other libraries are in the same position: nobody knows what their kernels call;
-* the formula of a gradient takes another road (`prod`, `cumprod`), or that of a tangent in forward mode (`layer_norm`).
+* PyTorch calls a dispatch mode with autocast and the conjugate bit switched off, so an operator that calls others in its kernel
+  computes in another precision (`bilinear`) or, for complex numbers, returns a wrong result (`linalg.pinv`);
+* operators of other libraries may do the same: what their kernels call is unknown;
+* the formula of a gradient (`prod`, `cumprod`), or of a tangent in forward mode (`layer_norm`), takes another path.
 
-They are caught above autograd, where a dispatch mode cannot look. A thread with a dispatch mode has the dispatch key
-`PythonTLSSnapshot` set, the first one of every operator. A kernel registered there for one operator is called for this operator
-alone, by whomever it was called (the program, another operator in C++, a gradient formula) and whatever it was imported from,
-and never in a thread without a dispatch mode: other operators, and steps that are not dumped, cost nothing.
+They are intercepted above autograd, which a dispatch mode cannot do. A thread with a dispatch mode has the dispatch key
+`PythonTLSSnapshot` set, the first key of every operator. A kernel registered there for one operator is called only for that operator,
+however it was called (by the program, by another operator in C++, by a gradient formula) and wherever it was imported from. It is never
+called in a thread without a dispatch mode, so other operators, and steps that are not dumped, cost nothing.
 
-In inference mode composites reach a dispatch mode whole, where they otherwise arrive as what they come down to, and are then
-run with autocast and the conjugate bit off, all of them. There the key of the mode (`Python`) lets composites fall through, so
-that they are split as everywhere else.
+In inference mode, composites reach a dispatch mode undecomposed, and all of them run with autocast and the conjugate bit off. So at the
+mode's key (`Python`) composites are registered as fallthrough, and decompose as they do everywhere else.
 
-For a gradient the same kernel puts two hooks on the autograd node of the result. The first excludes the mode for the rest of the
-node; autograd itself restores that state after each node, also when the node fails.
+For a gradient, the same kernel adds two hooks to the autograd node of the result. The first excludes the mode for the rest of the node;
+autograd restores that state after each node, even if the node fails.
 """
 
 from __future__ import annotations
@@ -72,8 +71,9 @@ _KeySet = Any  # torch._C.DispatchKeySet
 class ExactOperators:
     """Keeps the operators of the tables exact while `mode` is on, from `attach` to `detach`.
 
-    Its `run_operator` and `run_as_one` are called for them in place of `__torch_dispatch__`, off and in the thread that runs them, only
-    where it is the one dispatch mode of the thread. Where another mode is on too, the program itself runs under a mode, and nothing has to be kept.
+    For these operators, the mode's `run_operator` and `run_as_one` are called in place of `__torch_dispatch__`, with the mode off, in the
+    thread that runs the operator. This happens only if it is the thread's only dispatch mode. If another mode is on, the program itself
+    runs under a mode, and there is nothing to preserve.
     """
 
     def __init__(self, mode: CaptureMode) -> None:
@@ -83,7 +83,7 @@ class ExactOperators:
         self._redispatch = Redispatch()
 
     def attach(self) -> None:
-        """Starts. A name of the tables that this release of PyTorch lacks is left out."""
+        """Start. Operators of the tables that this release of PyTorch lacks are skipped."""
         if is_lost(OPERATORS):
             return
         self._redispatch.attach()
@@ -102,7 +102,7 @@ class ExactOperators:
         self.adopt()
 
     def adopt(self) -> None:
-        """Takes in operators of other libraries that were defined since; about a millisecond."""
+        """Register operators that other libraries have defined since; takes about a millisecond."""
         if is_lost(OPERATORS):
             return
         new = [name for name in all_operators() if name not in self._adopted]
@@ -113,7 +113,7 @@ class ExactOperators:
                 self._register((rest,), self._one_operator, namespace)
 
     def detach(self) -> None:
-        """Ends. Hooks on autograd nodes that are still alive do nothing from now on."""
+        """Stop. Hooks on autograd nodes that are still alive do nothing from now on."""
         while self._libraries:
             destroy_library(self._libraries.pop())
         self._redispatch.detach()
@@ -134,7 +134,7 @@ class ExactOperators:
         return library
 
     def _is_on(self) -> bool:
-        """Whether the mode is the one and only dispatch mode of this thread, and not excluded."""
+        """Whether the mode is the only dispatch mode of this thread and is not excluded."""
         return dispatch_depth() == 1 and dispatch_mode_at(0) is self._mode and not is_key_excluded(KEY_OF_MODES)
 
     def _one_operator(self, operator: Operator) -> Callable[..., Any]:
@@ -160,7 +160,7 @@ class ExactOperators:
         exact = self._one_operator(operator)
 
         def kernel(keyset: _KeySet, left: torch.Tensor, right: torch.Tensor) -> Any:
-            # Every product of matrices passes here; only this shape folds under a mode and not otherwise.
+            # Every matmul comes here. Only these shapes fold under a mode but not without one.
             with unseen():
                 folds = right.dim() == 3 and left.dim() == 3 and right.size(0) == 1 and not right.requires_grad
             if folds:
@@ -173,8 +173,8 @@ class ExactOperators:
         exact = self._one_operator(operator)
 
         def kernel(keyset: _KeySet, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            # It folds a batch that is not contiguous where the weight requires a gradient. In inference mode it runs below autograd
-            # under a mode, and the view of the weight that it makes there requires none.
+            # `linear` folds a non-contiguous batch if the weight requires a gradient. Under a mode in inference mode, it runs below
+            # autograd, where its view of the weight requires none.
             with unseen():
                 asks = torch.is_inference_mode_enabled() and weight.requires_grad and not x.is_contiguous()
             if asks:
@@ -187,7 +187,7 @@ class ExactOperators:
         exact = self._one_operator(operator)
 
         def kernel(keyset: _KeySet, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            # Without gradient it has a kernel of its own; under a mode it runs max_pool2d, whose result is a view.
+            # Without a gradient it has its own kernel; under a mode it runs max_pool2d, whose result is a view.
             with unseen():
                 differentiates = x.requires_grad and torch.is_grad_enabled()
             if not differentiates:
@@ -200,7 +200,7 @@ class ExactOperators:
         exact = self._one_operator(operator)
 
         def kernel(keyset: _KeySet, *args: Any, **kwargs: Any) -> Any:
-            # Tangents are computed with the operator itself, by what makes its node.
+            # The kernel that makes the autograd node also computes the tangent, within the operator.
             if dual_level() >= 0:
                 return exact(keyset, *args, **kwargs)
             return self._redispatch.onward(operator, keyset, args, kwargs)
@@ -215,7 +215,7 @@ class ExactOperators:
                 result = self._redispatch.onward(operator, keyset, args, kwargs)
             else:
                 result = run(keyset, *args, **kwargs)
-            # All results of an operator come from one node.
+            # All results of an operator share one node.
             first = result if isinstance(result, torch.Tensor) else result[0]
             with unseen():
                 if torch.is_grad_enabled() and first.requires_grad and self._is_on():
@@ -225,14 +225,14 @@ class ExactOperators:
         return kernel
 
     def _guard(self, result: torch.Tensor) -> None:
-        """Has the gradient of the operator that made `result` run outside the mode."""
+        """Make the gradient of the operator that made `result` run outside the mode."""
         node = result.grad_fn
         base = base_of(result)
         if base is not None and base.grad_fn is not None:
-            node = base.grad_fn  # written through a view: the gradient belongs to the base
+            node = base.grad_fn  # a write through a view: the gradient belongs to the base
         if node is None:
             return
-        # Unpacking what was saved can run code of the program, which may count on being called once.
+        # Unpacking saved tensors runs the program's hooks, which may rely on being called once.
         saves_plainly = saved_tensor_hooks(True) is None
         name = _gradient_name(node)
         running = False
@@ -249,7 +249,7 @@ class ExactOperators:
                 return
             running = False
             exclude_key(KEY_OF_MODES, False)
-            current = autograd_node()  # not `node`: it would hold itself in memory
+            current = autograd_node()  # not `node`: that would be a reference cycle
             if not self._mode.recording:
                 return
             inputs: dict[str, Any] = {"grad": gradients[0]} if len(gradients) == 1 else {"grads": gradients}
@@ -267,14 +267,14 @@ def _is_among(operator: Operator, names: Iterable[str]) -> bool:
 
 
 def _gradient_name(node: torch.autograd.graph.Node) -> str:
-    """`ProdBackward0` is the gradient `prod_backward`, whatever its number."""
+    """The operator name of a gradient: `prod_backward` for `ProdBackward0`, whatever its number."""
     stem = node.name().rpartition("::")[2].partition("Backward")[0]
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in stem)
     return f"{words.lstrip('_')}_backward"
 
 
 def _saved(node: torch.autograd.graph.Node) -> dict[str, torch.Tensor]:
-    """The tensors that the forward operator kept for its gradient, by their names in the formula."""
+    """The tensors that the forward operator saved for its gradient, by their names in the formula."""
     found = {}
     for attribute in dir(node):
         if attribute.startswith(SAVED):
@@ -285,7 +285,7 @@ def _saved(node: torch.autograd.graph.Node) -> dict[str, torch.Tensor]:
 
 
 def _dispatches_anyway(values: Iterable[Any], *, composite: bool) -> bool:
-    """Whether an argument takes the roads for tracing by itself: a subclass, a meta tensor, one of vmap; in composites a sparse one."""
+    """Whether an argument selects the tracing paths itself: a subclass, a meta tensor, one of vmap, or in composites a sparse tensor."""
     return any(
         is_subclass_like(value) and (composite or value.layout is torch.strided)
         if isinstance(value, torch.Tensor)

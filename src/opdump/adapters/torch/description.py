@@ -1,4 +1,4 @@
-"""Describes an operator for the graph."""
+"""Describes an operator as a node of the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Described = TypeVar("Described", GraphInput, GraphOutput)
 
 
 def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found], *, runs_kernel: bool) -> GraphNode:
-    """The node of an operator that has run."""
+    """The graph node of an operator that has run."""
     return GraphNode(
         op_name=op.op_name,
         op_type=op.op_type,
@@ -35,5 +35,5 @@ def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found]
 
 
 def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
-    """The values at their slots; `nothing` in a slot without a tensor."""
+    """The values in slot order; `nothing` in a slot without a tensor."""
     return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
