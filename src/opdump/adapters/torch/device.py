@@ -1,10 +1,10 @@
-"""Takes summaries and copies of tensors on an accelerator, without a synchronisation per operator.
+"""Takes summaries and copies of tensors on an accelerator, without synchronising at each operator.
 
-All that is asked of the device is ordered on the stream that the program uses at that moment, so it comes after the operator, and
-before whatever overwrites the tensor. Each stream has rows of its own: nothing here is used on two streams. At `finish` the rows of
-each stream are copied to the host on that stream, and the host waits for it once; then copies of elements are complete, too.
+All device work is queued on the stream that the program uses at that moment, so it runs after the operator and before anything that
+overwrites the tensor. Each stream has its own rows, and nothing here is used on two streams. `finish` copies the rows of each stream to
+the host on that stream and waits for it once; then the copies of elements are complete, too.
 
-What a device cannot do (float64 is missing on some) is done on the host, with the native summary, and listed by `refusals`.
+If a device cannot summarise a type (some have no float64), the host does it with the native summary, and `refusals` lists this.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from opdump.kernels import Summary, summarise
 _CHUNK = 1024
 _PENDING_LIMIT = 2**30
 _PROBES = ([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.5, -2.0, 3.0], [0.0, -2.0, 1.5, 0.5])
-"""Numbers on which a device must agree with the host before it is trusted with a type."""
+"""Test values for a type: the device is used for it only if its summary of these equals the host's."""
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
-"""What PyTorch raises where a device cannot do something; memory that is full is a RuntimeError of its own on some, and none on others."""
+"""What PyTorch raises if a device cannot do something. Out of memory is a RuntimeError too, on some devices a subclass of it."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingCopy:
-    """Elements on their way to the host; complete after `DeviceSummaries.finish`."""
+    """A queued copy of elements to the host; complete after `DeviceSummaries.finish`."""
 
     host: torch.Tensor
 
     def raw(self) -> npt.NDArray[Any]:
-        """The elements as a summary or a digest of a host tensor sees them: bfloat16 in its 16 bits, smaller floats widened."""
+        """The elements as summaries and digests of host tensors take them: bfloat16 as its 16 bits, smaller floats widened."""
         name = NAMES[self.host.dtype]
         if name.startswith("float8") or name == "complex32":
             with apart():
@@ -55,7 +55,7 @@ class PendingCopy:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The rows that were ordered on one stream of one device."""
+    """The rows that were queued on one stream of one device."""
 
     accelerator: Accelerator
     device: torch.device
@@ -68,7 +68,7 @@ class _Lane:
     _fetched: int = 0
 
     def next_row(self, *, wide: bool) -> torch.Tensor:
-        """A row of zeros or of numbers that nobody needs any more."""
+        """The next free row. It holds zeros or values that are no longer needed."""
         place, row = divmod(self.used, _CHUNK)
         if place == len(self._chunks):
             chunk = torch.zeros(_CHUNK, WIDTH, dtype=torch.float64, device=self.device)
@@ -78,7 +78,7 @@ class _Lane:
         return self._rows[place][0 if wide else 1][row]
 
     def order_rows(self) -> None:
-        """Orders a copy of the rows that have not been fetched."""
+        """Queue a copy of the rows that have not been fetched."""
         while self._fetched < self.used:
             place, first = divmod(self._fetched, _CHUNK)
             last = min(_CHUNK, first + self.used - self._fetched)
@@ -105,7 +105,7 @@ class _Lane:
 
 
 class _Queued(NamedTuple):
-    """A tensor whose summary was ordered: rows of a lane, or a copy from which the host makes it."""
+    """A tensor whose summary was queued: rows of a lane, or a copy that the host summarises."""
 
     elements: int
     dtype: torch.dtype
@@ -116,9 +116,9 @@ class _Queued(NamedTuple):
 
 
 class DeviceSummaries:
-    """The summaries of one step, of all devices.
+    """The summaries of one step, on all devices.
 
-    Values are added up in float64, or, with `low_precision`, in the tensor's own type (`device_stat_precision_mode`).
+    Sums use float64 or, with `low_precision`, the tensor's own type (`device_stat_precision_mode`).
     """
 
     def __init__(self, *, low_precision: bool, accelerators: Accelerators | None = None) -> None:
@@ -130,17 +130,17 @@ class DeviceSummaries:
         self._queued: list[_Queued] = []
         self._summaries: dict[int, tuple[Summary, tuple[int, int] | None]] = {}
         self._of_host: list[int] = []
-        """Handles of which the host has yet to make the summary."""
+        """Handles whose summaries the host still has to compute."""
         self._refused: dict[tuple[str, torch.dtype], str] = {}
         self._pending = 0
 
     @contextmanager
     def ordering(self, tensor: torch.Tensor) -> Iterator[_Lane]:
-        """What is done in the block is ordered where the program orders now, apart from all of its modes."""
+        """Queue the work of the block on the program's current stream, with all of the program's modes off."""
         with apart():
             device = tensor.device
             accelerator = self.accelerators.of(tensor)
-            assert accelerator is not None, "the host's tensors are read in place"
+            assert accelerator is not None, "host tensors are read in place"
             stream = accelerator.current_stream(device)
             lane = self._lanes.get((device, stream))
             if lane is None:
@@ -150,7 +150,7 @@ class DeviceSummaries:
             self._busy[id(lane)] = lane
 
     def add(self, tensor: torch.Tensor) -> int:
-        """Orders the summary of a tensor; the handle is good for `summary` after `finish`."""
+        """Queue the summary of a tensor. Pass the returned handle to `summary` after `finish`."""
         with self.ordering(tensor) as lane:
             count, dtype = tensor.numel(), tensor.dtype
             if not self._is_refused(lane, dtype):
@@ -160,25 +160,25 @@ class DeviceSummaries:
                     self._queued.append(_Queued(count, dtype, lane, first, lane.used, None))
                     return len(self._queued) - 1
                 except _REFUSALS as error:
-                    # It could do the type a moment ago: its memory is full, or it cannot do a tensor of this size.
+                    # The device has passed the probe of this type: it is out of memory, or the tensor is too large for it.
                     self._refused[lane.device.type, dtype] = _first_line(error)
             self._queued.append(_Queued(count, dtype, None, 0, 0, self._copied(tensor, lane)))
             self._of_host.append(len(self._queued) - 1)
             return len(self._queued) - 1
 
     def copy(self, tensor: torch.Tensor, first: int = 0) -> PendingCopy:
-        """Orders a copy of the elements; of the `first` ones in row-major order, in one axis, where that is given."""
+        """Queue a copy of the elements, or of only the `first` ones in row-major order, as one axis."""
         with self.ordering(tensor) as lane:
             return self._copied(first_elements(tensor, first) if first else tensor, lane)
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A copy on the host of a tensor of any layout, for which the host waits; None where the device cannot even copy it."""
+        """A blocking copy to the host of a tensor of any layout; None if the device cannot even copy it."""
         with self.ordering(tensor) as lane:
             tensor = tensor.detach()
             conjugated, negated = tensor.is_conj(), tensor.is_neg()
             try:
                 if tensor.layout is torch.strided and (conjugated or negated):
-                    # What is in memory, and the rest on the host.
+                    # Copy the memory as stored; the host conjugates and negates.
                     tensor = tensor.conj() if conjugated else tensor
                     host = self._copied(negated_view(tensor) if negated else tensor, lane).host
                 else:
@@ -193,11 +193,11 @@ class DeviceSummaries:
 
     @property
     def must_finish(self) -> bool:
-        """Whether so much memory of the host waits that the copies should be completed before the step ends."""
+        """Whether pending copies hold so much host memory that they should be completed before the step ends."""
         return self._pending > _PENDING_LIMIT
 
     def finish(self) -> None:
-        """Waits once for each stream that something was ordered on; then everything is on the host."""
+        """Wait once for each stream that was used. Then everything is on the host."""
         if self._busy:
             with apart():
                 for lane in self._busy.values():
@@ -209,7 +209,7 @@ class DeviceSummaries:
             self._busy.clear()
         for handle in self._of_host:
             copy = self._queued[handle].copy
-            assert copy is not None, "only of copies the host makes the summary"
+            assert copy is not None, "the host summarises only copies"
             self._summaries[handle] = _summary_on_host(copy), None
             self._queued[handle] = self._queued[handle]._replace(copy=None)
         self._of_host.clear()
@@ -219,12 +219,12 @@ class DeviceSummaries:
         return self._made(handle)[0]
 
     def whole_extremes(self, handle: int) -> tuple[int, int] | None:
-        """Max and min of a tensor of 64-bit integers with all their digits; None for others."""
+        """The exact max and min of a tensor of 64-bit integers; None for other types."""
         return self._made(handle)[1]
 
     def refusals(self) -> list[str]:
         return [
-            f"{kind}: statistics of {NAMES[dtype]} were computed on the host, which takes a copy of each tensor: {reason}"
+            f"{kind}: statistics of {NAMES[dtype]} were computed on the host, from a copy of each tensor: {reason}"
             for (kind, dtype), reason in self._refused.items()
             if reason
         ]
@@ -241,7 +241,7 @@ class DeviceSummaries:
         made = self._summaries.get(handle)
         if made is None:
             count, dtype, lane, first, last, _ = self._queued[handle]
-            assert lane is not None, "the host's summaries are made at finish"
+            assert lane is not None, "the host computes its summaries in `finish`"
             made = self._summaries[handle] = summary_of(lane.rows(first, last), count, dtype)
         return made
 
@@ -256,7 +256,7 @@ class DeviceSummaries:
         try:
             return PendingCopy(self._transferred(tensor.contiguous(), lane))
         except torch.OutOfMemoryError:
-            # The memory that it lies in, gaps and all: that takes none of the device's.
+            # Copy the whole extent of the tensor, with its gaps: this needs no device memory.
             host = self._transferred(torch.as_strided(tensor, (_extent(tensor),), (1,), tensor.storage_offset()), lane)
             return PendingCopy(host.as_strided(tensor.shape, tensor.stride()))
 
@@ -268,7 +268,7 @@ class DeviceSummaries:
         return host
 
     def _is_refused(self, lane: _Lane, dtype: torch.dtype) -> bool:
-        """Whether the device cannot summarise the type, or does it otherwise than the host: asked once."""
+        """Whether the device cannot summarise the type, or differs from the host; probed once."""
         key = lane.device.type, dtype
         if key not in self._refused:
             self._refused[key] = self._probe(lane, dtype)
@@ -281,7 +281,7 @@ class DeviceSummaries:
                 accelerator = lane.accelerator
                 host = accelerator.host_memory((len(numbers),), (1,), dtype)
                 host.copy_(_probe_tensor(numbers, dtype))
-                # From pinned memory: a program may forbid what makes the host wait on the way (`torch.cuda.set_sync_debug_mode`).
+                # From pinned memory: the program may forbid synchronising copies (`torch.cuda.set_sync_debug_mode`).
                 on_device = torch.empty(len(numbers), dtype=dtype, device=lane.device)
                 on_device.copy_(host, non_blocking=accelerator.copies_in_background)
                 self._order_rows(lane, on_device)
@@ -290,13 +290,13 @@ class DeviceSummaries:
             except _REFUSALS as error:
                 return _first_line(error)
             found, _ = summary_of(lane.rows(first, lane.used), len(numbers), dtype)
-            if str(found) != str(_summary_on_host(PendingCopy(host))):  # NaN equals NaN in a text
-                return f"it finds {found} among {numbers}"
+            if str(found) != str(_summary_on_host(PendingCopy(host))):  # as text, because NaN != NaN
+                return f"its summary is {found} for {numbers}"
         return ""
 
 
 def first_elements(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """The first elements in row-major order, in one axis; no more than those is copied, and a row beside."""
+    """The first `count` elements in row-major order, as one axis. Copies at most these and the rest of one row."""
     while tensor.dim() > 1:
         rest = tensor[0].numel()
         rows = -(-count // rest)
@@ -308,7 +308,7 @@ def first_elements(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last one, with those between that are not the tensor's."""
+    """The number of elements in memory from the tensor's first to its last one, including gaps."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 

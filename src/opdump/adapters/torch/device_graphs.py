@@ -1,10 +1,10 @@
-"""Follows graphs of a device (CUDA graphs) that the program records and replays.
+"""Tracks device graphs (CUDA graphs) that the program records and replays.
 
-While a graph is recorded nothing runs, and whoever reads a tensor, allocates or waits breaks it or becomes a part of it. So the
-region is one operator without data, `device_graph`. A replay runs without the framework: it is counted, and reported at the end.
+While a graph is recorded, nothing runs. Any read, allocation or wait breaks the graph or becomes part of it. So the recorded region is
+one operator without data, `device_graph`. A replay runs without the framework; replays are counted and reported at the end.
 
-Most graphs are recorded so that what another thread asks of the device breaks them as well (`capture_error_mode="global"`), and what the
-recording thread asks on a stream that is not recorded. So the stream alone does not show whether a graph is being recorded.
+By default (`capture_error_mode="global"`), device calls of other threads break the graph as well, and so do calls of the recording
+thread on a stream that is not recorded. So checking the current stream is not enough to find out whether a graph is being recorded.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Recorded(NamedTuple):
 
     thread: int
     is_global: bool
-    """Whether other threads can break it."""
+    """Whether device calls of other threads break it."""
 
 
 class DeviceGraphs:
-    """Watches the graphs of the current accelerator from `attach` to `detach`."""
+    """Tracks the graphs of the current accelerator from `attach` to `detach`."""
 
     def __init__(self, recorder: Recorder, naming: Naming, accelerators: Accelerators) -> None:
         self._recorder = recorder
@@ -45,12 +45,12 @@ class DeviceGraphs:
         self._replacements = Replacements()
         self._recorded: dict[int, _Recorded] = {}
         self._open: set[Hashable] = set()
-        """Regions that have begun and are known."""
+        """The open regions that already have an operator in the dump."""
         self._lock = threading.Lock()
         self._regions = 0
         self._operators = 0
         self._beside = 0
-        """Operators that ran in other threads while a graph was recorded that they could have broken."""
+        """Number of operators left out because they ran in other threads while a graph was recorded with the mode "global"."""
         self._replays = 0
 
     def attach(self) -> None:
@@ -66,15 +66,15 @@ class DeviceGraphs:
 
     @property
     def watch(self) -> Callable[[], bool] | None:
-        """Asks whether the operator that is about to run is recorded and not carried out; None where no device has graphs."""
+        """A function that returns whether the next operator is recorded into a graph; None if no device has graphs."""
         return None if self._accelerator is None else self.is_recording
 
     def is_recording(self) -> bool:
-        """Whether this thread must ask nothing of the device now."""
+        """Whether this thread must not call the device now."""
         return self._region() is not None
 
     def _region(self) -> Hashable:
-        """The region that this thread is in; None where it is in none."""
+        """The region that this thread is in, or None."""
         me = threading.get_ident()
         for graph, recorded in list(self._recorded.items()) if self._recorded else ():
             if recorded.is_global or recorded.thread == me:
@@ -86,7 +86,7 @@ class DeviceGraphs:
         return None
 
     def passes(self) -> None:
-        """An operator was recorded: the first one of a region names it. One that runs in another thread meanwhile is left out too."""
+        """Count an operator in a graph. The first one of a region names the region. One that runs in another thread meanwhile is left out."""
         region = self._region()
         accelerator = self._accelerator
         with self._lock:
@@ -109,15 +109,15 @@ class DeviceGraphs:
         if not self._regions and not self._replays and not self._beside:
             return []
         beside = (
-            f". {self._beside:,} operators of other threads that ran while a graph was recorded are missing: to look at them would have "
-            'broken it (capture_error_mode="thread_local" allows it)'
+            f". {self._beside:,} operators of other threads that ran while a graph was recorded are missing, because reading their "
+            'tensors would have broken the graph (capture_error_mode="thread_local" allows it)'
             if self._beside
             else ""
         )
         text = (
-            f"{self._operators:,} operators were recorded into graphs of the device ({self._regions:,} regions), and graphs were "
-            f"replayed {self._replays:,} times: what runs in a replay is not in the dump. To see it, run the program without "
-            f"graphs (no torch.cuda.graph, no make_graphed_callables){beside}"
+            f"{self._operators:,} operators were recorded into device graphs ({self._regions:,} regions), and graphs were replayed "
+            f"{self._replays:,} times; operators of replays are not in the dump. To dump them, run the program without graphs "
+            f"(no torch.cuda.graph, no make_graphed_callables){beside}"
         )
         return [text]
 

@@ -1,10 +1,10 @@
-"""Computes the summary of a tensor on its device: a row of numbers for each block of elements, put together on the host.
+"""Computes the summary of a tensor on its device: one row of numbers per block of elements; the host combines the rows.
 
     total squares max min positive negative nan positive_inf negative_inf
 
-Blocks bound the temporaries: of a block there is one copy in float64, squared in place when all else is known. Counts of a block are
-far below 2**53, so that float64 holds them exactly. Max and min of 64-bit integers are kept as their bits. No operator here goes through
-a library of the device's vendor: where a program asks for deterministic algorithms, PyTorch refuses those of CUDA (`dot`).
+Blocks limit the temporaries: a block has one float64 copy, which is squared in place last. The counts of a block are far below 2**53,
+so float64 holds them exactly. Max and min of 64-bit integers are stored as bits. No operator here uses a vendor library: if a program
+requires deterministic algorithms, PyTorch refuses those of CUDA (`dot`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from opdump.kernels import Summary
 
 BLOCK = 1 << 20
-"""Elements that are looked at together: 9 MiB of temporaries."""
+"""Elements per block: 9 MiB of temporaries."""
 WIDTH = 9
 NARROW = 6
-"""Columns of the row of a type without NaN and infinities."""
+"""Columns of the rows of integer types, which have no NaN or infinities."""
 
 _WIDE = torch.float64
 _INT64_MIN = -(2**63)
@@ -35,7 +35,7 @@ _SMALL_FLOATS = frozenset(
 
 
 def blocks_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The elements as views of one dimension, in any order; copies only where no view has them, and then of one block."""
+    """The elements as one-dimensional views, in any order. If no such view exists, copies, one block at a time."""
     count = tensor.numel()
     if is_dense(tensor):
         flat = torch.as_strided(tensor, (count,), (1,), tensor.storage_offset())
@@ -51,7 +51,7 @@ def blocks_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements are one stretch of memory, each of them once, in whatever order."""
+    """Whether the elements fill one contiguous range of memory, each once, in any order."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -63,9 +63,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def queue_row(block: torch.Tensor, row: torch.Tensor, *, low_precision: bool) -> None:
-    """Orders the numbers of a block, of one dimension, into `row`: WIDTH cells of float64 for floats, NARROW for others.
+    """Queue the computation of a one-dimensional block's numbers into `row`: WIDTH float64 cells for floats, NARROW for others.
 
-    With `low_precision` floats are added up in their own type.
+    With `low_precision`, floats are summed in their own type.
     """
     if block.dtype in _SMALL_FLOATS:
         block = block.to(torch.float32)
@@ -79,7 +79,7 @@ def _of_floats(block: torch.Tensor, *, low_precision: bool) -> list[torch.Tensor
     values = block if low_precision else block.to(_WIDE, copy=True)
     least, greatest = torch.aminmax(values)
     total, positive, negative = values.sum(), _count(values.gt(0)), _count(values.lt(0))
-    # In place where the memory is the capture's own.
+    # In place only if the memory is the capture's own copy.
     squares = (values.square() if low_precision else values.square_()).sum()
     del values
     return [
@@ -96,7 +96,7 @@ def _count(which: torch.Tensor) -> torch.Tensor:
 
 def _of_whole_numbers(block: torch.Tensor) -> list[torch.Tensor]:
     has_64_bits = block.dtype in (torch.int64, torch.uint64)
-    # Few kernels know the unsigned types beyond 8 bits.
+    # Few kernels support unsigned types wider than 8 bits.
     if block.dtype is torch.uint16:
         block = block.view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
     elif block.dtype is torch.uint32:
@@ -104,6 +104,7 @@ def _of_whole_numbers(block: torch.Tensor) -> list[torch.Tensor]:
     extremes: tuple[torch.Tensor, torch.Tensor] | None = None
     if block.dtype is torch.uint64:
         bits = block.view(torch.int64)
+        # Flipping the sign bit maps the unsigned order to the signed one; `summary_of` reverses it.
         extremes = torch.aminmax(bits.bitwise_xor(_INT64_MIN))
         values = bits.bitwise_right_shift(32).bitwise_and_(_LOW_32).to(_WIDE).mul_(2.0**32)
         values += bits.bitwise_and(_LOW_32)
@@ -120,9 +121,7 @@ def _of_whole_numbers(block: torch.Tensor) -> list[torch.Tensor]:
 
 
 def summary_of(rows: npt.NDArray[np.float64], count: int, dtype: torch.dtype) -> tuple[Summary, tuple[int, int] | None]:
-    """The summary of a tensor of `count` elements from the rows of its blocks, and max and min as whole numbers where it is
-    one of 64 bits.
-    """
+    """The summary of a tensor of `count` elements from the rows of its blocks and, for 64-bit integers, the exact max and min."""
     positive = negative = nan = positive_inf = negative_inf = 0
     is_float = dtype.is_floating_point
     for row in rows.tolist():
@@ -140,7 +139,7 @@ def summary_of(rows: npt.NDArray[np.float64], count: int, dtype: torch.dtype) ->
             exact = exact[0] - _INT64_MIN, exact[1] - _INT64_MIN
         greatest, least = map(float, exact)
     else:
-        # numpy's give NaN where there is one; a zero has no sign in a summary.
+        # numpy's max and min return NaN if there is one. Adding 0.0 removes the sign of a zero.
         greatest, least = float(rows[:, 2].max()) + 0.0, float(rows[:, 3].min()) + 0.0
     return (
         Summary(
@@ -162,5 +161,5 @@ def summary_of(rows: npt.NDArray[np.float64], count: int, dtype: torch.dtype) ->
 
 def _added(column: npt.NDArray[np.float64]) -> float:
     values: Sequence[float] = column.tolist()
-    # fsum refuses to add infinities of both signs, and sums beyond the largest number.
+    # fsum raises for infinities of both signs, and for sums that overflow.
     return math.fsum(values) if all(map(math.isfinite, values)) and abs(sum(values)) < math.inf else sum(values)

@@ -1,7 +1,7 @@
 """The dispatch mode that records every operator of its thread: forward, backward and optimizer.
 
-`CaptureMode` is pushed while a step is dumped and gone otherwise. It has each operator named (`Naming`), hands the inputs to the
-recorder, lets the operator run, and hands over the outputs. In exception mode it only runs them, and names those that fail.
+`CaptureMode` is on the mode stack only while a step is dumped. It names each operator (`Naming`), passes the inputs to the recorder, runs
+the operator, and passes on the outputs. In exception mode it only runs operators, and names those that fail.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from opdump.records import OpRecord, SkipReason
 
 
 class CaptureMode(RecordingMode):
-    """Records every operator of the threads that it is pushed in."""
+    """Records every operator of the threads whose mode stack it is on."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CaptureMode(RecordingMode):
         depth: CallDepth | None = None,
         storages: Storages | None = None,
     ) -> None:
-        """`storages` are those of who reads the tensors."""
+        """`storages` are shared with the reader of the tensors."""
         super().__init__()
         self.depth = CallDepth() if depth is None else depth
         self.recording = False
@@ -89,7 +89,7 @@ class CaptureMode(RecordingMode):
         self._foreign: dict[type, bool] = {}
         self.watches: Watches | None = None
         if plan.mode.watches:
-            assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
+            assert isinstance(recorder, WatchRecorder), "make_recorder returns one for this mode"
             known = OperatorNames() if names is None else names
             self.watches = Watches(plan, recorder, self.naming.now, known, keep_memory, without_modes)
         self._calls_only = calls_only
@@ -105,9 +105,9 @@ class CaptureMode(RecordingMode):
         self.values = ProgramValues(plan, recorder, observer, self.naming, self.provenance, self.graphs)
         self.collectives = Collectives(recorder, self.graphs.is_recording)
         self.launched = threading.local()
-        """`count`: operators with a kernel that this thread has run."""
+        """`count`: the number of operators with a kernel that this thread has run."""
         self.follow: Callable[..., Any] | None = None
-        """Asked first of each operator, where the step is followed."""
+        """In a followed step, the fast path, which is called first for each operator."""
         self.without_kernel = WithoutKernel(recorder, observer, self.naming, self.provenance, self._describe)
         self.following = Following(self, self.without_kernel.ran) if is_available() and self.takes_runs else None
         self.without_kernel.following = self.following
@@ -120,8 +120,8 @@ class CaptureMode(RecordingMode):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether of each operator that runs a record is made, in a plain dump, and of its tensors nothing but summaries and digests, or
-        summaries and elements that are copied at once.
+        """Whether the fast path applies: a plain dump of all operators that needs only summaries and digests, or summaries and elements
+        copied at once.
         """
         plan, recorder = self._plan, self._recorder
         reader = recorder.reader
@@ -149,7 +149,7 @@ class CaptureMode(RecordingMode):
                 return result
         kwargs = kwargs or {}
         if dispatch_depth():
-            # Below are only PyTorch's own modes (fake tensors, tracing): they run programs that are written down.
+            # Only PyTorch's own modes (fake tensors, tracing) are below; the operator is traced, not executed.
             return func(*args, **kwargs)
         if not self.recording:
             with unseen():
@@ -170,12 +170,12 @@ class CaptureMode(RecordingMode):
         if known is None and operator_schema(func) is None:
             return self.run_as_one(func.name(), func, args, kwargs)
         if types and self._any_foreign(types):
-            # A subclass that dispatches by itself goes first; what it then runs on plain tensors comes here again.
+            # A subclass with its own dispatch goes first; the operators that it runs on plain tensors come back here.
             return NotImplemented
         schema = self.schema(func) if known is None else known[0]
         if schema.asynchronous:
             self.collectives.ran()
-        # The operator too: called from Python, it would be a call that function modes see, and it is none of the program's.
+        # The operator itself runs inside `unseen`, too: function modes would see this call, which is not the program's.
         with unseen():
             if self.failures is not None:
                 inputs = tensors_among(schema.tensors, args, kwargs)
@@ -244,7 +244,7 @@ class CaptureMode(RecordingMode):
     @isolated_from_program
     def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> None:
         with unseen():
-            self.storages.written_anywhere()  # a part of it, perhaps
+            self.storages.written_anywhere()  # it may have written a part of its results
             if schema.kernel == WAIT:
                 self._has_waited(running, schema, has_failed=True)
             if isinstance(error, Exception):
@@ -285,7 +285,7 @@ class CaptureMode(RecordingMode):
         except BaseException as error:
             self.fails(running, schema, error)
             raise
-        # Above autograd the nodes are made inside the call, and there may be several.
+        # Above autograd, the call itself makes the autograd nodes, possibly several.
         if running.link is not None:
             self.naming.links.made(first, running.link)
         with unseen():
@@ -294,7 +294,7 @@ class CaptureMode(RecordingMode):
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """On in the calling thread for the length of the block; passes through while nothing is recorded."""
+        """Switched on in the calling thread within the block. While `recording` is False, operators pass through."""
         put_on(self)
         try:
             yield
@@ -302,24 +302,24 @@ class CaptureMode(RecordingMode):
             take_off(self)
 
     def schema(self, func: Any) -> OperatorSchema:
-        # By identity: OpOverload hashes itself in Python.
+        # Keyed by identity, because OpOverload computes its hash in Python.
         known = self._schemas.get(id(func))
         if known is None:
             known = self._schemas[id(func)] = (schema_of(func), func)
         return known[0]
 
     def close(self) -> None:
-        """What it was put on for has ended."""
+        """The capture has ended."""
         if self.following is not None:
             self.following.close()
             self.following = self.values.following = self.without_kernel.following = None
 
     def abandon(self) -> None:
-        """In a forked process: a thread that is not there may have held the lock that `close` waits for."""
+        """Like `close`, for a forked process: a thread that does not exist there may hold the lock that `close` waits for."""
         self.follow = self.following = self.values.following = self.without_kernel.following = None
 
     def next_step(self) -> None:
-        """Forgets what belongs to one step: occurrences, sources, links to forward operators."""
+        """Forget what belongs to one step: occurrences, sources, links to forward operators."""
         if self.following is not None:
             self.following.end_step()
         self.naming.sites.next_step()
@@ -342,7 +342,7 @@ class CaptureMode(RecordingMode):
         if following is not None:
             following.pause()
         if self.collectives.pending:
-            self.collectives.file_arrived()  # before this operator may write there
+            self.collectives.file_arrived()  # before this operator can overwrite their results
         op, site, link = self.naming.identify(schema, args, kwargs)
         assert op is not None, "only operators without a kernel go without a record"
         running = Running(op, site, link)
@@ -377,12 +377,12 @@ class CaptureMode(RecordingMode):
             lives = [(slot, argument, tensor, source, reason) for slot, argument, tensor, source, _ in lives]
         if self.models is not None:
             lives = list(self.models.without_excluded(op, "input", lives))
-        # Of PyTorch's own operators it is known what they write into.
+        # Only schemas of PyTorch's own operators reliably declare what they write into.
         changes = schema.changes if self._judges and schema.kernel.startswith("aten::") else None
         self._recorder.before_op(op, lives, changes)
 
     def _has_waited(self, running: Running, schema: OperatorSchema, *, has_failed: bool = False) -> None:
-        """The program's wait for a functional collective is over: the result is filed, and what was waited for is read."""
+        """The program has waited for a functional collective: record its result, and read the input of the wait."""
         for _, _, tensor, *_ in running.inputs:
             if self.collectives.pending:
                 self.collectives.waited_for(tensor, has_failed=has_failed)
@@ -390,7 +390,7 @@ class CaptureMode(RecordingMode):
             self._read_inputs(running, schema, "failed" if has_failed else "")
 
     def _wait_for_the_host(self, running: Running, outputs: Sequence[Found]) -> None:
-        """Waits for a copy from a device that the program does not wait for here: the host's memory is read in place."""
+        """Wait for an asynchronous copy from a device: host memory is read in place, and the program does not wait for it here."""
         of = self._accelerators.of
         if running.op.skip or all(of(tensor) is not None for _, _, tensor in outputs):
             return
@@ -429,7 +429,7 @@ class CaptureMode(RecordingMode):
             self.following.learns(site, args, kwargs, outputs, result)
 
     def _forget_written(self, schema: OperatorSchema, inputs: Sequence[LiveTensor]) -> None:
-        """What the operator has written into is read anew."""
+        """Forget what is known of the memory that the operator has written, so that it is read again."""
         if schema.asynchronous:
             self.storages.written_unseen()
         elif not schema.declares_writes:
@@ -459,7 +459,7 @@ class CaptureMode(RecordingMode):
     def _describe(
         self, op: OpRecord, site: Site, schema: OperatorSchema, inputs: list[LiveTensor], outputs: list[Found]
     ) -> None:
-        """Adds the operator to its graph, the first time that it runs."""
+        """Add the operator to its graph, the first time that it runs."""
         site.described = True
         node = node_of(op, inputs, outputs, runs_kernel=not schema.kind)
         self._recorder.graph(op.graph_id).add(node)
