@@ -1,10 +1,10 @@
-"""Every private name of PyTorch that the adapter uses, which ability hangs on it, and what stands in for it.
+"""Every private name of PyTorch that the adapter uses, the ability that depends on it, and its substitute.
 
     graph_task = taken("torch._C._current_graph_task_id", of=BACKWARD, instead=gives(-1))
 
-A release without a name takes the next one of its row, the older ones behind; where it has none of them, `instead` is used, and the
-ability is lost: the program runs on as it is, and the report has the missing name and what that costs (`reasons`). Where
-`by` names what does the same, nothing is lost. docs/torch-versions.md has the table by release.
+A row lists the name of the newest release first, then older ones; the first that exists is used. If none exists, `instead`
+is used and the ability is lost: the program runs unchanged, and the report states the missing name and what that costs
+(`reasons`). If `by` describes a substitute, nothing is lost. docs/torch-versions.md has the table by release.
 
 No other file of the adapter uses a private name of PyTorch (tests/torch/test_private_names.py).
 """
@@ -33,23 +33,19 @@ from opdump.adapters.torch.names_by_release import (
     taken,
 )
 
-OPERATORS = Ability(
-    "operators", "no operator is recorded, since it could not be done without changing the program's numbers"
-)
-BACKWARD = Ability("backward", "what a backward runs is recorded as a part of the forward")
-LINKS = Ability("links", "gradients are recorded without the forward operators that they belong to")
-SOURCES = Ability("sources", "records do not say which operator made an input, nor where tensors lie")
-CALLS = Ability(
-    "calls", "calls of the program are not recorded (dump_level op), and errors above operators are not seen"
-)
-STEPS = Ability("steps", "no iteration ends with a backward; optimizers and networks alone end one")
-RECOMPUTATION = Ability("recomputation", "what a checkpoint runs again has no scope")
-COMPILED = Ability("compiled", "compiled regions are recorded only as far as they run operators")
-FRAMES = Ability("frames", "where a program compiles functions, each operator that is recorded takes longer")
-TRACING = Ability("tracing", "what is run to be traced or exported is recorded as if the program ran it")
-WRITES = Ability("writes", "what a compiled region writes into is not recorded as its result")
-DEVICES = Ability("devices", "modes of the program are in force while a device sums up its tensors")
-RPC = Ability("rpc", "what RPC runs for other processes is not recorded, or its rank is not known")
+OPERATORS = Ability("operators", "no operator is recorded, because recording could change the program's numbers")
+BACKWARD = Ability("backward", "operators of a backward are recorded as part of the forward")
+LINKS = Ability("links", "gradients are recorded without their forward operators")
+SOURCES = Ability("sources", "records do not have the makers of inputs, nor the memory locations of tensors")
+CALLS = Ability("calls", "calls of the program (dump_level op), and errors above operators, are not recorded")
+STEPS = Ability("steps", "no iteration ends with a backward, only with an optimizer or a network")
+RECOMPUTATION = Ability("recomputation", "operators that a checkpoint runs again have no scope")
+COMPILED = Ability("compiled", "in compiled regions, only operators that run individually are recorded")
+FRAMES = Ability("frames", "in programs that compile functions, recording an operator takes longer")
+TRACING = Ability("tracing", "operators that run only to be traced or exported are recorded like the program's own")
+WRITES = Ability("writes", "tensors that a compiled region writes into are not recorded as its results")
+DEVICES = Ability("devices", "modes of the program are active while a device computes statistics")
+RPC = Ability("rpc", "functions that RPC runs for other processes are not recorded, or their rank is unknown")
 
 # The stack of dispatch modes, and what keeps operators exact that a mode would change
 
@@ -60,7 +56,7 @@ pop_dispatch_mode = taken("torch._C._pop_torch_dispatch_stack", of=OPERATORS)
 
 
 class _NoMode:
-    """Stands where the class of dispatch modes stood. It is put on nowhere."""
+    """Stands in for PyTorch's class of dispatch modes if that is missing; never pushed."""
 
 
 @contextmanager
@@ -82,17 +78,18 @@ else:
         "torch.utils._python_dispatch._disable_current_modes",
         of=OPERATORS,
         instead=_taken_off,
-        by="the modes are taken off one by one",
+        by="the modes are popped one by one",
     )
 
 _tracing_depth: Callable[[], int] = taken(
     "torch._ops._len_torch_dispatch_stack_pre_dispatch", of=OPERATORS, instead=gives(1), by="PyTorch is asked each time"
 )
-"""How many modes trace before dispatch. PyTorch's function knows how to take them off; in old releases it imports sympy, 440 modules."""
+"""The number of modes that trace before dispatch. Only PyTorch's `_modes_disabled` can remove these; in old releases it
+imports sympy (440 modules), so it is called only if there are any."""
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """While the context is open no dispatch mode of the program is in force."""
+    """A context in which no dispatch mode of the program is active."""
     return _modes_disabled() if _tracing_depth() else _taken_off()
 
 
@@ -102,20 +99,23 @@ DispatchKeySet = taken("torch._C.DispatchKeySet", of=OPERATORS)
 all_operators: Callable[[], list[str]] = taken("torch._C._dispatch_get_all_op_names", of=OPERATORS, instead=list)
 _has_kernel = taken("torch._C._dispatch_has_kernel_for_dispatch_key", of=OPERATORS, instead=gives(value=False))
 KEY_OF_COUNTS = "ADInplaceOrView"
-"""The key whose kernels count writes into tensors, after they ran the operator."""
+"""The key whose kernels count writes to tensors, after the operator has run."""
 is_key_excluded = taken("torch._C._dispatch_tls_is_dispatch_key_excluded", of=OPERATORS)
 exclude_key = taken("torch._C._dispatch_tls_set_dispatch_key_excluded", of=OPERATORS)
 is_key_included = taken("torch._C._dispatch_tls_is_dispatch_key_included", of=OPERATORS)
 include_key = taken("torch._C._dispatch_tls_set_dispatch_key_included", of=OPERATORS)
 inference_guard = taken("torch._C._InferenceMode", of=OPERATORS)
-"""What `torch.inference_mode` holds while it is on."""
+"""The guard that `torch.inference_mode` holds while it is active."""
 fallthrough_kernel = taken("torch.library.fallthrough_kernel", of=OPERATORS)
 destroy_library = taken("torch.library.Library._destroy", of=OPERATORS)
 _base = taken("torch.Tensor._base", of=OPERATORS)
 
 
 def has_kernel(operator: str, key: str) -> bool:
-    """Whether an operator (`aten::add.Tensor`) has a kernel at a dispatch key; not where it is gone, since its library may end at any time."""
+    """Whether an operator (`aten::add.Tensor`) has a kernel at a dispatch key.
+
+    False if the operator no longer exists: its library may be destroyed at any time.
+    """
     try:
         return bool(_has_kernel(operator, key))
     except RuntimeError:
@@ -125,7 +125,7 @@ def has_kernel(operator: str, key: str) -> bool:
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that another is a view of."""
+    """The tensor that `tensor` is a view of; None if it is not a view."""
     base: torch.Tensor | None = _base.__get__(tensor)
     return base
 
@@ -150,7 +150,7 @@ def named_schema(packet: str, overload: str) -> Any:
 
 
 def operator_schema(operator: Any) -> Any:
-    """The schema of an operator of `torch.ops`; None where it is one of a higher order, which runs functions."""
+    """The schema of an operator of `torch.ops`; None for a higher-order operator, which runs functions."""
     return getattr(operator, "_schema", None)
 
 
@@ -160,36 +160,36 @@ def is_own_mode(mode: Any) -> bool:
 
 
 def dual_level() -> int:
-    """How deep forward-mode AD is nested; -1 outside of it. Where that is unknown: as if it were on, which changes no number."""
+    """The nesting level of forward-mode AD, -1 outside. If unknown, 0 as if it were on, which changes no number."""
     from torch.autograd import forward_ad
 
     return int(getattr(forward_ad, "_current_level", 0))
 
 
 _FORWARD_AD = row(
-    "torch.autograd.forward_ad._current_level", of=OPERATORS, by="operators with a tangent always run apart"
+    "torch.autograd.forward_ad._current_level", of=OPERATORS, by="operators with a tangent always run outside the mode"
 )
 
 saved_tensor_hooks = taken(
     "torch._C._autograd._top_saved_tensors_default_hooks",
     of=OPERATORS,
     instead=gives(value=True),
-    by="the tensors that a gradient run apart has saved are left out of its inputs",
+    by="the saved tensors of a gradient that runs outside the mode are left out of its inputs",
 )
 SAVED = "_saved_"
-"""How the tensors are called that a node of autograd keeps."""
+"""The prefix of the attributes of an autograd node that contain its saved tensors."""
 
 GUARDS_SEE_MODES = look_up("torch._C._dynamo.guards.set_is_in_mode_without_ignore_compile_internals") is ABSENT
-"""Whether guards of compiled functions fail while a mode is on: up to PyTorch 2.9, which has `ignore_compile_internals` already, but asks
-it only to compile."""
+"""Whether guards of compiled functions fail while a mode is on, as up to PyTorch 2.9. That release already has
+`ignore_compile_internals`, but calls it only when compiling."""
 
-# Operators of a higher order: before PyTorch 2.9 only a table of each of them has the modes that it may meet.
+# Higher-order operators: before PyTorch 2.9 the mode is not asked; each operator has a table of the modes that it supports.
 
-mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that say they take them")
+mode_tables = taken("torch._ops._higher_order_ops", of=OPERATORS, instead={}, by="modes that declare to support them")
 
 
 def let_higher_order_in(mode: type, handler: Callable[..., Any]) -> None:
-    """Has operators of a higher order handed to `handler(operator, mode, args, kwargs)` in releases that do not ask the mode."""
+    """Register `handler` for `mode` with all higher-order operators, in releases that do not ask the mode."""
     if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
         return
     for operator in list(mode_tables.values()):
@@ -211,7 +211,7 @@ _node_number = taken("torch._C._functions.AccumulateGrad._sequence_nr", of=LINKS
 
 
 def number_of(node: Any) -> int:
-    """The number that autograd gave a node; no number of any where it gives none."""
+    """The sequence number of an autograd node; -2, which no node has, if the release does not expose it."""
     return -2 if _node_number is None else int(node._sequence_nr())
 
 
@@ -229,14 +229,14 @@ _version = taken("torch.Tensor._version", of=WRITES)
 
 
 def version_of(value: Any) -> int:
-    """How often a tensor was written into; -1 where that is unknown: of tensors that were made in inference mode, and what is no tensor."""
+    """The number of writes to a tensor; -1 if unknown: for tensors made in inference mode, and for other objects."""
     with no_function_modes():
         is_counted = _version is not None and isinstance(value, torch.Tensor) and not value.is_inference()
         return int(value._version) if is_counted else -1
 
 
 count_of_writes: Callable[[torch.Tensor], int] = gives(0) if _version is None else attrgetter("_version")
-"""The same where it is asked of every tensor; 0 where it is unknown. RuntimeError for what was made in inference mode."""
+"""The same without checks, for frequent calls; 0 if unknown. RuntimeError for tensors made in inference mode."""
 
 _memory = taken("torch.UntypedStorage._cdata", of=SOURCES)
 _weak_memory = taken("torch.UntypedStorage._weak_ref", of=SOURCES)
@@ -244,27 +244,27 @@ release_memory = taken("torch.UntypedStorage._free_weak_ref", of=SOURCES)
 
 
 has_ended: Callable[[Any], bool] = taken("torch.UntypedStorage._expired", of=SOURCES)
-"""Whether a storage that `hold_weakly` was asked to hold is no longer in use."""
+"""Whether a storage held by `hold_weakly` is no longer in use."""
 
 
 identity_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
-"""Identifies a storage among all that are alive."""
+"""Identifies a storage among all live ones."""
 
 
 def hold_weakly(storage: torch.UntypedStorage) -> Any:
-    """Keeps the identity of a storage from being given to another one, until `release_memory`."""
+    """Reserve the identity of a storage until `release_memory`, so that no other storage gets it."""
     return storage._weak_ref()
 
 
 negated_view: Callable[[torch.Tensor], torch.Tensor] = taken(
-    "torch._neg_view", of=DEVICES, instead=torch.neg, by="a negative that is computed"
+    "torch._neg_view", of=DEVICES, instead=torch.neg, by="a computed negative"
 )
-"""The negative of a tensor, which shares its memory."""
+"""The negative of a tensor as a view of its memory."""
 is_functorch: Callable[[torch.Tensor], bool] = taken(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     of=DEVICES,
     instead=gives(value=False),
-    by="such a tensor has no address, which is asked too",
+    by="a check for the address, which such a tensor lacks",
 )
 
 # Modes of the program
@@ -286,7 +286,7 @@ _no_transforms = taken("torch._C._DisableFuncTorch", of=DEVICES)
 
 
 def without_keys(prefixes: tuple[str, ...], *names: str) -> Callable[[], AbstractContextManager[Any]]:
-    """What makes contexts in which no kernel runs of the dispatch keys of these names, or that begin so."""
+    """A function that makes contexts in which no kernels run for the dispatch keys with these names or prefixes."""
     if _key_guard is None or _DispatchKey is None or DispatchKeySet is None:
         return torch.no_grad
     members: Mapping[str, Any] = _DispatchKey.__members__
@@ -298,7 +298,7 @@ def without_keys(prefixes: tuple[str, ...], *names: str) -> Callable[[], Abstrac
 
 
 def without_transforms() -> AbstractContextManager[Any]:
-    """A context in which `vmap` and its like are not in force."""
+    """A context in which `vmap` and the other functional transforms are not active."""
     if _transforms is None or _no_transforms is None or _transforms() is None:
         return nullcontext()
     found: AbstractContextManager[Any] = _no_transforms()
@@ -309,13 +309,13 @@ tracing_context: Callable[[], Any] = taken("torch._guards.TracingContext.try_get
 
 
 class LateName(NamedTuple):
-    """A function in a module that the program may not have loaded: the one module, the other a row."""
+    """A row for a function of a module that the program may not have loaded yet."""
 
     module: str
     name: PrivateName
 
     def owner(self) -> tuple[Any, str] | None:
-        """The object that has it, and its name there; None where this release has none. Imports the module."""
+        """The object that has the function, and its name there; None if this release lacks it. Imports the module."""
         if first(self.name, None) is None:
             return None
         owner, _, name = self.name.paths[0].rpartition(".")
@@ -338,41 +338,41 @@ TRACERS = (
     *_late("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
     *_late("torch.fx._symbolic_trace", "Tracer.trace"),
     *_late("torch.onnx", "export"),
-    # A pass over the stage of a pipeline that asks for shapes, over buffers that hold nothing; one or two functions, by release.
+    # A pass over a pipeline stage with empty buffers that infers shapes; one or two functions, depending on the release.
     *_late("torch.distributed.pipelining.stage", f"{_STAGE}._forward_metadata_inference", by="_shape_inference"),
     *_late("torch.distributed.pipelining.stage", f"{_STAGE}._backward_metadata_inference", by="_shape_inference"),
     *_late("torch.distributed.pipelining.stage", f"{_STAGE}._shape_inference", by="_forward_metadata_inference"),
 )
-"""The functions that trace or export, which the public ones look up each time that they are called."""
+"""The functions that trace or export; the public functions look them up on each call."""
 EXPORTERS = tuple(_late("torch._dynamo", "export", "eval_frame.export"))
-"""The same for the export of dynamo, which returns what exports."""
+"""The same for the export of dynamo, which returns a function that exports."""
 
 
 # Modules and collectives
 
 WRAPPED = "_orig_mod"
-"""What a module that `torch.compile` made calls the one inside."""
+"""The attribute in which a module made by `torch.compile` keeps the original."""
 WRAPPED_BY_OTHERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 REPLICA = "_is_replica"
-"""What a copy of a module has that `DataParallel` made."""
+"""The attribute by which `DataParallel` marks its copies of a module."""
 
 
 def children_of(module: torch.nn.Module) -> Mapping[str, Any]:
-    """The modules that one is made of, by name; None among them. A module may replace them while one looks."""
+    """The children of a module by name, some of them None. The module may change the dict during iteration."""
     return module._modules
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether code of the program runs before or after a module."""
+    """Whether hooks of the program run before or after the forward of a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def shard_of(tensor: Any) -> Any:
-    """What this process has of a tensor that is spread over several (`DTensor`), as its operators see it; else the tensor itself."""
+    """The part of a `DTensor` that this process has, which its operators see; any other tensor as given."""
     kind = type(tensor)
     if kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed."):
         shard = getattr(tensor, "_local_tensor", None)
-        if type(shard) is torch.Tensor:  # not one that a collective still writes
+        if type(shard) is torch.Tensor:  # not a subclass for a result that a collective is still writing
             return shard
     return tensor
 
@@ -387,21 +387,21 @@ compiled_inputs = later(
 cache_entries = later(
     "torch._dynamo.eval_frame._debug_get_cache_entry_list", of=COMPILED, by="gradients are called compiled_backward"
 )
-library_wrappers = later("torch._dynamo.external_utils", of=COMPILED, by="they are called by their own names")
+library_wrappers = later("torch._dynamo.external_utils", of=COMPILED, by="they appear under their own names")
 backward_compiler = later(
     "torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", of=COMPILED, by="calls at run time"
 )
 CALL_AT_RUN_TIME = "call_func_at_runtime_with_args"
 run_time_wrappers = later("torch._functorch._aot_autograd.runtime_wrappers", of=COMPILED)
 stance = later(
-    "torch._dynamo.eval_frame._stance", of=COMPILED, by="the stance of before is put back whatever the program chose"
+    "torch._dynamo.eval_frame._stance", of=COMPILED, by="the previous stance is restored, whatever the program chose"
 )
 SET_EVALUATION = "_maybe_set_eval_frame"
 set_evaluation = later(f"torch._dynamo.eval_frame.{SET_EVALUATION}", of=CALLS)
 _compiler = later("torch._dynamo.eval_frame._TorchDynamoContext.__call__", of=CALLS)
 _WRAPPERS_OF_COMPILED = ("compile_wrapper", "_fn")  # the second one before PyTorch 2.8
 BOXED = "_boxed_call"
-"""What a callable has that takes its arguments as one list, which it empties."""
+"""The attribute of a callable that takes its arguments as one list and empties it."""
 
 _SKIP = "torch._C._dynamo.eval_frame.skip_code"  # before PyTorch 2.7
 _frame_rule = taken("torch._C._dynamo.eval_frame.set_code_exec_strategy", _SKIP, of=OPERATORS)
@@ -419,7 +419,10 @@ evaluate_frames_by = taken("torch._C._dynamo.eval_frame.set_eval_frame", of=FRAM
 
 
 def never_compiled(code: CodeType, *, everything_below: bool) -> None:
-    """Lets frames of `code` run as plain Python, and what they call too; older releases know the frames alone."""
+    """Let frames of `code` run as plain Python, and with `everything_below` what they call.
+
+    Releases before 2.7 can exempt only the frames themselves.
+    """
     if None in (_frame_rule, _frame_action, _frame_strategy):
         return
     if _frame_action is _frame_rule:
@@ -430,25 +433,28 @@ def never_compiled(code: CodeType, *, everything_below: bool) -> None:
 
 
 def load_profiler() -> None:
-    """Imports what PyTorch's profiler imports while it records stacks: it keeps addresses of names that are freed after an import."""
+    """Import in advance what PyTorch's profiler imports while it records stacks.
+
+    It keeps the addresses of names that are freed after that import.
+    """
     with suppress(ImportError):  # a release that lacks it imports nothing there
         importlib.import_module("torch.profiler._cupti_monitor")
 
 
 def module_of_evaluation() -> Any:
-    """The module that asks for `SET_EVALUATION` by its name each time."""
+    """The module that looks up `SET_EVALUATION` by name on each use."""
     return look_up("torch._dynamo.eval_frame")
 
 
 def wrappers_of_compiled() -> frozenset[CodeType]:
-    """The code of the functions that stand in for those that were given to `torch.compile`."""
+    """The code of the wrappers that `torch.compile` returns in place of functions."""
     code = getattr(_compiler(), "__code__", None)
     inner = () if code is None else code.co_consts
     return frozenset(each for each in inner if isinstance(each, CodeType) and each.co_name in _WRAPPERS_OF_COMPILED)
 
 
 def original_of(function: Any) -> Any:
-    """What a function of a compiler stands in for; itself where it stands for none."""
+    """The function that a compiler's wrapper replaces; `function` itself if it is not a wrapper."""
     return getattr(function, "_torchdynamo_orig_callable", function)
 
 
@@ -466,7 +472,7 @@ _RPC_INVOCATIONS = tuple(
 
 
 def rpc_invocations() -> Iterator[tuple[str, Any]]:
-    """Name and function of what asks another process to run something."""
+    """The names and functions that ask another process to run something."""
     for each in _RPC_INVOCATIONS:
         found = first(each, None)
         if found is not None:

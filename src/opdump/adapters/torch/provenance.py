@@ -1,10 +1,9 @@
-"""Finds the operator that wrote the memory that another reads.
+"""Finds the operator that wrote the memory that another operator reads.
 
-The key is the storage, not the tensor: views, detached aliases and in-place results share it. It is held for as long as the entry
-lives (`Storages`), so that its address cannot be given to another storage in between.
+The key is the storage, not the tensor, because views, detached aliases and in-place results share it. `Storages` reserves
+its identity as long as the entry exists, so that no other storage can get it.
 
-Writes into a part of a storage (`gates.chunk(4, 1)[0].sigmoid_()`) are kept apart by the part, so that each of the others
-keeps the source that it had.
+A write to a part of a storage (`gates.chunk(4, 1)[0].sigmoid_()`) is noted for that part; other parts keep their sources.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ from opdump.records import SkipReason
 _STRIDED = torch.strided
 _UNTOLD = is_lost(SOURCES)
 _MOST_PARTS = 64
-"""Beyond this many parts of one storage, the last writer stands for all of it."""
+"""If a storage has more parts than this, the last writer becomes the source of all of it."""
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Provenance:
     """Maps storages to the operator output, parameter or constant in them.
 
-    At the end of a step only outputs remain that are still in use, such as a loss that the program reads after `optimizer.step()`.
+    After the end of a step, only outputs that are still in use remain, such as a loss that the program reads after
+    `optimizer.step()`.
     """
 
     def __init__(self, storages: Storages, *, are_read: bool = True) -> None:
-        """`are_read`: whoever asks for `lives` looks at the memory of all of them then."""
+        """`are_read`: the caller of `lives` then reads the memory of all of them."""
         self._storages = storages
         self._are_read = are_read
         self.sources: dict[int, str] = {}
@@ -44,7 +44,7 @@ class Provenance:
         """Outputs of allocations: memory that no recorded operator has written."""
 
     def note(self, tensor: torch.Tensor, source: str) -> None:
-        """From now on `source` is in the memory of `tensor`. Tensors without a storage are ignored."""
+        """Note that the memory of `tensor` now contains `source`. Tensors without a storage are ignored."""
         storage = storage_of(tensor)
         if storage is None:
             return
@@ -57,12 +57,15 @@ class Provenance:
         self.parts.pop(key, None)
 
     def source(self, tensor: torch.Tensor) -> str:
-        """The source in the memory of `tensor`; empty where no writer was seen. Of several writers, the last."""
+        """The source in the memory of `tensor`, the last of several; empty if no writer was seen."""
         storage = storage_of(tensor)
         return "" if storage is None else self.source_by_key(identity_of(storage), tensor)
 
     def is_written(self, tensor: torch.Tensor) -> bool:
-        """Whether an operator of this step wrote the memory of `tensor`, or it has a name: memory of an allocation is not written."""
+        """Whether an operator of this step wrote the memory of `tensor`, or it is a parameter or constant.
+
+        Memory that was only allocated is not written.
+        """
         source = self.source(tensor)
         return bool(source) and source not in self.unwritten and not source.startswith(EARLIER_PREFIX)
 
@@ -72,15 +75,15 @@ class Provenance:
         constant: Callable[[int, str, torch.Tensor], str] | None,
         unread: Container[str] = (),
     ) -> list[LiveTensor]:
-        """The tensors that an operator is given, with their sources.
+        """The input tensors of an operator, with their sources.
 
-        `unread` names the arguments of which it reads no element: where no operator wrote these, their memory is not to be looked at.
-        `constant` names what it reads and no operator was seen to write: something else did, numpy or a library.
+        `unread` has the arguments whose values it does not read: if no operator wrote these, their memory is not inspected.
+        `constant` names inputs without a known writer, which numpy or a library may have written.
         """
         lives: list[LiveTensor] = []
         sources, parts, unwritten = self.sources, self.parts, self.unwritten
         for slot, argument, tensor in tensors:
-            # `source`, without two calls for each of the thousand tensors of a step.
+            # `self.source`, inlined: it would be two calls for each of the thousand tensors of a step.
             storage = None if tensor.layout is not _STRIDED else dense_storage(tensor)
             if storage is None:
                 source = ""
@@ -96,14 +99,15 @@ class Provenance:
                     source = ""
             if not source and constant is not None and not _UNTOLD:
                 if self._are_read:
-                    self._storages.see(live[2] for live in lives)  # who files the constant looks at it before them
+                    # `constant` reads its tensor at once; number the storages of the earlier ones first.
+                    self._storages.see(live[2] for live in lives)
                 source = constant(slot, argument, tensor)
                 self.note(tensor, source)
             lives.append((slot, argument, tensor, source, skip))
         return lives
 
     def source_by_key(self, key: int, tensor: torch.Tensor) -> str:
-        """The same where the identity of the storage is known."""
+        """The same as `source`, for a known identity of the storage."""
         parts = self.parts.get(key)
         if parts is not None:
             place = _place(tensor)
@@ -113,7 +117,7 @@ class Provenance:
         return self.sources.get(key, "")
 
     def next_step(self) -> None:
-        """Keep the outputs that are still in use, marked as those of an earlier step, and forget everything else."""
+        """Keep the outputs that are still in use, marked as coming from an earlier step, and forget everything else."""
         kept: dict[int, str] = {}
         for key, source in self.sources.items():
             is_earlier = source.startswith(EARLIER_PREFIX)
@@ -126,7 +130,7 @@ class Provenance:
         self._storages.clear(kept)
 
     def clear(self) -> None:
-        """Forget everything: operators may run that are not recorded."""
+        """Forget everything, because operators may now run unrecorded."""
         self.sources.clear()
         self.parts.clear()
         self._storages.clear()
@@ -134,7 +138,7 @@ class Provenance:
     def _note_part(self, key: int, tensor: torch.Tensor, source: str) -> bool:
         parts = self.parts.setdefault(key, {})
         place = _place(tensor)
-        parts.pop(place, None)  # the latest comes last
+        parts.pop(place, None)  # so that the latest write comes last
         parts[place] = source
         return len(parts) <= _MOST_PARTS
 
@@ -144,7 +148,7 @@ def _place(tensor: torch.Tensor) -> _Place:
 
 
 def _meet(one: _Place, other: _Place) -> bool:
-    """Whether two parts of a storage share an element; also true where that is hard to find out."""
+    """Whether two parts of a storage share an element; also true if that is hard to determine."""
     (first, sizes, strides), (second, other_sizes, other_strides) = one, other
     if strides != other_strides or len(sizes) != len(other_sizes):
         return _last(one) >= second and _last(other) >= first
@@ -153,7 +157,7 @@ def _meet(one: _Place, other: _Place) -> bool:
 
 
 def _reaches(distance: int, axes: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether steps along the axes, (stride, size, size of the other), can cover the distance between two elements."""
+    """Whether steps along the axes (stride, size, size of the other part) can cover the distance between two elements."""
     if not axes:
         return distance == 0
     (stride, size, other_size), rest = axes[0], axes[1:]

@@ -1,8 +1,8 @@
-"""Reads live tensors without running a single torch operator on the host.
+"""Reads live tensors without running a torch operator on the host.
 
-The memory of a dense CPU tensor is read in place through its address: the native core takes the summary, and a copy of the
-elements is one numpy copy. Nothing is dispatched, so nothing that torch does can change because somebody looked. What is
-not dense (sparse, quantised, conjugated, on a device) is made dense first, below autograd and outside the capture mode.
+A dense CPU tensor is read in place through its address: native code computes the summary, and numpy copies the values.
+Nothing is dispatched, so reading cannot change what torch does. Other tensors (sparse, quantised, conjugated, on a device)
+are made dense first, below autograd and outside the capture mode.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from opdump.statistics import ElementStatistics, Extremes, device_extremes
 from opdump.step_columns import NO_SUMMARY
 
 _NOWHERE = frozenset({"no storage", "unsupported layout"})
-"""Why a tensor was skipped that has no memory, or none with strides."""
+"""The skip reasons of tensors without memory, or without strided memory."""
 WORTH_KNOWING = 128 * 1024
-"""To look for a tensor among those that were read costs more than to read so many bytes again."""
+"""Below this many bytes, reading a tensor again is cheaper than checking whether it was read before."""
 WORTH_KNOWING_DIGEST = 16 * 1024
-"""The same where they are hashed, too."""
+"""The same limit if tensors are also hashed."""
 _DESCRIBES_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
-"""Older releases lack it: then every tensor is asked for its properties, which gives the same and takes longer."""
+"""Whether native code can read the properties of a tensor. In older releases Python reads them, which takes longer."""
 
 
 class TensorReader:
-    """Takes the summary and, where asked, a copy of the elements of live tensors.
+    """Takes summaries and, if requested, copies of the values of live tensors.
 
-    `names` are the statistics that are wanted, of which those are taken that a summary does not give. `sample` limits the elements of a larger
-    tensor to the first ones (row-major), as `sample_num` does; all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too, on the host. Summaries of one step are collected in tables until `clear`.
-    Without `rereads` a large tensor that was summarised in this step, and that nothing has written into since, is not read again.
+    `names` are the requested statistics; those that a summary lacks are computed separately. `sample` limits the values of
+    a larger tensor to the first ones (row-major), like `sample_num`; statistics always cover the whole tensor.
+    `device_extremes` also computes max and min by the rules of a device, on the host. The summaries of a step are
+    collected in tables until `clear`. Without `rereads`, a large tensor that was summarised in this step and not written
+    since is not read again.
     """
 
     @never_seen
@@ -69,18 +71,18 @@ class TensorReader:
         self._device = DeviceSummaries(low_precision=low_precision_on_device, accelerators=accelerators)
         self._accelerators = self._device.accelerators
         self.storages = Storages() if storages is None else storages
-        """Where the tensors of the running step lie."""
+        """The memory locations of the tensors of the running step."""
         self._seen_and_place: tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None] = (
             None,
             None,
         )
         self._taker: BatchSummarizer | None = None
-        """Where summaries and digests are all that is asked for."""
+        """Set if only summaries and digests are requested."""
         alone = self._element_statistics.digests_alone
         self.digests = DigestBatch(alone) if alone and statistics else None
-        """Of tensors that the taker takes."""
+        """Digests of the tensors that `_taker` reads."""
         self._by_row: Mapping[int, Mapping[str, StatisticValue]] = {}
-        """What was asked of `digests` last."""
+        """The last result of `digests.by_row()`."""
         summaries_alone = (
             not elements and not device_extremes and (self.digests is not None or not self._element_statistics)
         )
@@ -94,23 +96,23 @@ class TensorReader:
 
     @property
     def takes_summaries_alone(self) -> bool:
-        """Whether nothing but a summary, and digests, is taken of a tensor."""
+        """Whether only a summary and digests are taken of each tensor."""
         return self._taker is not None
 
     @property
     def takes_elements_too(self) -> bool:
-        """Whether nothing but a summary and a copy of all elements is taken of a tensor on the host."""
+        """Whether only a summary and a copy of all values are taken of each tensor on the host."""
         is_plain = self._sample is None and not (self._device_extremes or self._element_statistics)
         return self._elements and self._statistics and is_plain and self._accelerators.reads_host and _DESCRIBES_TENSORS
 
     @property
     def table(self) -> SummaryTable:
-        """The summaries of the step, by rows."""
+        """The summaries of the step, one per row."""
         return self._table
 
     @property
     def seen_and_place(self) -> tuple[SeenTensors | None, Callable[[torch.Tensor], tuple[int, int] | None] | None]:
-        """What is known of tensors that were read before, as a `BatchSummarizer` takes it."""
+        """What is known about tensors that were read before: the last two arguments of a `BatchSummarizer`."""
         return self._seen_and_place
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
@@ -122,7 +124,7 @@ class TensorReader:
 
     def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
         digests = self.digests
-        if digests is not None and len(self._by_row) != len(digests):  # no row has two
+        if digests is not None and len(self._by_row) != len(digests):  # each row has at most one digest
             self._by_row = digests.by_row()
         return self._by_row
 
@@ -134,7 +136,7 @@ class TensorReader:
         return self._placed(self._take_other(tensor, ""), tensor)
 
     def take_all(self, op: OpRecord, io: IO, lives: Iterable[LiveTensor], entries: list[TensorSnapshot]) -> bool:
-        """Reads the tensors of one side of an operator; False, and nothing read, where more than summaries is asked for."""
+        """Read the inputs or outputs of an operator. False, without reading, if more than summaries is requested."""
         if self._taker is None:
             return False
         if not isinstance(lives, (list, tuple)):
@@ -161,19 +163,19 @@ class TensorReader:
             return self._facts(tensor, skip)
         if tensor.__class__ in PLAIN_CLASSES:
             return self._take_any(tensor)
-        # The properties of a subclass may be overridden; what is in memory is asked of torch itself.
+        # A subclass may override the properties; torch's own describe the memory.
         with no_subclass_functions():
             return self._take_any(tensor)
 
     def skip(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
-        """The facts of a tensor whose elements are not to be read."""
+        """The properties of a tensor whose values are not to be read."""
         return self._placed(self._facts(tensor, reason), tensor)
 
     def _facts(self, tensor: torch.Tensor, reason: SkipReason) -> TensorSnapshot:
         return TensorSnapshot(dtype_name(tensor), shape_of(tensor), 0, reason)
 
     def without_elements(self) -> TensorReader:
-        """A reader of the summaries that this one takes, and of nothing else."""
+        """A reader that takes the same summaries as this one, and nothing else."""
         low = self._low_precision_on_device
         return TensorReader(
             statistics=True,
@@ -184,25 +186,25 @@ class TensorReader:
         )
 
     def leave_elements(self) -> None:
-        """From now on no elements are taken."""
+        """Stop copying values."""
         self._elements = False
 
     def of_elements(self) -> TensorReader:
-        """A reader of the same tensors that takes all of their elements, and no statistics."""
+        """A reader that copies all values of the same tensors, and takes no statistics."""
         return TensorReader(statistics=False, elements=True, accelerators=self._accelerators)
 
     def memory_of(self, tensor: torch.Tensor) -> object:
-        """The storage of a dense tensor, by its address; None for one that has none of its own."""
+        """The address of the storage of a dense tensor; None if it has no storage of its own."""
         if tensor.layout is not torch.strided or tensor.is_nested or is_lazy(tensor):
             return None
         try:
             storage = tensor.untyped_storage()
             return None if _is_nowhere(storage) else storage.data_ptr() or None
-        except (RuntimeError, NotImplementedError):  # a wrapper around others
+        except (RuntimeError, NotImplementedError):  # a wrapper around other tensors
             return None
 
     def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
-        """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
+        """The summaries of tensors read in this step; None for complex tensors, and if none were requested."""
         if not entries:
             return []
         table, device, make = self._table, self._device, Summary._make
@@ -222,7 +224,7 @@ class TensorReader:
         ]
 
     def finish_step(self) -> None:
-        """Brings what is still on a device to the host: the host waits once for each stream."""
+        """Bring all results that are still on a device to the host, which waits once per stream."""
         self._device.finish()
         for taken, copy in self._without_others:
             taken.others = self._element_statistics.of(copy.raw(), copy.to_numpy)
@@ -243,7 +245,7 @@ class TensorReader:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know of how the tensors were read."""
+        """What the user should know about how the tensors were read."""
         return self._device.refusals()
 
     @property
@@ -273,7 +275,7 @@ class TensorReader:
                 return taken
             with self._device.ordering(tensor):
                 dense = _dense(tensor, on_device=True)
-            if dense is None:  # no such kernel there, or no memory for it
+            if dense is None:  # the device lacks the kernel, or memory for the result
                 host = self._device.on_host(tensor)
                 accelerator, dense = None, None if host is None else _dense(host)
         else:
@@ -311,11 +313,11 @@ class TensorReader:
             taken.elements = Elements(widened(raw) if is_wide else raw, sample, is_lent=not (sample or is_wide))
 
     def _sample_of(self, dense: torch.Tensor) -> int:
-        """How many elements are taken of a larger tensor; 0 for all."""
+        """The number of values to copy of a tensor that is larger than the sample; 0 for all values."""
         return self._sample if self._sample is not None and dense.numel() > self._sample else 0
 
     def _take_extremes(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
-        """The summary now, while the elements that it may not be enough for are there."""
+        """Take the summary at once, because the extremes may need the values as well."""
         elements = elements_of(dense)
         name = NAMES[dense.dtype]
         summary = summarise(elements, name)
@@ -324,7 +326,7 @@ class TensorReader:
         taken.settle(summary)
 
     def _take_device(self, dense: torch.Tensor, taken: TensorSnapshot) -> None:
-        # Floats of 8 bits are widened block by block, or on the host.
+        # 8-bit floats are widened block by block, or on the host.
         is_summed = dense.dtype in CODES or NAMES[dense.dtype].startswith("float8")
         if self._statistics and is_summed:
             taken.table = self._device
@@ -340,13 +342,14 @@ class TensorReader:
         if sample:
             taken.elements = Elements(self._device.copy(dense, sample), sample)
         if not self._elements and self._device.must_finish:
-            # Copies for statistics of elements, and for summaries that the device cannot make: the recorder knows of arrays alone.
+            # Copies for further statistics, or for summaries that the device cannot compute, must be on the host when the
+            # recorder continues.
             self.finish_step()
 
 
 def _has_no_storage(tensor: torch.Tensor) -> bool:
-    # A wrapper subclass (fake, functional, distributed tensors) has a shape but no memory of its own. One that begins at an offset
-    # gives that as its address.
+    # A wrapper subclass (fake, functional, distributed tensors) has a shape but no memory of its own. Its storage begins at
+    # address 0, so that its address equals its offset in bytes.
     if tensor.layout is not torch.strided:
         return False
     try:
@@ -360,14 +363,14 @@ def _has_no_storage(tensor: torch.Tensor) -> bool:
 
 
 def _is_nowhere(storage: torch.UntypedStorage) -> bool:
-    """Whether it has a size alone: that of a fake tensor, which warns whoever asks for its address."""
+    """Whether it has only a size, like the storage of a fake tensor, which warns when its address is read."""
     return storage.device.type == "meta"
 
 
 def _dense(tensor: torch.Tensor, *, on_device: bool = False) -> torch.Tensor | None:
-    """The same values as a strided tensor of a type that can be read; None where torch has no such conversion.
+    """The same values as a strided tensor of a dtype that can be read; None if torch cannot convert it.
 
-    On a device types that numpy lacks stay what they are.
+    On a device, dtypes that numpy lacks are kept.
     """
     with torch.no_grad():
         try:
@@ -384,6 +387,6 @@ def _dense(tensor: torch.Tensor, *, on_device: bool = False) -> torch.Tensor | N
                 return tensor.to(torch.float32)
             if name == "complex32":
                 return tensor.to(torch.complex64)
-        except (RuntimeError, NotImplementedError, IndexError):  # the last: a sparse tensor whose parts do not fit
+        except (RuntimeError, NotImplementedError, IndexError):  # IndexError: a sparse tensor with inconsistent parts
             return None
     return tensor

@@ -1,4 +1,4 @@
-"""What following a step asks of who records the operators that it does not follow."""
+"""What `Following` needs from the recorder of the operators that it does not follow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Continues an operator that was caught at the key of threads with modes, below that key.
+"""Continues an operator, intercepted at the dispatch key of threads with modes (`PythonTLSSnapshot`), below that key.
 
-At that key PyTorch's own kernel keeps what the thread had switched on, for the dispatch mode that may come further below. Before
-PyTorch 2.13 the mode cannot be called without it, and where an operator has a kernel of ours there, PyTorch's does not run. So there
-an operator of our own is called first, which passes PyTorch's kernel, and goes on from inside that one. It is named as one of `prims`,
-since operators that are called inside one of those alone take numbers for tensors (`prims::mul(x, -1)`), as some did that were caught.
+PyTorch's own kernel at that key saves the thread's dispatch state for a dispatch mode further below. Before PyTorch 2.13
+the mode cannot be called without it, but a kernel that opdump registers for an operator at that key replaces it. So in
+these releases opdump first calls an operator of its own, which passes PyTorch's kernel, and continues from inside it. That
+operator is in the namespace `prims`, because only inside operators of that namespace are numbers accepted for tensors
+(`prims::mul(x, -1)`), which some intercepted operators rely on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NEEDS_ENTRY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2
 
 
 class Redispatch:
-    """Goes on with operators, from `attach` to `detach`."""
+    """Continues intercepted operators, from `attach` to `detach`."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -41,11 +42,12 @@ class Redispatch:
             destroy_library(self._libraries.pop())
 
     def onward(self, operator: Any, keyset: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Runs the operator below the key of threads with modes."""
+        """Run the operator below the key of threads with modes."""
         rest = keyset.remove(KEY_OF_THREADS_WITH_MODES)
         if not self._libraries:
             return operator.redispatch(rest, *args, **kwargs)
         results: list[Any] = []
+        # `opdump_entry` takes no arguments and returns nothing, so the call and its result pass through the thread.
         self._local.call = lambda: results.append(operator.redispatch(rest, *args, **kwargs))
         torch.ops.prims.opdump_entry()
         return results[0]

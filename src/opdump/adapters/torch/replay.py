@@ -1,4 +1,4 @@
-"""Runs recorded PyTorch operators again, in a chosen precision, through the dispatcher (`torch.ops`)."""
+"""Replays recorded PyTorch operators in a chosen precision, through the dispatcher (`torch.ops`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
 _REFUSALS: Final = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
-"""What kernels of PyTorch raise for a type or for values that they do not take, after what a record says was filled in."""
+"""What PyTorch's kernels raise for dtypes or values that they do not support."""
 
 
 class TorchReplayer:
-    """Runs operators of PyTorch's dispatcher on tensors of the CPU."""
+    """Runs operators of PyTorch's dispatcher on CPU tensors."""
 
     def draws(self, op: OpRecord) -> bool:
         return draws_random(op)
@@ -35,7 +35,7 @@ class TorchReplayer:
             outputs = {slot: array_of(tensor) for slot, _, tensor in _called(func, op, inputs, values, dtype)}
         except _REFUSALS as error:
             if dtype == "float64":
-                # Kernels that have no float64: recurrent networks of oneDNN.
+                # Some kernels have no float64, such as the recurrent networks of oneDNN.
                 return self.run(op, inputs, values, dtype="float32")
             raise CannotReplayError(_refused(op, error)) from error
         return Replayed(outputs, dtype)
@@ -52,7 +52,7 @@ class TorchReplayer:
         reference = self.run(op, inputs, values).dtype
         every = _all_values(inputs, values)
         try:
-            # Which outputs there are, and where in the result, is known once it has run.
+            # Only a run shows which outputs there are, and where in the result.
             found = _called(func, op, inputs, every, AS_RECORDED)
             kept = [each for each in found if each[0] not in unspecified_outputs(op.kernel) and each[2].numel()]
             return script_of(func, op, inputs, every, outputs, kept, title=title, reference=reference)
@@ -61,11 +61,11 @@ class TorchReplayer:
 
 
 def draws_random(op: OpRecord) -> bool:
-    """Whether the operator draws random numbers, with these arguments."""
+    """Whether the operator draws random numbers with these arguments."""
     func = _overload(op.kernel)
     if func is None or torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    # What was left at its default is not recorded.
+    # Arguments that had their default values are not recorded.
     given = {
         argument.name: op.arguments.get(argument.name, argument.default_value)
         for argument in operator_schema(func).arguments
@@ -83,16 +83,18 @@ def _overload(kernel: str) -> Any:
 
 
 def _replayable(op: OpRecord) -> Any:
-    """The operator of the dispatcher; raises CannotReplayError where it is not to be run again."""
+    """The operator of the dispatcher. Raises CannotReplayError if it cannot be replayed."""
     func = _overload(op.kernel)
     if func is None:
         raise CannotReplayError(f"PyTorch {torch.__version__} has no operator {op.kernel}")
     if draws_random(op):
-        raise CannotReplayError(f"{op.kernel} draws random numbers, and no dump has the state of the generator")
+        raise CannotReplayError(
+            f"{op.kernel} draws random numbers, and dumps do not contain the state of the generator"
+        )
     unknown = [name for name, value in op.arguments.items() if has_unknown(value)]
     if unknown:
         raise CannotReplayError(
-            f"the dump has the class alone of the argument {unknown[0]} of {op.kernel}: {op.arguments[unknown[0]]}"
+            f"argument {unknown[0]} of {op.kernel} was recorded by type only: {op.arguments[unknown[0]]}"
         )
     return func
 
@@ -103,7 +105,10 @@ def _refused(op: OpRecord, error: Exception) -> str:
 
 
 def _all_values(inputs: Mapping[int, TensorRecord], values: Mapping[int, Array]) -> dict[int, Array]:
-    """The values, and zeros for memory that nobody wrote before the operator. Raises CannotReplayError where others are missing."""
+    """The values, and zeros for memory that was not written before the operator.
+
+    Raises CannotReplayError if other values are missing.
+    """
     found = {}
     for slot, record in inputs.items():
         if slot in values:
@@ -111,7 +116,7 @@ def _all_values(inputs: Mapping[int, TensorRecord], values: Mapping[int, Array])
         elif record.skip == "allocation" or 0 in record.shape:
             found[slot] = empty_as(record)
         else:
-            raise CannotReplayError(f"the dump does not have the elements of {record.argument or record.name}")
+            raise CannotReplayError(f"the dump does not have the values of {record.argument or record.name}")
     return found
 
 

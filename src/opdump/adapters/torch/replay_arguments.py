@@ -1,4 +1,4 @@
-"""Puts together what an operator is called with: its tensors, and the other arguments as they were recorded."""
+"""Assembles the arguments of a replayed operator: its tensors, and the other arguments as recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MISSING: Final = object()
 
 
 def has_unknown(value: Any) -> bool:
-    """Whether an argument is one of which the record has the class alone: a generator, an object of a script."""
+    """Whether an argument was recorded by type only: a generator, a script object."""
     if isinstance(value, str):
         return value.startswith("<")
     if isinstance(value, Mapping):
@@ -28,9 +28,9 @@ def has_unknown(value: Any) -> bool:
 def call_of(
     func: Any, op: OpRecord, tensors: Mapping[str, Any], floating: torch.dtype | None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and the named arguments. `tensors` are by the arguments' names (`weight`, `tensors[1]`), or stand for them.
+    """The positional and keyword arguments. `tensors` has tensors, or placeholders, by argument (`weight`, `tensors[1]`).
 
-    Where `floating` is given, arguments that name a type of floats name that one. Raises CannotReplayError for one that is missing.
+    With `floating`, arguments that are floating-point dtypes become that one. Raises CannotReplayError for a missing one.
     """
     given: dict[str, Any] = {}
     for name, tensor in tensors.items():
@@ -59,7 +59,7 @@ def call_of(
 
 
 def _left_out(argument: Any) -> Any:
-    """What an argument is that was not given."""
+    """The value of an argument that was not given."""
     if argument.has_default_value():
         return argument.default_value
     if "Optional" in str(argument.type):

@@ -1,6 +1,7 @@
-"""Writes a program of about twenty lines that runs one recorded operator again, with PyTorch and numpy and nothing else.
+"""Writes a script of about twenty lines that replays one recorded operator with only PyTorch and numpy.
 
-Its inputs are in it, as bytes, where they are few, and else in an npz file of its name; types that numpy lacks as integers of their size.
+Small inputs are in the script, as bytes; larger ones are in an npz file of the same name, where dtypes that numpy lacks are
+integers of the same size.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from opdump.records import Memory, OpRecord, TensorRecord
 from opdump.tensor_elements import torch_tensor
 
 _INLINE: Final = 1024
-"""So many bytes of inputs and outputs stand in the program itself."""
+"""Up to this many bytes of inputs and outputs are written into the script itself."""
 _TAKEN: Final = frozenset({"data", "np", "run", "tensor", "torch", "width", "result"})
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CALL_WIDTH: Final = 120
@@ -49,7 +50,7 @@ for slot in now:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """An expression that stands for itself in the text of a call."""
+    """An expression that is inserted unquoted into the text of a call."""
 
     text: str
 
@@ -68,7 +69,7 @@ def script_of(
     title: str,
     reference: str,
 ) -> Script:
-    """The program. `found` are the outputs that it compares, with their places in the result; `outputs` have what was recorded of them."""
+    """The script. `found` has the outputs to compare, with their places in the result; `outputs` has their records."""
     names = {record.argument: _variable(record.argument) for record in inputs.values()}
     tensors = {
         names[record.argument]: _Stored(torch_tensor(values[slot], record.dtype), record.memory)
@@ -109,7 +110,7 @@ def script_of(
 
 
 class _Stored:
-    """A tensor that the program makes again."""
+    """A tensor that the script rebuilds."""
 
     def __init__(self, tensor: torch.Tensor, memory: Memory | None = None) -> None:
         self._shape = tuple(tensor.shape)
@@ -122,12 +123,12 @@ class _Stored:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return self._once.numel() * self._once.element_size()
 
     @property
     def array(self) -> Array:
-        """The elements in a type that numpy has, an integer of their size where it has none."""
+        """The values; as integers of the same size if numpy lacks the dtype."""
         tensor = self._once.contiguous()
         try:
             found: Array = tensor.numpy()
@@ -136,7 +137,7 @@ class _Stored:
         return found
 
     def code(self, name: str, *more: str, is_inline: bool) -> str:
-        """The expression that makes it."""
+        """The expression that rebuilds the tensor."""
         shape = tuple(self._once.shape)
         strides = () if self._once.contiguous().stride() == self._strides else (str(tuple(self._strides)),)
         what = self.array.tobytes().hex() if is_inline else name
@@ -180,7 +181,7 @@ def _code(value: Any) -> str:
 
 
 def _results(found: Sequence[Found], names: Mapping[str, str]) -> str:
-    """Each output by its slot: a part of the result, or an argument that was written."""
+    """The outputs by slot: parts of the result, or arguments that were written."""
     return ", ".join(
         f"{slot}: {f'result{path}' if not path or path.startswith('[') else names[path]}" for slot, path, _ in found
     )

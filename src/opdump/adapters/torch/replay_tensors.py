@@ -1,4 +1,4 @@
-"""Makes recorded tensors again: their elements, in the type and with the strides that they had, or in another type."""
+"""Rebuilds recorded tensors, with their strides, in their own or another dtype."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from opdump.records import Memory, TensorRecord
 from opdump.tensor_elements import torch_tensor
 
 _ALIGNED: Final = 64
-"""Elements after which addresses are aligned alike for every kernel: an offset counts by what it leaves of so many."""
+"""Offsets are reduced modulo this number of elements: every kernel sees the same alignment."""
 _MOST_MEMORY: Final = 64
-"""Where the strides would take more than so many times the memory of the elements, the tensor is made contiguous."""
+"""If the strides need more than this many times the memory of the values, the tensor is made contiguous."""
 
 
 def empty_as(record: TensorRecord) -> Array:
-    """Elements for memory that nobody wrote before the operator: zeros."""
+    """Zeros for memory that was not written before the operator."""
     return np.zeros(record.shape, "float32" if record.dtype.startswith(("bfloat16", "float8")) else record.dtype)
 
 
 def tensor_of(values: Array, record: TensorRecord, floating: torch.dtype | None) -> torch.Tensor:
-    """These elements as the recorded tensor, floats as `floating`, or as they were where that is None. Its memory is its own."""
+    """The recorded tensor with these values, in memory of its own; floats as `floating`, or as recorded if that is None."""
     kind = getattr(torch, record.dtype, None)
     if floating is None:
         made = torch_tensor(values, record.dtype)
     else:
-        # A copy: operators write into their arguments, and numpy's views are of memory that is to stay as it is.
+        # A copy, because operators may write to their arguments, and `values` must not change.
         made = torch.from_numpy(np.array(values, values.dtype.newbyteorder("="), copy=True))
         if made.is_floating_point():
             kind = floating
@@ -40,9 +40,9 @@ def tensor_of(values: Array, record: TensorRecord, floating: torch.dtype | None)
 
 
 def layout_of(values: torch.Tensor, memory: Memory | None) -> tuple[torch.Tensor, tuple[int, ...], int]:
-    """How the tensor lay: its elements, once where they were expanded, their strides, and an offset that aligns them alike.
+    """The memory layout of a tensor, on which kernels depend: values (expanded ones once), strides, and an offset.
 
-    Kernels go by these. Where that is not known, or gaps would take too much memory, the strides are those of a contiguous tensor.
+    The offset preserves the alignment. If the layout is unknown, or gaps need too much memory, the tensor is contiguous.
     """
     if memory is not None and len(memory.strides) == values.dim() and 0 not in values.shape:
         once = values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in memory.strides)]
@@ -66,7 +66,7 @@ def _laid_out(values: torch.Tensor, memory: Memory | None) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The elements as numpy holds them: narrow floats widened to float32, and nothing else changed."""
+    """The values as a numpy array: floats that numpy lacks widened to float32, quantised tensors dequantised."""
     tensor = tensor.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()

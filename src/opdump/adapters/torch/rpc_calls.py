@@ -1,9 +1,9 @@
-"""Records what `torch.distributed.rpc` runs for other processes, in threads of PyTorch's, made in C++, where no mode is on.
+"""Records functions that `torch.distributed.rpc` runs for other processes, in threads made in C++, where no mode is on.
 
     rpc.rpc_sync("worker1", forward, args=(x,))    worker1 runs `forward` inside its capture, as if a thread had begun there
 
-A function of Python comes out of the unpickler, and what comes out there is called by C++ in the same thread. An operator, a function of
-TorchScript and a gradient over processes run without Python: the process that asks for them counts them for the report.
+C++ calls the Python function that the unpickler returns, in the same thread, so the unpickler is replaced. Operators,
+TorchScript functions and gradients across processes run without Python; the calling process counts them for the report.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from opdump.adapters.torch.mode_stack import RecordingMode, is_on
 from opdump.adapters.torch.private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
 
 _UNSEEN = {"builtin": "operators of PyTorch", "torchscript": "functions of TorchScript"}
-"""What runs without Python, by the last word of the function that asks for it."""
+"""What runs without Python, by the last word of the name of the calling function."""
 
 
 class RpcCalls:
-    """Has functions that other processes ask for run inside `enter()`, from `attach` to `detach`, where `mode` is not on already."""
+    """Runs functions for other processes inside `enter()`, from `attach` to `detach`, unless `mode` is already on."""
 
     def __init__(
         self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]], place: Callable[[], object]
     ) -> None:
-        """`place` is called where the number of this process among the workers is known, which it is not for ever."""
+        """`place` is called while the number of this process among the workers is known: it is lost when RPC shuts down."""
         self._mode = mode
         self._enter = enter
         self._place = place
@@ -58,7 +58,7 @@ class RpcCalls:
 
         def received(*args: Any) -> Any:
             value = deserialize(*args)
-            # `_run_function` too stands inside: it makes a text of an error, with the frames below it.
+            # Wrap `_run_function` too: it turns an error into text, with the frames below it.
             return kind(run_inside, (value,), {}) if isinstance(value, kind) else value
 
         self._replacements.replace(pickler, "deserialize", received)
@@ -73,13 +73,13 @@ class RpcCalls:
         for what, count in self._unseen.items():
             if what == "gradients":
                 yield (
-                    f"torch.distributed.autograd computed gradients {count} times: what of them ran in threads of PyTorch's, here and in "
-                    "other processes, is not captured"
+                    f"torch.distributed.autograd computed gradients {count} times: the parts that ran in PyTorch's own threads, here and "
+                    "in other processes, are not captured"
                 )
             else:
                 yield (
-                    f"torch.distributed.rpc ran {what} for this process {count} times in another one: they are not captured. "
-                    "A function of Python that calls them is"
+                    f"torch.distributed.rpc ran {what} for this process {count} times in another one: they are not captured, "
+                    "but a Python function that calls them is"
                 )
 
     def _counting(self, call: Callable[..., Any], what: str) -> Callable[..., Any]:
@@ -94,7 +94,7 @@ class RpcCalls:
 
 
 def worker_number() -> int | None:
-    """The number of this process among the workers of RPC; None where it is none of them, or not any more."""
+    """The number of this process among the RPC workers; None if it is not, or no longer, one of them."""
     if not _is_available():
         return None
     agent, is_set = rpc_agent(), has_rpc_agent()

@@ -1,4 +1,4 @@
-"""An operator while it runs."""
+"""The state of an operator while it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opdump.records import OpRecord
 
 
 class Running:
-    """An operator from just before it runs until just after."""
+    """An operator, from just before it runs until just after."""
 
     __slots__ = ("inputs", "link", "op", "site")
 
