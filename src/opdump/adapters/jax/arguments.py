@@ -1,4 +1,4 @@
-"""The arguments of one call of a function: where they lie, in columns, and as objects where somebody asks for them."""
+"""The arguments of one call of a function: their addresses in columns, and tensor objects on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensor = HostTensor | str
 
 
 class KnownFacts:
-    """The facts of arrays of which there are as many in each call: the same object as long as they lie where they lay before."""
+    """The facts of the arrays of each call. While they stay the same, so does the returned object, which callers compare by identity."""
 
     def __init__(self) -> None:
         self._shardings: list[Any] = []
@@ -38,12 +38,12 @@ class KnownFacts:
 
 
 class Arguments:
-    """What a call was given. `columns` begins with their addresses."""
+    """The arguments of a call. `columns` begins with their addresses."""
 
     def __init__(
         self, values: Sequence[Any], facts: Sequence[Facts], dtypes: Sequence[Any], copied_ones: Sequence[bool] = ()
     ) -> None:
-        """`values` are those of the program, `dtypes` those in which the function takes them. What it takes away is to be copied."""
+        """`values` are the program's, `dtypes` the types in which the function takes them. `copied_ones` marks those to copy, since they are donated."""
         self.facts = facts
         self.columns = HostColumns()
         self._values = values
@@ -52,7 +52,7 @@ class Arguments:
             place: copied(values[place], dtypes[place]) for place, is_one in enumerate(copied_ones) if is_one
         }
         self.are_read = False
-        """Whether all that anybody wants of them was read ahead: their memory may be gone."""
+        """Whether everything needed was read ahead. Their memory may then be gone."""
         self._tensors: dict[int, Tensor] = {}
         pointers = pointers_of(values, facts)
         for place, copy in self._copies.items():
@@ -61,19 +61,19 @@ class Arguments:
         self.columns.extend(pointers)
 
     def again(self) -> list[Any]:
-        """The arguments of a call that has taken some of them away."""
+        """The arguments for another call; donated ones are restored from their copies."""
         return [
             given_again(self._copies[place], value) if place in self._copies else value
             for place, value in enumerate(self._values)
         ]
 
     def array(self, place: int) -> Array | str:
-        """As an array of numpy; a text is the type of what is no such array."""
+        """The argument as a numpy array; its type as text if it is not an array."""
         found = self._copies.get(place)
         return borrowed(self._values[place], self._dtypes[place]) if found is None else found
 
     def tensor(self, place: int) -> Tensor:
-        """For a reader: the same object whoever asks."""
+        """The argument for a reader; always the same object."""
         known = self._tensors.get(place)
         if known is None:
             element, shape = self.facts[place]
@@ -86,11 +86,11 @@ class Arguments:
         return known
 
     def tensors(self) -> list[Tensor]:
-        """All of them."""
+        """All arguments, for a reader."""
         return [*map(self.tensor, range(len(self.facts)))]
 
     def memory(self, place: int) -> Memory:
-        """Where it lies."""
+        """The argument in memory."""
         if self.facts[place].element is not None:
             return self.tensor(place)
         return memory_of(self.array(place), stays=False)

@@ -1,4 +1,4 @@
-"""The levels of a schedule as blocks: operators that run one after the other are prepared once, whatever calls of the function follow."""
+"""The levels of a schedule as blocks: consecutive operators, prepared once for all calls of a function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from opdump.adapters.jax.schedule import (
 
 @dataclass(slots=True)
 class Prepared:
-    """A block, and where each of its tensors is to be found."""
+    """A block and the locations of its tensors."""
 
     block: Block
     refs: Sequence[Ref]
@@ -40,9 +40,9 @@ class Prepared:
     def choice(
         self, facts: Sequence[Facts], values: Callable[[], tuple[Sequence[Any], Sequence[tuple[int, int] | None]]]
     ) -> Choice:
-        """The same among the columns of a call: prepared once, for the facts of its arguments.
+        """The tensors of the block in columns, prepared once for these facts of the arguments.
 
-        `values` gives the tensors, and their places.
+        `values` returns the tensors and their places.
         """
         known = self._choice
         if known is None or known[1] is not facts:
@@ -50,47 +50,47 @@ class Prepared:
         return known[0]
 
     def is_ready(self, facts: Sequence[Facts]) -> bool:
-        """Whether nothing needs an object of an argument any more that is in columns."""
+        """Whether the block no longer needs tensor objects of arguments that are in columns."""
         return self.block.is_known and self._choice is not None and self._choice[1] is facts
 
 
 @dataclass(slots=True)
 class Inside:
-    """The taps of a level in a loop or a branch, as those of the level around it."""
+    """The taps of a level in a loop or a branch, as taps of the level around it."""
 
     around: Sequence[Facts]
     facts: Sequence[Facts]
     taps: npt.NDArray[np.intp]
     sizes: npt.NDArray[np.int64]
-    """The bytes from one row of a tap to the next; 0 in a branch, which has no rows."""
+    """The distance between rows of a tap, in bytes; 0 in a branch, which has no rows."""
 
 
 @dataclass(slots=True)
 class Reads:
-    """What the operators of a level, and of those within, read of the arguments of the function."""
+    """The arguments of the function that the operators of a level and of inner levels read."""
 
     are_ready: bool = True
-    """Whether all of them have run before on such arguments."""
+    """Whether all operators have already run on such arguments."""
     as_a_whole: set[int] = field(default_factory=set)
     in_memory: set[int] = field(default_factory=set)
-    """Those of which rows are read, or a number, and those that are in no columns: where they lie must stay as it is."""
+    """Arguments whose memory must remain: only rows or a branch index are read, or they are not in columns."""
     ahead: Choice | None = None
-    """Those that may be read before the function takes them away."""
+    """Donated arguments that can be read before the function runs."""
 
 
 Part: TypeAlias = "Prepared | Scan | While | Branches | Shards"
 
 
 class Blocks:
-    """The parts of levels. The operators say that a twin computed them, and what became of them in the compiled program."""
+    """The parts of levels. The arguments of operators name the twin as their source, and their outcome in the compiled program."""
 
     def __init__(self, executable: Any) -> None:
-        """`executable` is the compiled program, None where nobody knows it."""
+        """`executable` is the compiled program; None if unknown."""
         self.has_outcomes = executable is not None
         self._outcomes = Outcomes(executable)
         self._known: dict[int, tuple[Level, list[Part]]] = {}
         self._inside: dict[int, tuple[Inside, Sequence[int]]] = {}
-        """By the identity of the taps, which are kept beside it."""
+        """By the identity of the taps, which are kept with the value so that the identity stays valid."""
 
     def of(self, level: Level) -> list[Part]:
         known = self._known.get(id(level))
@@ -99,7 +99,7 @@ class Blocks:
         return known[1]
 
     def inside(self, taps: Sequence[int], around: Sequence[Facts], *, has_rows: bool) -> Inside:
-        """The taps of a level within one whose taps have these facts."""
+        """The taps of an inner level; the taps of the level around it have these facts."""
         known = self._inside.get(id(taps))
         if known is None or known[0].around is not around:
             outer = [around[tap] for tap in taps]
@@ -112,7 +112,7 @@ class Blocks:
         return known[0]
 
     def reads(self, level: Level, facts: Sequence[Facts]) -> Reads:
-        """What operators read of arguments with these facts."""
+        """What the operators read of arguments with these facts."""
         found = Reads(in_memory={place for place, each in enumerate(facts) if each.element is None})
         self._add_reads(level, facts, found)
         return found
@@ -164,7 +164,7 @@ class Blocks:
 
 
 def _argument_of(ref: Ref) -> tuple[int | None, bool]:
-    """The number of the argument that a value is, None where it is none; whether it is a row of it."""
+    """The number of the argument that a value is or is a row of (None if neither), and whether it is a row."""
     has_rows = False
     while isinstance(ref, Outer | Row):
         has_rows |= isinstance(ref, Row)

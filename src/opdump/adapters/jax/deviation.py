@@ -1,4 +1,4 @@
-"""How far the results of a twin are from those of the program's own function, in one call."""
+"""Measures how far the results of a twin are from those of the program's own function, in one call."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from opdump.adapters.jax.host import borrowed
 
 _LARGE: Final = 1e-3
-"""Of the largest element of a result: above it people are told."""
+"""Relative to the largest element of a result. A larger deviation causes a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """`facts` are JSON values: how many results differ, and the largest difference, absolute and relative to the result's largest element."""
+    """`facts` are JSON values: the number of results, how many differ, and the largest difference, absolute and relative to the largest element."""
 
     text: str
     facts: dict[str, Any]
@@ -24,7 +24,7 @@ class Deviation:
 
 
 def deviation(function: str, names: Sequence[str], twin: Sequence[Any], program: Sequence[Any]) -> Deviation:
-    """Compares the results one by one. NaN in the same place counts as equal."""
+    """Compare the results one by one. NaN at the same position counts as equal."""
     differing, largest, relative, worst = 0, 0.0, 0.0, ""
     for name, ours, theirs in zip(names, twin, program, strict=True):
         a, b = borrowed(ours), borrowed(theirs)
@@ -37,18 +37,18 @@ def deviation(function: str, names: Sequence[str], twin: Sequence[Any], program:
             relative, worst = (apart / scale if scale else float("inf")), name
     facts: dict[str, Any] = {"results": len(names), "differ": differing, "largest": largest, "relative": relative}
     if not differing:
-        return Deviation(f"{function}: its twin gives the same results, bit for bit", facts, is_large=False)
+        return Deviation(f"{function}: its twin produces the same results, bit for bit", facts, is_large=False)
     text = (
         f"{function}: {differing} of {len(names)} results of its twin differ from the program's, by {largest:.2g} at most, "
         f"{relative:.2g} of the largest element ({worst})"
     )
     if relative > _LARGE:
-        text += "; an optimizer that divides noise by its own size, as Adam does in its first steps, makes such differences of rounding"
+        text += "; an optimizer that divides rounding errors by their own size (Adam in its first steps) causes such differences"
     return Deviation(text, {**facts, "worst": worst}, is_large=relative > _LARGE)
 
 
 def _apart(a: Any, b: Any) -> tuple[float, float]:
-    """The largest difference of two arrays of one shape, and the largest finite element of the second."""
+    """The largest difference of two arrays of the same shape, and the largest finite element of the second."""
     if a.size == 0 or a.shape != b.shape:
         return 0.0, 0.0
     kind = np.complex128 if a.dtype.kind == "c" else np.float64

@@ -1,4 +1,4 @@
-"""Emits what ran in a compiled function: the operators of its twin in the order of the jaxpr, each trip of a loop for itself."""
+"""Emits the operators of a compiled function, as its twin computed them: in the order of the jaxpr, once per loop iteration."""
 
 from __future__ import annotations
 
@@ -34,33 +34,34 @@ from opdump.adapters.jax.twin import PieceRun
 
 @dataclass(slots=True)
 class Given:
-    """What a function was given."""
+    """The inputs of a call."""
 
     arguments: Arguments
-    """The taps follow them in columns, piece by piece."""
+    """Their columns continue with the taps, piece by piece."""
     constants: Sequence[Any]
     kept: dict[int, tuple[Memory, Tensor]] = field(default_factory=dict)
-    """What pieces made that were emitted, and later ones read."""
+    """Values of earlier pieces that later pieces read."""
 
 
 @dataclass(slots=True)
 class Values:
-    """The values of a level in one trip. Its taps are in columns, but for those without an element."""
+    """The values of a level in one iteration. Its taps are in columns, except those without an element."""
 
     given: Given
     tap: Callable[[int], Memory]
     facts: Sequence[Facts]
     """Of the taps."""
     first_tap: int
-    """The place of the first of them in columns."""
+    """The position of the first tap in columns."""
     around: Values | None = None
     row: int = 0
     tensors: dict[Ref, Tensor] = field(default_factory=dict)
 
     def place(self, ref: Ref) -> tuple[int, int] | None:
-        """The section of columns, as in `begins`, that has a value, and its number there; None where it is in none."""
+        """The section of columns (as in `begins`) that has a value, and its number there; None if it is not in columns."""
         if isinstance(ref, Outer) and self.around is not None:
             place = self.around.place(ref.ref)
+            # Section 0 is the same for all levels; the sections of levels shift by one per level.
             return place and (place[0] and place[0] + 1, place[1])
         facts, section = (self.given.arguments.facts, 0) if isinstance(ref, Argument) else (self.facts, 1)
         if not isinstance(ref, Argument | Tap) or facts[ref.index].element is None:
@@ -69,7 +70,7 @@ class Values:
 
     @property
     def begins(self) -> list[int]:
-        """Where sections of columns begin: that of the arguments, of the taps of the level, and of the levels around it."""
+        """The beginnings of the sections in columns: arguments, taps of this level, taps of each level around it."""
         found: list[int] = [0]
         level: Values | None = self
         while level is not None:
@@ -93,13 +94,13 @@ class Values:
         return memory if isinstance(ref, Outer) else row_of(memory, self.row)
 
     def number(self, ref: Ref) -> int:
-        """The value, which is one whole number."""
+        """The value of a single integer."""
         memory = self.memory(ref)
         assert not isinstance(memory, str), memory
         return int((memory.raw() if isinstance(memory, HostTensor) else memory).reshape(-1)[0])
 
     def tensor(self, ref: Ref) -> Tensor:
-        """The same object for each operator that reads the value: it is looked at once."""
+        """The tensor of a value. Operators that read the same value get the same object, so it is summarised once."""
         if isinstance(ref, Outer) and self.around is not None:
             return self.around.tensor(ref.ref)
         if isinstance(ref, Argument):
@@ -122,7 +123,7 @@ class Emitter:
         self._blocks = blocks
 
     def emit(self, piece: PieceRun) -> None:
-        """The operators of a piece that has run; they follow those of the piece before it."""
+        """Emit the operators of a piece that has run, after those of the previous piece."""
         first_tap = self._given.arguments.columns.extend(piece.pointers())
         values = Values(self._given, piece.memory, piece.facts, first_tap)
         self._level(piece.level, values, self._run)
@@ -148,14 +149,14 @@ class Emitter:
                 self._part(part, values, run)
 
     def _part(self, part: Scan | While | Branches | Shards, values: Values, run: GraphRun) -> None:
-        """What ran in the levels of a loop, a branch or shards."""
+        """Emit the levels of a loop, a branch or shards."""
         if isinstance(part, Scan):
             for row in reversed(range(part.length)) if part.reverse else range(part.length):
                 self._trip(part.body, values, part.taps, row, run)
         elif isinstance(part, While):
             self._while(part, values, run)
         elif isinstance(part, Branches):
-            # As `lax.switch` does with an index that names no branch.
+            # `lax.switch` also clamps an index that is out of range.
             which = int(np.clip(values.number(part.index), 0, len(part.levels) - 1))
             self._trip(part.levels[which], values, part.taps[which], None, run)
         else:
@@ -166,7 +167,7 @@ class Emitter:
         for row in range(min(trips, entry.capacity)):
             self._trip(entry.condition, values, entry.condition_taps, row, run)
             self._trip(entry.body, values, entry.body_taps, row, run)
-        missing = max(0, trips - entry.capacity)  # there was no room for them
+        missing = max(0, trips - entry.capacity)  # iterations whose values were not kept
         run.count_skipped({"not observed": missing * sum(1 for level in entry.inner for _ in level.each())})
         self._level(entry.last, values, run)
 
@@ -175,7 +176,7 @@ class Emitter:
             self._trip(entry.body, values, entry.taps, row, run.on_device(row))
 
     def _trip(self, level: Level, around: Values, taps: Sequence[int], row: int | None, run: GraphRun) -> None:
-        """A level within another: a row of the taps that are its own, or, in a branch, all of them."""
+        """Emit an inner level: one row of its taps, or the whole taps if `row` is None (a branch)."""
         inside = self._blocks.inside(taps, around.facts, has_rows=row is not None)
         columns = self._given.arguments.columns
         pointers = columns.pointers[around.first_tap + inside.taps] + (row or 0) * inside.sizes
@@ -188,7 +189,7 @@ class Emitter:
 
 
 def emit_prepared(part: Prepared, values: Values, run: GraphRun) -> None:
-    """The operators of a block."""
+    """Emit the operators of a block."""
     given = values.given.arguments
 
     def tensor(place: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The lines of the program behind an equation: those at which it was traced."""
+"""The lines of the program where an equation was traced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from opdump.adapters.program_stacks import ProgramStacks, Stack
 
 LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "equinox", "chex", "haiku", "orbax")
-"""Packages whose lines are not the program's."""
+"""Packages whose lines do not belong to the program."""
 
 
 @functools.cache
@@ -23,24 +23,24 @@ def _directories() -> tuple[str, ...]:
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether a file is part of JAX, or of a library on it."""
+    """Whether a file is part of JAX or of a library on JAX."""
     return file.startswith((*_directories(), "<frozen"))
 
 
 @functools.cache
 def is_of_jax(file: str) -> bool:
-    """Whether a file is part of JAX itself."""
+    """Whether a file is part of JAX itself: `jax` or `jaxlib`, the first two of LIBRARIES."""
     return file.startswith(_directories()[:2])
 
 
 def frames_of(traceback: Any) -> Stack:
-    """The program's lines of a traceback of JAX, innermost first; none where it has none."""
+    """The program's lines in a traceback of JAX, innermost first; empty if there is no traceback."""
     frames = () if traceback is None else traceback.frames
     return _stacks().of_lines((frame.file_name, frame.line_num, frame.function_name) for frame in frames)
 
 
 def program_frames() -> Stack:
-    """The program's lines that are running in this thread, innermost first."""
+    """The program's lines on the stack of this thread, innermost first."""
     return _stacks().running(sys._getframe(1))
 
 
@@ -50,5 +50,5 @@ def _stacks() -> ProgramStacks:
 
 
 def file_of_function(source: str | None) -> str:
-    """The file in `train_step at /home/me/train.py:11`, as JAX tells where a function is written; empty where it does not say."""
+    """The file in `train_step at /home/me/train.py:11`, JAX's description of a function; empty if there is none."""
     return (source or "").rpartition(" at ")[2].rpartition(":")[0]

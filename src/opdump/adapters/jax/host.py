@@ -1,7 +1,7 @@
-"""Arrays of JAX as tensors in the memory of this process.
+"""JAX arrays as tensors in the memory of this process.
 
-The memory of an array is read through its address. `numpy.asarray` of it would leave a reference in the array, and with that JAX could not
-give its memory to the function that the program donates it to.
+The memory of an array is read at its address. `numpy.asarray` would leave a reference in the array, and JAX could then no longer donate
+its memory to a function.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from opdump.adapters.host.element_types import BY_DTYPE, ElementType
 
 Array = npt.NDArray[Any]
 Memory: TypeAlias = HostTensor | Array | str
-"""Where a value lies: an array where several of its elements would lie in a byte, a text where no array stands for it."""
+"""A value in memory. It is a numpy array if its elements have less than 8 bits, and a text (its type) if it is not an array."""
 
 
 @functools.cache
 def _element_of(dtype: np.dtype[Any]) -> ElementType | None:
-    """What is known of a type; None where no array stands for it. numpy takes long to tell the name."""
+    """The element type; None if it is unknown. Cached, because numpy takes long to form the name of a type."""
     return BY_DTYPE.get(dtype.name)
 
 
 def copied(array: Any, dtype: Any = None) -> Array | str:
-    """The elements of an array that the program holds, in memory of their own; its type as text where no array stands for it.
+    """A copy of the elements of an array of the program, from all of its devices.
 
-    Of an array that lies on several devices, all of it. Elements that other processes hold are not there: then it is a text, too.
+    If the value is not an array, or other processes have some of its elements, its type as text.
     """
     found = borrowed(array, dtype)
     return np.array(found) if isinstance(found, np.ndarray) else found
 
 
 def given_again(copy: Array | str, given: Any) -> Any:
-    """An array like one that the program gave away, of a copy of its elements. Raises ValueError where there is no copy."""
+    """An array like a donated one, made from a copy of its elements. Raises ValueError if there is no copy."""
     if isinstance(copy, str):
-        raise ValueError(f"no copy of what was given away: {copy}")
+        raise ValueError(f"no copy of a donated argument: {copy}")
     if not isinstance(given, jax.Array):
         return copy
     if not isinstance(given.dtype, np.dtype):
@@ -51,9 +51,9 @@ def given_again(copy: Array | str, given: Any) -> Any:
 
 
 def borrowed(array: Any, dtype: Any = None) -> Array | str:
-    """The same in the memory of the array where it can be read there: to be used before the program goes on.
+    """Like `copied`, but without a copy if the memory can be read in place; use it before the program continues.
 
-    What is no array of JAX, a number of Python or an array of numpy, is given in the type that a function takes it in.
+    Python numbers and numpy arrays are converted to `dtype`, the type in which the function takes them.
     """
     if not isinstance(array, jax.Array):
         aval = jax.typeof(array)
@@ -80,7 +80,7 @@ def borrowed(array: Any, dtype: Any = None) -> Array | str:
 
 @functools.lru_cache(maxsize=64)
 def _platform_of_one(sharding: Any) -> str:
-    """The platform of the only device; empty where there are several."""
+    """The platform of the only device; empty if there are several."""
     devices = sharding.device_set
     return str(next(iter(devices)).platform) if len(devices) == 1 else ""
 
@@ -98,7 +98,7 @@ def _at_address(array: Any, platform: str) -> Array:
 
 
 def memory_of(array: Array | str, *, stays: bool = True) -> Memory:
-    """Where a value lies. `stays`: as in `host_tensor`."""
+    """The array as `Memory`. `stays`: as in `host_tensor`."""
     if isinstance(array, str):
         return array
     element = _element_of(array.dtype)
@@ -106,7 +106,7 @@ def memory_of(array: Array | str, *, stays: bool = True) -> Memory:
 
 
 def row_of(memory: Memory, row: int) -> Memory:
-    """A row of a value with an axis in front."""
+    """A row of a value, along its first axis."""
     if isinstance(memory, str):
         return memory
     if not isinstance(memory, HostTensor):
@@ -117,14 +117,14 @@ def row_of(memory: Memory, row: int) -> Memory:
 
 
 class Facts(NamedTuple):
-    """What is the same of a value in every run. Without an element its memory is looked at each time."""
+    """The properties of a value that are the same in every run. `element` is None if the value cannot be read in place."""
 
     element: ElementType | None
     shape: tuple[int, ...]
 
 
 def facts_of(array: Any) -> Facts:
-    """Of an array of JAX; of what is none, nothing is known."""
+    """The facts of a value. If it is not a JAX array, both are empty."""
     if not isinstance(array, jax.Array):
         return Facts(None, ())
     if not isinstance(array.dtype, np.dtype):
@@ -133,7 +133,7 @@ def facts_of(array: Any) -> Facts:
     devices = array.sharding.device_set
     is_read_in_place = (
         element is not None
-        and (element.code is not None or element.known_to_numpy)  # others are widened first
+        and (element.code is not None or element.known_to_numpy)  # other types are widened first
         and array.nbytes > 0
         and len(devices) == 1
         and next(iter(devices)).platform == "cpu"
@@ -142,7 +142,7 @@ def facts_of(array: Any) -> Facts:
 
 
 def pointers_of(arrays: Sequence[Any], facts: Sequence[Facts]) -> npt.NDArray[np.int64]:
-    """The addresses of the elements of arrays that are there; 0 of those without an element."""
+    """The addresses of arrays whose results are ready; 0 for those without an element."""
     if all(each.element is not None for each in facts):
         return np.array([array.unsafe_buffer_pointer() for array in arrays], np.int64)
     found = [
@@ -152,7 +152,7 @@ def pointers_of(arrays: Sequence[Any], facts: Sequence[Facts]) -> npt.NDArray[np
 
 
 def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:
-    """For a reader. An array that does not stay as it is, since its memory is the program's, is copied where that is needed later."""
+    """The array for a reader. `stays`: its elements will not change. Otherwise a reader copies what it keeps."""
     if isinstance(array, str):
         return array
     element = _element_of(array.dtype)
@@ -165,7 +165,7 @@ def host_tensor(array: Array | str, *, stays: bool = True) -> HostTensor | str:
 
 
 def _packed(array: Array, bits: int) -> Array:
-    """Elements below 8 bits, of which numpy keeps one in each byte: the first one in the lowest bits."""
+    """Packs elements below 8 bits, the first in the lowest bits. numpy uses one byte per element."""
     codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
     per_byte = 8 // bits
     codes = np.concatenate([codes, np.zeros(-len(codes) % per_byte, np.uint8)]).reshape(-1, per_byte)

@@ -1,13 +1,13 @@
-"""Functions of the program that its compiled functions call on the host: `pure_callback`, `io_callback`.
+"""Calls of the program's functions on the host: `pure_callback`, `io_callback`.
 
-They run once, in the program's own call. What they gave there a twin is given again, which runs after it.
+The functions run once, in the program's own call. The twin runs afterwards and receives the same results.
 
     with host_calls.watched(callbacks) as calls:
         answer = real()
         jax.block_until_ready(answer)
     host_calls.given_again = calls
-    twin.run(...)                   # host_calls.again stands for the calls in it
-    calls.left                      # results that the twin did not ask for
+    twin.run(...)                   # host_calls.again replaces the calls in the twin
+    calls.left                      # number of results that the twin did not use
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jax.experimental import io_callback
 from opdump.adapters.replacements import Replacements
 
 HOST_CALLS: Final = frozenset({"debug_callback", "debug_print", "inspect_sharding", "pure_callback", "io_callback"})
-"""What calls functions of the program on the host, when it runs or when it is compiled."""
+"""Primitives that call functions of the program on the host, at run time or during compilation."""
 WITH_RESULTS: Final = frozenset({"pure_callback", "io_callback"})
 
 
 class Calls:
-    """What the functions gave in one call of the program, in order, by the function as JAX holds it."""
+    """The results of host functions in one call of the program, in order, by JAX's callback object."""
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._given: dict[Any, list[list[Any]]] = {callback: [] for callback in callbacks}
@@ -39,7 +39,7 @@ class Calls:
         return sum(map(len, self._given.values()))
 
     def note(self, callback: Any, results: Sequence[Any]) -> None:
-        """Keeps results; an array of numpy may be written into later, so it is copied."""
+        """Keep results. numpy arrays are copied, because the program may write into them later."""
         given = self._given.get(callback)
         if given is not None:
             given.append([each.copy() if isinstance(each, np.ndarray) else each for each in results])
@@ -47,17 +47,17 @@ class Calls:
     def next(self, callback: Any) -> list[Any]:
         given = self._given[callback]
         if not given:
-            raise ValueError("the program's own call has called a function on the host less often than its twin")
+            raise ValueError("the twin calls a function on the host more often than the program's own call did")
         return given.pop(0)
 
 
 class HostCalls:
-    """Watches the functions while it is open."""
+    """Watches the host functions while it is open."""
 
     def __init__(self) -> None:
         self._watching: list[Calls] = []
         self.given_again = Calls(())
-        """What the next run of a twin is given."""
+        """The results for the next run of a twin."""
         self._replacements = Replacements()
 
     def open(self) -> None:
@@ -79,7 +79,7 @@ class HostCalls:
 
     @contextmanager
     def watched(self, callbacks: Sequence[Any]) -> Iterator[Calls]:
-        """Notes what these functions give while the block runs."""
+        """Note the results of these functions while the block runs."""
         calls = Calls(callbacks)
         if callbacks:
             self._watching.append(calls)
@@ -90,7 +90,7 @@ class HostCalls:
                 self._watching.remove(calls)
 
     def again(self, equation: Any) -> list[Any]:
-        """The results of a call on the host, in a twin: to be called while JAX traces."""
+        """The results of a host call inside a twin. Must be called while JAX traces."""
         callback = equation.params["callback"]
         shapes = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.outvars]
 
@@ -105,9 +105,9 @@ class HostCalls:
 
 
 def callbacks_of(equations: Sequence[tuple[str, Any]]) -> list[Any] | None:
-    """The functions behind equations that call the host, given with the names of the equations around each.
+    """The callback objects of equations that call the host; each equation comes with the path of those around it.
 
-    None where it cannot be known which result belongs to which of them: where several call the same function, or several devices do.
+    None if results cannot be assigned to equations: several equations, or several devices, call the same function.
     """
     kind, found = _kind(), []
     for around, equation in equations:
@@ -119,5 +119,6 @@ def callbacks_of(equations: Sequence[tuple[str, Any]]) -> list[Any] | None:
 
 
 def _kind() -> Any:
-    """The class of such functions; None in a JAX that has another way."""
+    """The class of callback objects; None if this JAX has no such class."""
+    # Private, but every call of a callback goes through its `__call__`.
     return getattr(importlib.import_module("jax._src.callback"), "_FlatCallback", None)

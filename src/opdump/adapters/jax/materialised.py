@@ -1,4 +1,4 @@
-"""What became of the operators of a jaxpr in the program that XLA compiled: each has its own instruction, was fused into one, or is gone."""
+"""Finds out whether XLA kept, fused or removed the operators of a jaxpr."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _BEGIN: Final = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _INSTRUCTION: Final = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _CALLS: Final = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _OP_NAME: Final = re.compile(r'op_name="([^"]*)"')
+# Parts of names that differ between the jaxpr and the compiled program.
 _BODIES: Final = frozenset(
     {"while", "body", "cond", "closed_call", "scan", "shard_map", "checkpoint", "rematted_computation"}
 )
 
 
 class Outcomes:
-    """What became of operators in a program that XLA compiled: `yes`, `fused into {instruction}` or `absent`.
+    """The outcome of each operator in a program that XLA compiled: `yes`, `fused into {instruction}` or `absent`.
 
-    An instruction names the equation that it comes from (`op_name`); several equations of one name are not told apart.
+    Each instruction names the equation of its origin (`op_name`). Equations with the same name cannot be distinguished.
     """
 
     def __init__(self, executable: Any) -> None:
-        """Nothing is known of an executable that does not tell, and of None."""
+        """If `executable` is None or has no text, all outcomes are unknown."""
         text = "" if executable is None else _text_of(executable)
         self._found = _instructions(text)
         self.are_known = bool(text)
@@ -38,13 +39,13 @@ class Outcomes:
 def _text_of(executable: Any) -> str:
     try:
         modules = executable.runtime_executable().hlo_modules()
-    except Exception:  # noqa: BLE001  a device without such a text; the fact is then unknown, and says so
+    except Exception:  # noqa: BLE001  some devices have no text; outcomes are then recorded as unknown
         return ""
     return "\n".join(module.to_string() for module in modules)
 
 
 def _instructions(text: str) -> dict[str, str]:
-    """What became of each equation, by its normal name."""
+    """The outcome of each equation, by its normalised name. An own instruction takes precedence over a fused one."""
     within: dict[str, list[str]] = {}
     fused: dict[str, str] = {}
     computation = ""

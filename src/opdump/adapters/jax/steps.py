@@ -1,7 +1,7 @@
-"""Which step of the program it is.
+"""Finds the steps of a program.
 
-A step begins when a function of the program is called that ran in the step before it already. Where the program has functions that give
-back what they were given, updated, only these count: evaluation between two updates belongs to the step.
+A step begins when the program calls a function that has already run in the current step. If some functions return updated arguments, only
+these count: evaluation between two updates belongs to the step.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from opdump.recorder import Recorder
 
 
 class Steps:
-    """Counts the steps of a program and files each when the next begins. `began` is called when one has begun."""
+    """Counts the steps of a program, and files each step when the next one begins. `began` is called after a step has begun."""
 
     def __init__(self, recorder: Recorder, *, first: int, manual: bool, stop_after_dump: bool) -> None:
         self.step = first
         self.began: Callable[[], None] = lambda: None
         self.executions: dict[int, Counter[str]] = {}
-        """How often each operator ran in this step, by the number of its graph."""
+        """The number of executions of each operator in this step, by graph number."""
         self.order = itertools.count()
         self._recorder = recorder
         self._manual = manual
@@ -30,7 +30,7 @@ class Steps:
         self._ran: set[tuple[object, ...]] = set()
         self._has_updates = False
         self._unfiled: int | None = None
-        """The step that has ended and is not filed yet."""
+        """A step that has ended but is not filed yet."""
 
     @property
     def is_wanted(self) -> bool:
@@ -38,7 +38,7 @@ class Steps:
 
     @property
     def next_is_wanted(self) -> bool:
-        """Whether the next call that begins a step is to be seen before it runs."""
+        """Whether the next step is recorded. The call that begins it must then be intercepted before it runs."""
         return self._recorder.wants(self.step + 1)
 
     def counts(self, function: Function) -> bool:
@@ -47,23 +47,24 @@ class Steps:
 
     @property
     def are_over(self) -> bool:
-        """No later step is wanted."""
+        """Whether no further step is recorded."""
         last = self._recorder.plan.steps.last
         return self._recorder.is_over or (last is not None and self.step > last)
 
     def manual_step(self) -> None:
-        """Ends the current step; from the first call on nothing else ends one."""
+        """End the current step. After the first call, steps end only here."""
         self._manual = True
         self._end()
         self.file()
 
     def calls(self, function: Function) -> None:
-        """The program is about to call one of its functions. Raises DumpComplete where the program is to end here.
+        """Note that the program is about to call one of its functions. Raises DumpComplete if the program must end here.
 
-        Where that begins a step, the one before is to be filed (`file`) before anything else is recorded.
+        If the call begins a step, the caller must file the previous one (`file`) before it records anything else.
         """
         if not self.counts(function):
             return
+        # The first function that updates its arguments: from here on only such functions count, so forget the others.
         if function.returns_state and not self._has_updates:
             self._has_updates = True
             self._ran.clear()
@@ -72,13 +73,13 @@ class Steps:
         self._ran.add(function.key)
 
     def file(self) -> None:
-        """Files the step that has ended, if one has: the caller finds the time when JAX has something to do."""
+        """File a step that has ended. Callers do this while JAX computes, so that the program waits less."""
         if self._unfiled is not None:
             ended, self._unfiled = self._unfiled, None
             self._recorder.end_step(ended)
 
     def close(self) -> None:
-        """The program, or its capture, has ended."""
+        """File everything: the program or its capture has ended."""
         self.file()
         self._recorder.end_step(self.step)
 

@@ -1,8 +1,8 @@
-"""A twin of a compiled function: computes the same from the same arguments, and gives the values of its equations.
+"""The twin of a compiled function: the same computation on the same arguments, which also returns the values of its equations.
 
-The program's own function is left as it is, since one more result may change how XLA fuses it, and with that the answer. The twin is
-compiled without fusion, so that each value is rounded as the equation says; in several pieces where there are too many values for
-one. What a piece gives is looked at while the next one runs, and then forgotten, but for what later ones read.
+The program's own function is not changed, because an additional result may change what XLA fuses, and with it the answer. The twin is
+compiled without fusion, so each value is rounded as its equation says. If there are too many values, it runs in several pieces: the
+values of a piece are recorded while the next piece runs, and then freed, except those that later pieces read.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from opdump.adapters.jax.values import Made, Taps, is_reference, new_reference
 from opdump.adapters.jax.walk import Selection, Walk
 
 FIRST_TRIPS: Final = 32
-"""Trips of a `while` that there is room for at first."""
+"""Initial number of iterations of a `while` whose values are kept. It grows as needed, up to MOST_TRIPS."""
 MOST_TRIPS: Final = 2**16
 MOST_BYTES: Final = 2**30
-"""Of the values of one piece. Two pieces are in memory at once, and what later ones read."""
+"""Maximum size of the values of one piece. Two pieces are in memory at once, and the values that later ones read."""
 WITHOUT_FUSION: Final = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
 
 
 @dataclass(slots=True)
 class PieceRun:
-    """One run of a piece, which may still go on."""
+    """One run of a piece. It may still be running."""
 
     level: Level
     taps: Sequence[Any]
-    """Those of the outermost level, as arrays of JAX."""
+    """The taps of the outermost level, as JAX arrays."""
     facts: Sequence[Facts]
     kept: Mapping[int, int]
-    """The taps of values that later pieces read, by the numbers of these."""
+    """The taps of values that later pieces read, by the number of the value."""
     ends: Sequence[int]
     """Values that no later piece reads."""
 
     def wait(self) -> None:
-        """Waits for the end of the run. Raises what it met."""
+        """Wait for the end of the run. Raises its error."""
         with _apart():
             jax.block_until_ready(self.taps)
 
     def memory(self, tap: int) -> Memory:
-        """Where a tap lies, which nobody changes any more."""
+        """The tap in memory. Its elements no longer change."""
         element, shape = self.facts[tap]
         array = self.taps[tap]
         if element is None:
@@ -62,12 +62,12 @@ class PieceRun:
         return HostTensor(element, shape, array.unsafe_buffer_pointer(), array, stays=True)
 
     def pointers(self) -> npt.NDArray[np.int64]:
-        """The addresses of all taps; 0 where an object stands for one."""
+        """The addresses of all taps; 0 for those without an element."""
         return pointers_of(self.taps, self.facts)
 
 
 class TwinRun:
-    """One run of a twin. The first piece has begun."""
+    """One run of a twin. The first piece is started at once."""
 
     def __init__(self, begin: Callable[[int, dict[int, Any]], PieceRun], values: dict[int, Any], count: int) -> None:
         self._begin = begin
@@ -77,12 +77,13 @@ class TwinRun:
 
     @property
     def level(self) -> Level:
-        """The level of the first piece, before the pieces are asked for."""
+        """The level of the first piece. Only available before `pieces` is called."""
         assert self._first is not None, "pieces are given once"
         return self._first.level
 
     def pieces(self) -> Iterator[PieceRun]:
-        """The runs of the pieces, once; the next one has begun when one is given. Raises what they met."""
+        """The runs of the pieces; can be iterated once. When a piece is yielded, the next one has been started. Raises their errors."""
+        # Keep no reference to a yielded piece, so that the caller can free its memory.
         for place in range(1, self._count):
             before, self._first = self._first, None
             follows = self._begin(place, self._values)
@@ -96,7 +97,7 @@ class TwinRun:
         yield last
 
     def value(self, number: int) -> Any:
-        """A result, when all pieces have begun."""
+        """A result. All pieces must have been started."""
         return self._values[number]
 
 
@@ -106,29 +107,29 @@ class _Compiled:
     level: Level
     has_while: bool
     taps: int
-    """How many outputs are taps; the others are values that no tap is."""
+    """The number of outputs that are taps; they come first. The others are values that leave the piece without being taps."""
     leaves: Mapping[int, int]
-    """The outputs that later pieces read or that are results, by the numbers of their values."""
+    """The outputs that are results or read by later pieces, by the number of the value."""
     kept: Mapping[int, int]
     facts: Sequence[Facts] = ()
 
 
 class Twin:
-    """The twin of one jaxpr. It is compiled when it runs first, and again for other shardings or for more trips of a loop."""
+    """The twin of one jaxpr. It is compiled on its first run, and again for other shardings or for more iterations of a `while`."""
 
     def __init__(
         self, closed: Any, selection: Selection, sources: Sequence[str], host_call: Callable[[Any], list[Any]]
     ) -> None:
-        """`sources` are those of the arguments; `host_call` gives the results of an equation that calls the host."""
+        """`sources` are the sources of the arguments; `host_call` returns the results of an equation that calls the host."""
         self._host_call = host_call
         self.constants: Sequence[Any] = closed.consts
         self._flat = flattened(closed.jaxpr, Place())
         self._refs = {
             number for number, aval in zip(self._flat.arguments, closed.in_avals, strict=True) if is_reference(aval)
         }
-        """Arguments that the function writes into: the twin has its own, which one piece must make."""
+        """Arguments that the function writes into (`jax.Ref`). The twin writes into copies, which cannot pass from piece to piece."""
         self._closed_over = {-1 - place: each for place, each in enumerate(references_of(closed))}
-        """The same that the function, or one within, closes over; their content stands among its values under these numbers."""
+        """Each `jax.Ref` that the function or an inner one closes over. Its content is among the values under this negative number."""
         self._pieces = self._flat.pieces(sys.maxsize if self._refs or self._closed_over else MOST_BYTES)
         self._argument_of = {number: place for place, number in enumerate(self._flat.arguments)}
         self._constant_of = {number: place for place, number in enumerate(self._flat.constants)}
@@ -138,27 +139,27 @@ class Twin:
         self._capacity = FIRST_TRIPS
         self._compiled: dict[tuple[object, ...], _Compiled] = {}
         self._facts: dict[int, tuple[str, bool]] = {}
-        """Of values that leave a piece: their source, and whether they follow from what is differentiated."""
+        """For values that leave a piece: their source, and whether they depend on the backward pass."""
         self.notes: dict[str, str] = {}
-        """Equations whose inner values could not be had, and why."""
+        """The reasons why equations are not recorded or have no inner values, by primitive."""
 
     @property
     def count(self) -> int:
-        """In how many pieces it runs."""
+        """The number of pieces."""
         return len(self._pieces)
 
     def run(self, arguments: Sequence[Any]) -> TwinRun:
-        """Begins to compute everything from these arguments, which stay as they are. Errors are those of JAX."""
+        """Start to compute everything from these arguments, which are not changed. Raises errors of JAX."""
         values = dict(zip(self._flat.arguments, arguments, strict=True))
         if any(given is each for given in arguments for each in self._closed_over.values()):
-            raise ValueError("it is given a jax.Ref that it closes over, too")
+            raise ValueError("an argument is a jax.Ref that the function also closes over")
         with _apart():
             values.update({number: values[number][...] for number in self._refs})
             values.update({number: each[...] for number, each in self._closed_over.items()})
         return TwinRun(self._begin, values, self.count)
 
     def results(self, run: TwinRun) -> list[Any]:
-        """What the function gives, by this run."""
+        """The results of the function in this run."""
         return [
             (self.constants[self._constant_of[each]] if each in self._constant_of else run.value(each))
             if isinstance(each, int)
@@ -231,7 +232,7 @@ class Twin:
         return found
 
     def _outputs(self, left: Mapping[int, Made], taps: Taps) -> tuple[list[Any], dict[int, int], dict[int, int]]:
-        """What a piece gives: its taps and what else leaves it. Where the values that leave it are, and which of them are taps."""
+        """The outputs of a piece (its taps, then other values that leave it), the output of each leaving value, and the taps among these."""
         for number, made in left.items():
             self._facts[number] = made.source, made.after_backward
             if self.count > 1:
@@ -249,16 +250,16 @@ class Twin:
 
 
 def _compile(lowered: Any) -> Any:
-    """Without fusion where this JAX and this device know how."""
+    """Compile without fusion, if this JAX and this device support that."""
     try:
         return lowered.compile(compiler_options=WITHOUT_FUSION)
-    except Exception:  # noqa: BLE001  an option that is not known here; what else is wrong, the next line raises again
+    except Exception:  # noqa: BLE001  the options may be unknown here; any other error is raised again by the next line
         return lowered.compile()
 
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Settings of the program that are meant for its own calls do not hold for a twin."""
+    """A context without the program's settings for its own calls: NaN checks, transfer guards, logs, the compilation cache."""
     with contextlib.ExitStack() as stack:
         for context in (
             jax.debug_nans(False),
@@ -280,7 +281,7 @@ def _has_while(level: Level) -> bool:
 
 
 def _most_trips(level: Level, values: Sequence[Any]) -> int:
-    """The trips of the longest `while`. A value is an array that gives its elements to `numpy.asarray`."""
+    """The largest number of iterations of any `while`. `values` can be converted by `numpy.asarray`."""
     most = 0
     for entry in level.entries:
         if isinstance(entry, While):

@@ -1,13 +1,14 @@
-"""Evaluates a jaxpr once more, equation by equation, and keeps the values that somebody wants: what a twin is traced from.
+"""Evaluates a jaxpr equation by equation and keeps the recorded values. A twin is traced from this evaluation.
 
     walk = Walk(selection, names, host_calls.again, capacity=32)
     def twin(*arguments):
         taps = Taps()
         left = walk.piece(piece, {number: Made(value, ...), ...}, taps, flat.own)
-        return taps.values              # walk.level is what ran, by then
+        return taps.values              # walk.level then has the operators
 
-Nothing is differentiated here: the jaxpr is final, so calls with rules of their own (`custom_vjp`) and `checkpoint` are walked through
-(`flat.py`). Bodies of `scan`, `while`, `cond` and `shard_map` give their values as further outputs. An equation that has other jaxprs is one operator.
+The jaxpr is already differentiated, so `checkpoint` and calls with rules of their own (`custom_vjp`) are replaced by their equations
+(`flat.py`). Bodies of `scan`, `while`, `cond` and `shard_map` return their values as additional outputs. Other equations with jaxprs
+are one operator.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from opdump.graph import GraphInput, GraphNode, GraphOutput
 
 
 class Selection(Protocol):
-    """Which operators leave data."""
+    """The operators to record."""
 
     wants_inputs: bool
     wants_outputs: bool
@@ -62,15 +63,16 @@ class Selection(Protocol):
 
 
 class Walk:
-    """A part of one function, with the names of the function.
+    """Walks through the parts of one function, which share its names.
 
-    `capacity` is the number of trips of a `while` whose values there is room for. Operators that are not selected are in the level, too. `notes` tells what is not shown, by the primitives of the equations.
+    `capacity` is the number of iterations of a `while` whose values are kept. `level` includes the operators that are not selected.
+    `notes` has the reasons why equations are not recorded, by primitive.
     """
 
     def __init__(
         self, selection: Selection, names: Names, host_call: Callable[[Any], list[Any]], *, capacity: int
     ) -> None:
-        """`host_call` gives the results of an equation that calls the host."""
+        """`host_call` returns the results of an equation that calls the host."""
         self.selection = selection
         self._host_call = host_call
         self.capacity = capacity
@@ -87,10 +89,10 @@ class Walk:
         own: Mapping[int, Any],
         references: Mapping[int, Any] | None = None,
     ) -> dict[int, Made]:
-        """Walks through a part of a function, whose operators are in `level` then. To be called while JAX traces.
+        """Walk through a part of a function; its operators are then in `level`. Must be called while JAX traces.
 
-        `given` has the values that it reads, `own` the constants of jaxprs within. `references` has what stands for each `jax.Ref` of the
-        program that a jaxpr closes over, by its identity. Returns the values that the part leaves.
+        `given` has the values that the part reads, `own` the constants of inner jaxprs. `references` replaces each `jax.Ref` of the program
+        that a jaxpr closes over, by identity. Returns the values that leave the part.
         """
         self.level = Level()
         self._references = references or {}
@@ -118,10 +120,10 @@ class Walk:
             before = len(taps.values), len(level.entries)
             try:
                 return special(self, equation, given, taps, level, place, number)
-            except Exception as error:  # noqa: BLE001  the operator is then one without an inside, and a note says so
+            except Exception as error:  # noqa: BLE001  recorded as one operator, with a note
                 taps.take_back(before[0])
                 del level.entries[before[1] :]
-                self.notes[name] = f"what runs within {name} is not shown: {_reason(error)}"
+                self.notes[name] = f"the operators inside {name} are not recorded: {_reason(error)}"
         return self._operator(equation, given, taps, level, place, number)
 
     def _operator(
@@ -131,8 +133,8 @@ class Walk:
         results = self._host_call(equation) if name in WITH_RESULTS else _bind(equation, values)
         try:
             return self._listed(equation, given, results, taps, level, place, number)
-        except Exception as error:  # noqa: BLE001  the others are shown, and a note says that this one is not
-            self.notes[name] = f"{name} is not shown: {_reason(error)}"
+        except Exception as error:  # noqa: BLE001  the other operators are recorded, and a note names this one
+            self.notes[name] = f"{name} is not recorded: {_reason(error)}"
             return [Made(value, "", taps) for value in results]
 
     def _listed(
@@ -160,7 +162,7 @@ class Walk:
     def _named(
         self, equation: Any, given: Sequence[Made], place: Place, number: int
     ) -> tuple[NamedOperator, str, bool]:
-        """The operator of an equation, its name in a compiled program, and whether its values follow from what is differentiated."""
+        """The operator of an equation, its name in a compiled program, and whether its values depend on the backward pass."""
         stack = joined(place.stack, stack_text(equation.source_info.name_stack))
         follows = any(made.after_backward for made in given)
         phase = phase_of(stack, follows_backward=follows)
@@ -181,7 +183,7 @@ class Walk:
         )
         return operator, joined(stack, kind), follows or phase == "backward"
 
-    # Bodies. Each gives its taps as further results, which become taps of the level around it.
+    # Bodies. Each returns its taps as additional results, which become taps of the level around it.
 
     def _scan(
         self, equation: Any, given: list[Made], taps: Taps, level: Level, place: Place, number: int
@@ -193,6 +195,7 @@ class Walk:
         inner_level = Level()
 
         def trip(carry: list[Any], rows: list[Any]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+            # JAX may trace a body more than once: keep only the entries of the last trace.
             inner, inner_level.entries = Taps(), []
             entered = [outer(made, inner) for made in given[:first]]
             entered += [Made(value, "", inner) for value in carry]
@@ -231,7 +234,7 @@ class Walk:
         capacity = self.capacity
 
         def test(carry: Sequence[Any], inner: Taps, tested: Level) -> Any:
-            # Behind the last trip the condition is looked at in the level around the loop.
+            # The final evaluation of the condition belongs to the level around the loop.
             constants = given[:first] if inner is taps else [outer(made, inner) for made in given[:first]]
             entered = [*constants, *(Made(value, "", inner) for value in carry)]
             return self._closed(condition, entered, inner, tested, at_condition)[0].value
@@ -248,6 +251,7 @@ class Walk:
         def kept(state: Any) -> Any:
             count, carry, rows = state
             carry, tested, ran = trip(carry)
+            # Iterations beyond the capacity overwrite the last row. `count` shows how many there were.
             rows = [
                 lax.dynamic_update_index_in_dim(row, value, jnp.minimum(count, capacity - 1), 0)
                 for row, value in zip(rows, (*tested, *ran), strict=True)
@@ -256,6 +260,7 @@ class Walk:
 
         with equation.ctx.manager:
             begun = [made.value for made in given[begin:]]
+            # The buffers for the taps must exist before the loop, so trace one iteration for their shapes.
             _, tested, ran = jax.eval_shape(trip, begun)
             room = [zeros_like((capacity, *each.shape), each) for each in (*tested, *ran)]
             count, carried, rows = lax.while_loop(
@@ -293,6 +298,7 @@ class Walk:
 
         every = range(len(branches))
         with equation.ctx.manager:
+            # All branches must return the same types: each returns its taps, and zeros for the taps of the others.
             shapes = [jax.eval_shape(lambda which=which: branch(which)[1]) for which in every]
 
             def padded(which: int) -> tuple[list[Any], list[list[Any]]]:
@@ -342,7 +348,7 @@ class Walk:
         return self._results(equation, given, results, taps, level, place, number)
 
     def _constant(self, value: Any, taps: Taps) -> Made:
-        """A value that a jaxpr closes over."""
+        """A constant that a jaxpr closes over."""
         return Made(self._references.get(id(value), value), "", taps, None)
 
     def _closed(self, closed: Any, entered: Sequence[Made], taps: Taps, level: Level, place: Place) -> list[Made]:
@@ -367,10 +373,11 @@ class Walk:
         place: Place,
         number: int,
     ) -> list[Made]:
-        """The results of an equation with a body. It is listed, too, as what runs other operators."""
+        """The results of an equation with a body. The equation is listed too, as control flow."""
         operator, hlo_name, after = self._named(equation, given, place, number)
         made = [Made(value, f"{operator.op_name}:{slot}", taps, None, after) for slot, value in enumerate(values)]
         operator = replace(operator, skip="control flow")
+        # Before the loop or branch itself, which the caller has just appended.
         level.entries.insert(-1, Equation(operator, _node(operator, given, made), hlo_name))
         return made
 
@@ -392,13 +399,14 @@ def _read(each: Read, known: Mapping[int, Made], taps: Taps) -> Made:
 
 
 def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
-    """Runs the equation on these values, as JAX evaluates a jaxpr. JAX 0.7 and later give no functions beside the parameters.
+    """Run the equation on these values, as JAX evaluates a jaxpr.
 
-    Raises ValueError where a function of the program on the host would be called a second time.
+    Raises ValueError if this would call a function of the program on the host a second time.
     """
     for _, within in equations_in(equation, ""):
         if within.primitive.name in HOST_CALLS:
             raise ValueError(f"{equation.primitive.name} calls the program on the host ({within.primitive.name})")
+    # JAX 0.6 returns functions and parameters, later releases only the parameters.
     found = equation.primitive.get_bind_params(equation.params)
     functions, parameters = found if isinstance(found, tuple) else ((), found)
     with equation.ctx.manager or nullcontext():
@@ -407,7 +415,7 @@ def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _slots(values: Sequence[Made]) -> tuple[Slot, ...]:
-    """The slots of these values; a number that is written in the jaxpr has none."""
+    """The slots of these values; literals of the jaxpr have none."""
     slots = []
     for slot, made in enumerate(values):
         ref = made.wanted()
