@@ -1,9 +1,9 @@
-"""Captures what JAX computes, in compiled functions and operator by operator.
+"""Captures JAX programs: compiled functions and single operators.
 
 with ADAPTER.attach(recorder, settings) as clock:
     train()
 
-JAX is not imported here: it reads its settings when it is imported, and a program may set them before.
+JAX is not imported here: it reads its settings during the import, and the program may set them before.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class JaxAdapter:
 
     @property
     def device_target(self) -> str:
-        """To ask JAX would choose the device before the program does."""
+        """The platform that the program chose; CPU before that. Asking JAX earlier would make the choice for the program."""
         bridge = sys.modules.get("jax._src.xla_bridge")
         if bridge is not None and bridge.backends_are_initialized():
             return str(bridge.get_backend().platform).upper()
         return "CPU"
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
-        """A reader that takes what the plan wants of a tensor."""
+        """A reader for what the plan records of a tensor."""
         return NumpyReader.of_plan(plan)
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[JaxSteps]:
-        """Captures while the block runs; what was begun is filed at its end.
+        """Capture while the block runs, and file everything at its end.
 
-        Raises ConfigError for what a plan may ask of other frameworks alone.
+        Raises ConfigError if the plan needs something that JAX does not support.
         """
         _check(recorder.plan)
         with open_once_imported("jax", JaxSteps(recorder, settings)) as steps:
@@ -69,7 +69,7 @@ class JaxSteps:
         self._recorder = recorder
         self._settings = settings
         self._ended = 0
-        """Steps that `manual_step` ended before there was JAX."""
+        """The number of steps that `manual_step` ended before JAX was imported."""
         self._capture: Capture | None = None
         self._end_step: Callable[[], None] | None = None
         self._close: Callable[[], None] = lambda: None
@@ -81,20 +81,20 @@ class JaxSteps:
         return first if self._capture is None else self._capture.step
 
     def manual_step(self) -> None:
-        """Ends the current iteration; from the first call on nothing else ends one."""
+        """End the current step. After the first call, steps end only here."""
         if self._end_step is None:
             self._ended += 1
         else:
             self._end_step()
 
     def abandon(self) -> str:
-        """Takes everything out of a forked process; why it cannot be captured on its own, where JAX was there before."""
+        """Leave a forked process. Returns why it cannot be captured separately; empty if JAX was not imported before the fork."""
         self._abandon()
         self._recorder.abandon()
         return "they were forked, and JAX does not run in forked processes" if self._capture is not None else ""
 
     def open(self) -> None:
-        """JAX is there: its calls are seen from now on."""
+        """Intercept calls from now on; JAX has been imported."""
         pjit = importlib.import_module("jax._src.pjit")
         from opdump.adapters.jax.capture import Capture
         from opdump.adapters.jax.interception import Interception, unsupported
@@ -105,7 +105,7 @@ class JaxSteps:
         lacks = unsupported(pjit)
         if lacks:
             around.unable = (
-                f"this JAX ({importlib.metadata.version('jax')}) cannot be captured: {lacks}; JAX 0.6 to 0.10 can"
+                f"JAX {importlib.metadata.version('jax')} cannot be captured: {lacks}; JAX 0.6 to 0.10 are supported"
             )
             return
         steps = Steps(
@@ -120,8 +120,8 @@ class JaxSteps:
 
         def began() -> None:
             nonlocal was_wanted
-            # What came through Python in a step that is recorded would go on to: JAX asks once for its fast path. And what the fast path
-            # knows is seen when it has begun a step, which is too late for one that is recorded.
+            # After a recorded step, calls would stay on the slow path, because JAX asks only once for the data of its fast path. Before one,
+            # a call on the fast path would be noticed only after it has begun the step, which is too late.
             if steps.is_wanted or steps.next_is_wanted or was_wanted:
                 interception.forget()
             was_wanted = steps.is_wanted
@@ -140,7 +140,7 @@ class JaxSteps:
         self._close, self._abandon = close, interception.close
 
     def close(self) -> None:
-        """Ends the capture; what was begun is filed."""
+        """End the capture and file everything."""
         self._close()
 
 
@@ -151,8 +151,7 @@ def _check(plan: DumpPlan) -> None:
         )
     if plan.selection == "marked":
         raise ConfigError(
-            "dump_mode 2 and set_dump mark modules and functions of PyTorch; on JAX choose operators by name: "
-            'dump_mode 1 with "kernels"'
+            'dump_mode 2 and set_dump are not available for JAX; select operators by name: dump_mode 1 with "kernels"'
         )
 
 

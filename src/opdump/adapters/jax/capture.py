@@ -1,4 +1,4 @@
-"""Records the calls of a program: its compiled functions by their twins, operators that run by themselves as they are."""
+"""Records the calls of a JAX program: compiled functions through their twins, single operators directly."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from opdump.records import Frame
 _LOG = logging.getLogger("opdump")
 _PARAMETER: Final = "Parameter"
 MOST_CALLS: Final = 256
-"""Of a function, from different lines of the program: more are prepared again."""
+"""Maximum number of prepared calls of a function, one for each stack of the program."""
 OF_THE_PROGRAM: Final[Mapping[str, Any]] = {"source": "program"}
-"""One object: an index knows arguments again by their identity."""
+"""Always the same object, because the index recognises arguments by identity."""
 
 
 class Capture:
@@ -73,7 +73,7 @@ class Capture:
         self._eager_names: Counter[str] = Counter()
         self._eager_step = -1
         self._follow_backward: set[str] = set()
-        """The operators of the step that ran one by one, and belong to the backward pass or follow from it."""
+        """Single operators of the step that belong to the backward pass or depend on it."""
         self._makers = Makers()
         self._is_closed = False
 
@@ -82,7 +82,10 @@ class Capture:
         return self._steps.step
 
     def may_hurry(self) -> bool | Told:
-        """Whether the function that this thread called last need not be seen when it is called again; what is told, where that is counted."""
+        """Whether further calls of the function that this thread called last may take the fast path.
+
+        If they must be counted, returns the function to call for each.
+        """
         steps = self._steps
         function: Function | None = getattr(self._here, "function", None)
         if steps.are_over:
@@ -94,17 +97,17 @@ class Capture:
         return not steps.next_is_wanted and partial(self._counted, function)
 
     def _counted(self, function: Function) -> None:
-        """The program has called a function, in a step that is not recorded and before one that is not."""
+        """Count a call on the fast path. Neither this step nor the next is recorded."""
         if not self._is_closed:
             with self._lock:
                 self._steps.calls(function)
                 self._steps.file()
 
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
-        """The program calls a function: see `Interception`."""
+        """Record a call of the program; the parameters are those of `Interception.Handler`."""
         is_wanted = None
         with self._recorder.losing(name), self._lock:
-            self._steps.file()  # of another thread, or around a call that the host makes within one
+            self._steps.file()  # a step that another thread ended, or the call around this one if a host callback makes it
             function = self._functions.of(closed, name, donated)
             self._here.function = function
             if function.is_programs:
@@ -114,16 +117,17 @@ class Capture:
             return real()
         if not is_wanted or any(getattr(value, "is_deleted", _never)() for value in arguments):
             try:
-                return real()  # JAX refuses what was given away before
+                return real()  # if an argument was already donated, JAX raises
             finally:
                 self._file()
-        _error_of(arguments)  # ready, or never
+        # Wait for the arguments, since their memory is read. An error in them also reaches the program's own call.
+        _error_of(arguments)
         if function.is_programs or has_bodies(closed):
             return self._compiled_call(real, arguments, function)
         return self._single_call(real, arguments, function)
 
     def _file(self) -> None:
-        """Files the step before, now that JAX has begun what comes next."""
+        """File the previous step, now that JAX is busy with the next call."""
         with self._lock:
             self._steps.file()
 
@@ -136,7 +140,7 @@ class Capture:
     # A compiled function.
 
     def _compiled_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
-        # Neither waits for what it began: the values of the twin are looked at while the program's own function runs.
+        # Neither the twin nor the function is waited for: the values of the twin are recorded while the function runs.
         prepared = self._prepared(function, arguments)
         self._file()
         if prepared is None:
@@ -145,7 +149,7 @@ class Capture:
         with self.host_calls.watched(function.callbacks) as calls:
             try:
                 answer = real()
-                # They may call JAX, which is seen: nobody waits for them who holds the lock.
+                # Host functions may call JAX, and these calls take the lock. So wait for them without holding it.
                 met = _error_of(answer[0]) if function.calls_host else None
             except Exception as error:
                 with self._lock:
@@ -154,14 +158,15 @@ class Capture:
                     self._emit_failed(function, twin_run, given, error)
                 raise
         with self._lock, no_garbage_collection():
-            # Of many values only some are in memory at once; and what the host gave is known now, unless one call of it failed.
+            # A twin of several pieces runs after the function, so that only some values are in memory at once; so does a twin with
+            # callbacks, which needs their results.
             if not comes_first and (met is None or not function.callbacks):
                 self.host_calls.given_again = calls
                 twin_run = self._run_twin(function, given)
             self._emit(function, twin_run, given, answer)
             if calls.left and twin_run is not None:
                 self._warn(
-                    f"{function.name}: its twin asked for {calls.left} fewer results of functions on the host than these gave: values may "
+                    f"{function.name}: its twin used {calls.left} fewer results of host functions than these returned; values may "
                     "belong to other calls"
                 )
         return answer
@@ -169,7 +174,7 @@ class Capture:
     def _prepared(
         self, function: Function, arguments: tuple[Any, ...]
     ) -> tuple[bool, TwinRun | None, Arguments] | None:
-        """Whether the twin runs before the function, the run that has begun then, and the arguments; None where a defect keeps it from that."""
+        """Whether the twin runs before the function, its run if so, and the arguments. None if a defect prevented this."""
         with self._recorder.losing(function):
             twin = self._twin_of(function)
             comes_first = twin is not None and twin.count == 1 and not function.callbacks
@@ -178,7 +183,7 @@ class Capture:
         return None
 
     def _given(self, function: Function, twin_run: TwinRun | None, values: Sequence[Any]) -> Arguments:
-        """The arguments, as they can be read when the function has run: copied where it takes them away, or read already."""
+        """The arguments, readable after the function has run: donated ones are copied or read ahead."""
         facts = function.argument_facts.of(values)
         dtypes = [aval.dtype for aval in function.closed.in_avals]
         donated = function.donated or (False,) * len(values)
@@ -202,7 +207,7 @@ class Capture:
         return given
 
     def _twin_of(self, function: Function) -> Twin | None:
-        """None where there is none, and a warning says why."""
+        """The twin of a function. If there is none, returns None and warns once with the reason."""
         if function.twin is None and not function.obstacle:
             function.obstacle = obstacle_of(function)
             if function.obstacle:
@@ -213,13 +218,13 @@ class Capture:
         return None if function.obstacle else function.twin
 
     def _run_twin(self, function: Function, arguments: Sequence[Any] | Arguments) -> TwinRun | None:
-        """Begins a run of the twin; None where there is none, or where it fails. `Arguments` are those of a call that has been made."""
+        """Start a run of the twin; None if there is no twin or it fails. After the program's call, `arguments` are `Arguments`."""
         twin = self._twin_of(function)
         try:
             if twin is None:
                 return None
             return twin.run(arguments.again() if isinstance(arguments, Arguments) else arguments)
-        except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
+        except Exception as error:  # noqa: BLE001  reported as a warning; the function itself is still recorded
             self._twin_failed(function, error)
             return None
 
@@ -239,10 +244,10 @@ class Capture:
         results, executable = answer[0], answer[1]
         run = self._run_of(function)
         begun, twin_run = twin_run, None
-        with self._recorder.losing(function):  # the call itself is recorded all the same
+        with self._recorder.losing(function):  # a defect in here does not prevent the record of the call itself
             twin_run = self._emit_inside(function, begun, run, given, executable)
         error = _error_of(results)
-        if error is not None:  # the program meets it where it looks at the results
+        if error is not None:  # the program gets it when it reads the results
             self._fail(function, run, given, error)
             return
         told = {}
@@ -262,14 +267,14 @@ class Capture:
 
     def _fail(self, function: Function, run: GraphRun, given: Arguments, error: Exception) -> None:
         operator = self._call_operator(function, OF_THE_PROGRAM, program_frames())
-        # Where they were read ahead they may be gone, and nothing is filed of an operator that fails.
+        # If the arguments were read ahead, their memory may be gone.
         inputs = () if given.are_read else _live(given.tensors(), function.argument_names, PARAMETER_PREFIX)
         run.fail(operator, error, inputs)
 
     def _emit_inside(
         self, function: Function, twin_run: TwinRun | None, run: GraphRun, given: Arguments, executable: Any
     ) -> TwinRun | None:
-        """What the twin computed; the twin's run again, None where there is none or it failed. `executable` is None where the call failed."""
+        """Emit the operators of the twin. Returns its run; None if there is none or it failed. `executable` is None if the call failed."""
         count, emitter = 0, None
         for piece in self._pieces(function, twin_run) if twin_run is not None else ():
             blocks = self._blocks_of(function, piece, executable)
@@ -286,17 +291,17 @@ class Capture:
         return twin_run
 
     def _pieces(self, function: Function, twin_run: TwinRun) -> Iterator[PieceRun]:
-        """The pieces of a run; they end where one failed, and a warning says so."""
+        """The pieces of a run. If one fails, the iteration ends with a warning."""
         try:
             for piece in twin_run.pieces():
                 piece.wait()
                 yield piece
-                del piece  # before the next one begins
-        except Exception as error:  # noqa: BLE001  told as a warning: the function itself is still recorded
+                del piece  # frees its memory before the next piece is started
+        except Exception as error:  # noqa: BLE001  reported as a warning; the function itself is still recorded
             self._twin_failed(function, error)
 
     def _blocks_of(self, function: Function, piece: PieceRun, executable: Any) -> Blocks:
-        """The operators of a function; once they are known, its graph is in the dump."""
+        """The blocks of a function. Adds the operators of this piece to the graph of the dump."""
         if function.blocks is None:
             graph = self._recorder.graph(function.graph_id, function.name)
             for name, aval in zip(function.argument_names, function.closed.in_avals, strict=True):
@@ -311,7 +316,7 @@ class Capture:
         return function.blocks
 
     def _call_block(self, function: Function, told: Mapping[str, Any]) -> Prepared:
-        """The call as an operator, and the parameters after their update, as MindSpore files them; `told` are further facts of it."""
+        """The call as an operator, followed by updated parameters in MindSpore's form. `told` are additional arguments of the operator."""
         stack = program_frames()
         known = None if told else function.calls.get(stack)
         if known is None:
@@ -365,7 +370,7 @@ class Capture:
         )
 
     def _tell_deviation(self, function: Function, twin_run: TwinRun, results: Sequence[Any]) -> Any:
-        """How far the twin of a function is from it: once."""
+        """Measure the deviation of a twin from its function. This is done once for each function."""
         function.is_told = True
         assert function.twin is not None, "it has run"
         found = deviation(function.name, function.result_names, function.twin.results(twin_run), results)
@@ -373,7 +378,7 @@ class Capture:
         self._recorder.warnings += [found.text] if found.is_large else []
         return found.facts
 
-    # An operator that the program runs by itself.
+    # A single operator of the program.
 
     def _single_call(self, real: Real, arguments: tuple[Any, ...], function: Function) -> Any:
         given = self._given_singly(function, arguments)
@@ -452,7 +457,7 @@ def _call_name(function: Function) -> str:
 
 
 def _running_stack() -> str:
-    """The name stack of what JAX is evaluating: transformations that it makes of operators that run one by one are in it."""
+    """The name stack that JAX is evaluating; it contains the transformations around single operators."""
     current = getattr(source_info_util, "current", None)
     return "" if current is None else stack_text(current().name_stack)
 
@@ -466,10 +471,10 @@ def _result(results: Sequence[Any], place: int) -> Memory:
 
 
 def _error_of(results: Sequence[Any]) -> Exception | None:
-    """What a call met while it ran, after JAX had promised its results; waits for them."""
+    """Wait for results that JAX computes asynchronously, and return the error of their computation."""
     try:
         jax.block_until_ready(results)
-    except Exception as error:  # noqa: BLE001  whatever it is, the program will meet it
+    except Exception as error:  # noqa: BLE001  any error also reaches the program
         return error
     return None
 

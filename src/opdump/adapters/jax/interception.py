@@ -1,12 +1,11 @@
-"""Every call of a compiled function: JAX makes them through two functions of one module, which are replaced while a capture runs.
+"""Intercepts calls of compiled functions. While a capture runs, two functions of `jax._src.pjit` are replaced:
 
-    _pjit_call_impl_python  makes a call that the fast path does not know; its jaxpr is a keyword
-    _get_fastpath_data      what the fast path is to remember of the call; nothing, and the next call comes back here
+    _pjit_call_impl_python  makes a call that is not in the cache of the fast path; its jaxpr is a keyword
+    _get_fastpath_data      the data to cache for the fast path; if it returns None, the next call comes here again
 
-A function that the fast path knows is not seen. So nothing is remembered where calls are to be seen, and what is remembered is forgotten
-before a step that may be recorded, behind it, and at the end: that compiles nothing again. A call of which nothing was remembered is never
-asked for again until then. Calls that are to be counted and not seen take the fast path too: their results are wrapped in a node of a tree,
-which the fast path takes apart with a function that is given when the node is registered.
+Calls on the fast path are not seen. So nothing is cached while calls must be seen, and the cache is cleared before and after a recorded
+step and at the end, which does not recompile anything. JAX asks only once for the data of a call, so clearing also lets it ask again.
+Calls that only need counting take the fast path too: their results are wrapped in a tree node, whose unflatten function counts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _CACHES: Final = ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attribut
 
 
 def _counted(data: Any, told: Told, out_tree: Any, arguments: Any, results: Any) -> Any:
-    """What the fast path is to remember, with `told` in it; nothing where this JAX keeps it elsewhere."""
+    """The data for the fast path, extended to call `told` on each call; None if this JAX keeps the output tree elsewhere."""
     if "out_pytree_def" not in getattr(data, "_fields", ()):
         return None
     del arguments
@@ -40,7 +39,7 @@ def _counted(data: Any, told: Told, out_tree: Any, arguments: Any, results: Any)
 
 
 def unsupported(pjit: ModuleType) -> str:
-    """What this JAX lacks of what a capture needs; empty where it lacks nothing."""
+    """The first thing that a capture needs and this JAX lacks; empty if it has everything."""
     for name in (CALL, FAST_PATH):
         if not callable(getattr(pjit, name, None)):
             return f"jax._src.pjit.{name} is missing"
@@ -50,7 +49,7 @@ def unsupported(pjit: ModuleType) -> str:
 
 
 class _Counted:
-    """The results of a call, which `told` is told of each time that they are put together."""
+    """The results of a call. `told` is called each time they are unflattened."""
 
     def __init__(self, told: Told, results: Any) -> None:
         self.told = told
@@ -68,14 +67,14 @@ jax.tree_util.register_pytree_node(_Counted, lambda each: ((each.results,), each
 
 Told = Callable[[], None]
 Hurry = Callable[[], "bool | Told"]
-"""Whether the call that was made last in this thread may take the fast path from now on; what is to be told each time, where it is counted."""
+"""Whether the function that this thread called last may take the fast path from now on. If its calls must be counted, what to call for each."""
 Real = Callable[[], Any]
 Handler = Callable[[Real, tuple[Any, ...], Any, str, tuple[bool, ...]], Any]
-"""Gets a call: what makes it, its arguments, the jaxpr, the name of the function, and which arguments are donated."""
+"""Receives a call: a function that makes it, its arguments, the jaxpr, the function name, and which arguments are donated."""
 
 
 class Interception:
-    """The calls of a program while it is open. What is called within a call of `handler` is not seen."""
+    """Passes the calls of a program to `handler` while it is open. Calls that `handler` makes itself are not intercepted."""
 
     def __init__(self, pjit: ModuleType, handler: Handler, may_hurry: Hurry) -> None:
         self._pjit = pjit
@@ -85,7 +84,7 @@ class Interception:
         self._here = threading.local()
 
     def open(self) -> None:
-        """Sees the calls from now on, of functions that were compiled before too."""
+        """Intercept calls from now on, also of functions that are already compiled."""
         real, fast = getattr(self._pjit, CALL), getattr(self._pjit, FAST_PATH)
 
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -116,24 +115,24 @@ class Interception:
         self.forget()
 
     def _program_runs(self, real: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """The program's own call; what that calls, on the host, is seen."""
+        """Make the program's own call. Calls from its host callbacks are intercepted again."""
         self._here.is_inside = False
         try:
             return real(*arguments, **keywords)
         except BaseException as error:
-            clean_message(error)  # JAX writes the traceback of a callback into it
+            clean_message(error)  # JAX writes the traceback of a callback into the message
             raise
         finally:
             self._here.is_inside = True
 
     def _see_compiled_ahead(self) -> None:
-        """Functions that the program compiles itself: `jit(f).lower(x).compile()`. JAX says nothing of the jaxpr when they are called."""
+        """Intercept functions that the program compiles itself: `jit(f).lower(x).compile()`. Their calls do not pass the jaxpr."""
         from jax.core import Tracer
         from jax.tree_util import tree_leaves
 
         stages = importlib.import_module("jax._src.stages")
         jaxprs: dict[int, tuple[Any, Any]] = {}
-        """What was made of which `Traced`, by identity."""
+        """The `Traced` of each `Lowered` and `Compiled`, by identity. The values keep these alive, so identities stay valid."""
         lower, build, execute = stages.Traced.lower, stages.Lowered.compile, stages.Compiled.__call__
 
         def noted_lower(traced: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -176,12 +175,13 @@ class Interception:
         self._replacements.replace(stages.Compiled, "__call__", call)
 
     def close(self) -> None:
-        """The program's calls are its own again, on the fast path of JAX."""
+        """Stop intercepting. Calls take the fast path of JAX again."""
         self._replacements.restore()
         self.forget()
 
     def forget(self) -> None:
-        """Every function comes through here when it is called next."""
+        """Clear the caches of the fast path, so that the next call of every function is intercepted."""
+        # Releases of JAX have different caches.
         for name in _CACHES:
             with suppress(AttributeError):
                 getattr(self._pjit, name).clear()
