@@ -3,8 +3,9 @@
 with ADAPTER.attach(recorder, settings) as clock:
     train()
 
-Compiled code is dumped by MindSpore itself, into a directory of this process, and every execution of a graph goes to the recorder from
-there. What runs operator by operator is seen as it is dispatched (`pynative`). MindSpore is not imported here: that takes seconds, and a program may not get that far.
+MindSpore itself dumps compiled code into a directory of this process, from which each execution of a graph is passed to the recorder.
+Operators that run one by one are intercepted when they are dispatched (`pynative`). MindSpore is not imported here: this takes seconds,
+and the program may end before it needs MindSpore.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class MindsporeAdapter:
 
     framework = "mindspore"
     own_layout = "mindspore-2.10"
-    """The layout of its own dumps."""
+    """The layout of MindSpore's own dumps."""
 
     @property
     def framework_version(self) -> str:
@@ -44,19 +45,19 @@ class MindsporeAdapter:
 
     @property
     def device_target(self) -> str:
-        """What the program chose; CPU before it has."""
+        """The device that the program chose; CPU before MindSpore is imported."""
         context = sys.modules.get("mindspore.context")
         return "CPU" if context is None else str(context.get_context("device_target")).upper()
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
-        """A reader that takes what the plan wants of a tensor."""
-        if plan.mode.watches:  # a change is found by digests
+        """A reader for what the plan records of a tensor."""
+        if plan.mode.watches:  # changes are found by digests
             return NumpyReader(statistics=True, elements=plan.saves_tensors, names=("md5",), sample=plan.sample_taken)
         return NumpyReader.of_plan(plan)
 
     @contextmanager
     def attach(self, recorder: Recorder, settings: Settings) -> Iterator[MindsporeSteps]:
-        """Captures while the block runs; what was begun is filed at its end."""
+        """Capture while the block runs, and file everything at its end."""
         with open_once_imported("mindspore", MindsporeSteps(recorder, settings)) as steps:
             yield steps
 
@@ -76,33 +77,33 @@ class MindsporeSteps:
         return self._pynative.step
 
     def manual_step(self) -> None:
-        """Ends the current iteration; from the first call on nothing else ends one.
+        """End the current step. After the first call, steps end only here.
 
         MindSpore counts the iterations of compiled code itself.
         """
         self._pynative.manual_step()
 
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
-        """Watches operators by name and tensors of the program from now on. Raises CaptureStateError in another mode."""
+        """Watch operators by name, and tensors of the program, from now on. Raises CaptureStateError in other modes."""
         if not self._recorder.plan.mode.watches:
             raise CaptureStateError(
-                f"the running capture has the mode {self._recorder.plan.captures!r} and watches nothing; begin it with "
+                f"the running capture has the mode {self._recorder.plan.captures!r}, which cannot watch; start it with "
                 "opdump.capture(watch=[...], path=...)"
             )
         self._pynative.watch(nodes, tensors)
 
     def marked(self, target: Any) -> None:
-        """`set_dump` has just marked `target`: it counts from the next operator, or the next compilation."""
+        """`set_dump` has marked `target`. Nothing to do: the mark takes effect at the next operator or compilation."""
 
     def named(self, model: Any, name: str) -> None:
-        """`name_model` has just named `model`: warns of its executions that are missing."""
+        """`name_model` has named `model`: warn if earlier executions are missing."""
         if self._pynative.models is not None:
             self._pynative.models.renamed(model, name)
 
     def open(self) -> None:
-        """MindSpore is there: what it runs is seen from now on."""
+        """Intercept operators from now on; MindSpore has been imported."""
         self._recorder.circumstances.framework = "MindSpore"
-        # MindSpore's own dump has what an operator of a graph read and wrote, and not what watched memory holds after it.
+        # MindSpore's own dump has the inputs and outputs of an operator, but not the content of watched memory after it.
         watches = self._recorder.plan.mode.watches
         graphs = None if watches else GraphPieces(self._recorder, self._settings, self._pynative)
 
@@ -117,7 +118,7 @@ class MindsporeSteps:
         self._pynative.start()
 
     def close(self) -> None:
-        """Ends the capture; what was begun is filed. In a forked process it is the parent's."""
+        """End the capture and file everything. Does nothing in a forked process, where the capture belongs to the parent."""
         if os.getpid() == self._process:
             self._close()
 

@@ -1,9 +1,9 @@
-"""Reads what MindSpore's dump has left of the executions of graphs that ended, and removes it.
+"""Reads the files of MindSpore's own dump for the graph executions that have ended, and removes them.
 
     LeNet/0/0/Conv2D.Default_...-op0.0.0.1795650438520449.input.0.DefaultFormat.Float32.npy
 
-A graph leaves the same files again and again, but for their time stamps. What follows from their names (operators, lines, makers) is
-worked out once for each such list of names.
+Executions of a graph have the same files with different time stamps. The operators, lines and makers are derived once for each such
+list of names.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ Excluded = Callable[[OpRecord, IO], frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the files of one execution of a graph have alike: its operators in running order, each with the places of its tensors."""
+    """The common part of all executions with the same files: operators in execution order, with the positions of their tensors."""
 
     operators: tuple[BlockOperator, ...]
     ops: tuple[OpRecord, ...]
-    """A record of each of them, as of the first execution."""
+    """The record of each operator in the first execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution of a graph. `tensors` are those of all operators; a text is the type of one that cannot be read."""
+    """An execution of a graph. `tensors` are those of all operators; `"unreadable"` replaces one that cannot be read."""
 
     place: Place
     program: Program
     tensors: Sequence[HostTensor | str]
 
     def place_arguments(self, places: Mapping[str, Memory | None]) -> None:
-        """Says of the arguments that the program gave, by their names in the graph, where they lay."""
+        """Set the memory locations of the arguments that the program passed, by their names in the graph."""
         for each in self.program.operators:
             for slot in each.inputs:
                 memory, tensor = places.get(slot.source), self.tensors[slot.tensor]
@@ -63,9 +63,9 @@ class Execution:
 
 
 class Executions:
-    """The executions below the directory of a rank of MindSpore's dump. `problems`: files that could not be read.
+    """The executions in a rank's directory of MindSpore's dump. `problems` collects files that could not be read.
 
-    `is_unique`: files have only the last component of a name, which is to mean one operator of a graph.
+    `is_unique`: file names contain only the last component of an operator name, so this component must be unique in a graph.
     """
 
     def __init__(self, root: Path, rank_id: int, *, is_unique: bool = False) -> None:
@@ -77,22 +77,25 @@ class Executions:
         self._tree: RankTree | None = None
         self._programs: dict[tuple[object, ...], Program] = {}
         self._retired: set[str] = set()
-        """Directories that are being removed."""
+        """Directories that a thread is removing."""
         self._emptied: WriterThreads[str] = WriterThreads(_remove_empty, self._stays, threads=1, capacity=2**20)
 
     @property
     def tree(self) -> RankTree:
-        """Graphs and execution orders, each read once."""
+        """Graphs and execution orders; each is read once."""
         if self._tree is None:
             self._tree = RankTree(self._root, self._rank_id, places=(), with_index=False)
         return self._tree
 
     def graph_ids(self) -> tuple[int, ...]:
-        """The graphs that were compiled so far, ascending."""
+        """The numbers of the graphs compiled so far, ascending."""
         return self.tree.graph_ids
 
     def graph_files(self, graph_id: int) -> dict[str, bytes]:
-        """What MindSpore wrote of a graph when it compiled it, by the paths below the rank's directory; with the names that files have."""
+        """The graph files that MindSpore wrote during compilation, by path in the rank's directory.
+
+        If files have other operator names than the graph, they are encoded again with these names.
+        """
         graph, names = self.tree.graph(graph_id), self.names_in_files(graph_id)
         if graph is not None and names:
             return _graph_files(
@@ -109,7 +112,7 @@ class Executions:
         }
 
     def names_in_files(self, graph_id: int) -> Mapping[str, str]:
-        """What the operators of a graph are called in files of the layout, by their names; empty where that is the same."""
+        """The names of operators in files of the layout, by their names in the graph; empty if these are the same."""
         if not self._is_unique:
             return {}
         if graph_id not in self._names:
@@ -118,39 +121,39 @@ class Executions:
         return self._names[graph_id]
 
     def history(self, graph_id: int) -> tuple[int, ...]:
-        """The iterations that a graph has executed so far."""
+        """The iterations in which a graph was executed so far."""
         return self.tree.history(graph_id)
 
     def take(self) -> Iterator[Execution]:
-        """Those that are there; their files are removed once the next one is asked for.
+        """The executions on disk. The files of each are removed when the next one is requested.
 
-        The directory of an iteration goes when a later one of the graph is there: MindSpore counts up, and writes into it no more.
+        The directory of an iteration is removed when a later iteration of the graph exists: MindSpore then no longer writes into it.
         """
         if not self._root.is_dir():
             return
         places = [place for place in find_places(self._root) if place.step is not None]
         self._retired &= {place.relative for place in places}
         places = [place for place in places if place.relative not in self._retired]
-        latest = {(place.net_name, place.graph_id): place.step for place in places}  # which come by step
+        latest = {(place.net_name, place.graph_id): place.step for place in places}  # places are sorted by step
         for place in places:
             files = list_files(self._root, place)
             if files.tensors:
                 program = self._program(place, files)
                 yield Execution(place, program, [self._tensor(file) for file in files.tensors])
                 for file in files.tensors:
-                    with suppress(FileNotFoundError):  # it is in the dump by now
+                    with suppress(FileNotFoundError):  # the recorder may have moved the file into the dump
                         os.unlink(f"{self._root}/{file.relative}")
             if place.step != latest[place.net_name, place.graph_id]:
                 self._retired.add(place.relative)
-                # A file system may take milliseconds to remove a directory that had many files.
+                # In a thread, because removing a directory that had many files can take milliseconds.
                 self._emptied.put(f"{self._root}/{place.relative}", 1)
 
     def close(self) -> None:
-        """Waits until the directories are gone that nothing is written into any more."""
+        """Wait until the finished directories have been removed."""
         self._emptied.stop()
 
     def _stays(self, directory: str | None, _error: BaseException) -> None:
-        """It is not empty, and looked at again; if it cannot be removed, it is when the process ends."""
+        """A directory could not be removed: look at it again. What remains is removed when the process ends."""
         self._retired.discard(os.path.relpath(directory or self._root, self._root))
 
     def _program(self, place: Place, files: PlaceFiles) -> Program:
@@ -181,8 +184,10 @@ class Executions:
             self.problems.append(error)
             return "unreadable"
         dtype = header.dtype
-        if dtype == "float32" and dtype_of_token(file.name.dtype) == "bfloat16":  # as devices write it
+        # Devices write bfloat16 as float32.
+        if dtype == "float32" and dtype_of_token(file.name.dtype) == "bfloat16":
             dtype, flat = "bfloat16", (flat.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        # If the bytes in the file are those of the dump, the recorder may take the file itself.
         npy = "" if dtype == "bfloat16" or header.fortran_order else path
         return HostTensor(BY_DTYPE[dtype], header.shape, flat.ctypes.data, flat, stays=True, npy=npy)
 
@@ -194,8 +199,8 @@ def block_of(
     makers: Mapping[str, str] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Block:
-    """The operators that are selected, without the slots that are excluded. `makers` are those of arguments, by their names in the graph;
-    `names` those of operators in files, where they are others.
+    """The selected operators, without the excluded slots. `makers` are the makers of arguments, by the arguments' names in the graph;
+    `names` the names of operators in files, if they differ.
     """
 
     def source_in_files(source: str) -> str:
@@ -236,16 +241,16 @@ def _graph_files(graph: Graph, order: Sequence[str], names: Mapping[str, str]) -
 def _remove_empty(directory: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(f"{directory}/{MAPPING_NAME}")
-    os.rmdir(directory)  # which leaves one that is not empty
+    os.rmdir(directory)  # fails if the directory is not empty
 
 
 def rank_directories(root: Path) -> list[Path]:
-    """The directories of ranks below that of a dump."""
+    """The rank directories of a dump."""
     return sorted(path for path in root.glob("rank_*") if path.is_dir())
 
 
 def has_files(root: Path) -> bool:
-    """Whether MindSpore has left something of an execution in the directory of a rank, as a whole or in part."""
+    """Whether a rank's directory has files of an execution, complete or not."""
     for place in find_places(root):
         if place.step is not None:
             with suppress(FileNotFoundError), os.scandir(root / place.relative) as entries:
@@ -261,7 +266,7 @@ def _without_stamps(files: PlaceFiles) -> Iterator[Any]:
 
 
 def _slot(record: TensorRecord, places: dict[str, int]) -> BlockSlot:
-    assert isinstance(record.payload, FilePayload), "it was found by its file"
+    assert isinstance(record.payload, FilePayload), "the record was made from a file"
     return BlockSlot(record.slot, "", record.source, places[record.payload.relative])
 
 

@@ -1,7 +1,7 @@
-"""Which operator of a graph failed: MindSpore dumps an operator once it has run, so it is one of those that have left nothing.
+"""Finds the operator of a graph that failed. MindSpore dumps an operator after it has run, so the failed one has no files.
 
-Among the operators whose makers have all run, it is the one of the type that the error names (`For 'Gather', ...`), or else the first in
-the order that MindSpore planned.
+Among the operators without files whose makers have all run, it is the one of the type that the error names (`For 'Gather', ...`),
+otherwise the first in the planned execution order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED: Final = re.compile(r"For '([A-Za-z0-9_]+)'")
 
 @dataclass(frozen=True, slots=True)
 class FailedOperator:
-    """An operator that failed; `sources` are the makers of its inputs by slot, as `name:slot` in the names that files have."""
+    """An operator that failed; `sources` are the makers of its inputs by slot, as `name:slot` with the names in files."""
 
     operator: NamedOperator
     sources: tuple[tuple[int, str], ...]
@@ -32,7 +32,7 @@ class FailedOperator:
 def failed_operator(
     graph: Graph, names: TrueNames, order: Sequence[str], ran: Program, error: BaseException
 ) -> FailedOperator | None:
-    """The operator that raised `error` after those that ran; None where the graph has no other."""
+    """The operator that raised `error` after those that ran; None if no operator is left."""
     have_run = {op.op_name for op in ran.ops}
     nodes = {node.op_name: node for node in graph.nodes}
     planned = [node for name in order if (node := nodes.get(name))] or list(graph.nodes)
@@ -62,7 +62,7 @@ def failed_operator(
 
 
 def inputs_of(failed: FailedOperator, execution: Execution) -> list[LiveTensor]:
-    """What the operator read, as far as operators of the same execution have made it."""
+    """The inputs of the operator that operators of the same execution made."""
     made = {
         f"{each.operator.op_name}:{slot.slot}": execution.tensors[slot.tensor]
         for each in execution.program.operators

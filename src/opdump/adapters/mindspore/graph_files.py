@@ -1,4 +1,4 @@
-"""Files what MindSpore says of its graphs: as it is where the layout has a place for it, else as graphs of that layout."""
+"""Files the graphs of MindSpore: its own graph files if the layout has them, otherwise graphs in the layout's form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class GraphFiles:
         self._executions = executions
         self._filed: set[int] = set()
         self._ran: dict[int, int] = {}
-        """How many executions of each graph were noted."""
+        """The number of noted executions of each graph."""
 
     def file_new(self) -> list[tuple[int, int]]:
-        """Files what has come since the last call: graphs that were compiled, iterations that graphs have executed; the latter, by the number
-        of the graph.
+        """File the graphs that were compiled and the iterations that were executed since the last call.
+
+        Returns the latter as (graph number, iteration).
         """
         ran: list[tuple[int, int]] = []
         executions, recorder = self._executions, self._recorder

@@ -1,4 +1,4 @@
-"""Gives the marks of `opdump.set_dump` to Cells that are compiled, as MindSpore's own `set_dump` does: its graphs carry them to each operator,
+"""Sets MindSpore's own `set_dump` flag on Cells that `opdump.set_dump` marked. A compiled graph passes the flag on to each operator,
 backward ones too.
 """
 
@@ -14,7 +14,7 @@ _FLAG = "dump"
 
 
 def mark_cells(marks: ProgramMarks) -> None:
-    """Sets the flag of the Cells that are marked, with what is in them; the latest mark of a Cell or of one around it decides."""
+    """Set the flag of marked Cells and of the Cells inside. The latest mark of a Cell or of a Cell around it takes effect."""
     cells = [target for target, _ in marks.enabled_targets() if isinstance(target, nn.Cell)]
     for cell in sorted(cells, key=marks.of_module):
         _flag(cell, marks, UNMARKED)

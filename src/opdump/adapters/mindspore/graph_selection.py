@@ -1,8 +1,8 @@
-"""Which operators of a compiled graph are recorded, beyond what MindSpore's own dump leaves out.
+"""Selects the operators of a compiled graph to record, among those that MindSpore's own dump contains.
 
-"dump_mode": 0 and 1      MindSpore has chosen; parameters where the layout has a place for them
-"dump_mode": 2            operators that carry the mark of `set_dump` in the graph, backward ones too
-"dump_list" of acl.json   layers, ranges and blacklists, by the names of the graph
+"dump_mode": 0 and 1      selected by MindSpore; parameters only if the mode and the layout record them
+"dump_mode": 2            operators that the graph marks (`set_dump`), backward ones too
+"dump_list" of acl.json   layers, ranges and blacklists, by the names in the graph
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MARK = "dump"
 
 
 class GraphSelection:
-    """The selection of one graph. `marked_classes` are Cells whose classes `set_dump` marked; `names_in_files` those of operators, where files
-    have others than the graph.
+    """The selection of one graph. `marked_classes` are the names of Cell classes that `set_dump` marked; `names_in_files` maps names of
+    operators in the graph to those in files, if they differ.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class GraphSelection:
         self._names = names
         model_filter = ModelFilter.of(plan.models, (plan.net_name,))
         self._slots = OperatorSelection(plan, model_filter, model_filter.in_ranges(list(order)))
+        # A component of a full name is `{cell}-{class}/`.
         classes = "|".join(map(re.escape, sorted(marked_classes)))
         self._in_class = re.compile(rf"(?:^|/)[^/]*-(?:{classes})/") if classes else None
 
@@ -47,7 +48,7 @@ class GraphSelection:
         return self._slots.matched_kernels
 
     def is_value(self, op: OpRecord) -> bool:
-        """Whether it is a value that no operator made: a parameter."""
+        """Whether the record is a value that no operator made: a parameter."""
         return op.op_type == PARAMETER
 
     def selects(self, op: OpRecord) -> bool:
@@ -57,7 +58,7 @@ class GraphSelection:
             return self._is_marked(op) and self._slots.selects(op.op_name, op.op_type)
         op_name = self._in_files.get(op.op_name, op.op_name)
         if chooses_by_name(self._plan):
-            # MindSpore took it by its own reading of the names; here it is noted which of them had something.
+            # MindSpore has already applied `kernels`, in its own way. This call only notes which entries matched.
             self._slots.selects(op.op_name, op.op_type)
             return self._slots.names(op.op_name)
         return self._slots.selects(op_name, op.op_type)

@@ -1,4 +1,4 @@
-"""Records what compiled code ran: MindSpore's own dump of it, execution by execution."""
+"""Records compiled code from MindSpore's own dump, one graph execution after the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPLEX = "Unexpected type Complex"
 
 
 class GraphPieces:
-    """Emits the executions of graphs as they end, among the operators that `pynative` sees."""
+    """Emits graph executions when they end, in one order with the operators of `pynative`."""
 
     def __init__(self, recorder: Recorder, settings: Settings, pynative: PyNative) -> None:
         self._pynative = pynative
@@ -39,11 +39,11 @@ class GraphPieces:
         self._ranks: dict[Path, tuple[Executions, GraphFiles]] = {}
         self._selections: dict[int, GraphSelection] = {}
         self._blocks: dict[tuple[int, tuple[tuple[str, str], ...]], tuple[Program, Block]] = {}
-        """By the identity of a program, which is kept beside it, and the makers of its arguments."""
+        """By the identity of a program and the makers of its arguments. The value keeps the program alive, so its identity stays valid."""
         self._orders: dict[int, dict[str, str]] = {}
-        """The operators of a graph, and their types."""
+        """The operators of each graph, with their types."""
         self._counts: dict[tuple[int, int], Counter[str]] = {}
-        """How often operators ran, by the number of the graph and its iteration."""
+        """The number of executions of operators, by graph number and iteration."""
         self._stack = ExitStack()
         self._ran = 0
         self._told: set[str] = set()
@@ -55,19 +55,19 @@ class GraphPieces:
         lacks = self._interception.lacks()
         if lacks:
             self._recorder.circumstances.unable = (
-                f"this MindSpore cannot be captured: it lacks {lacks}; MindSpore 2.10 has it"
+                f"this release of MindSpore cannot be captured: it lacks {lacks}; MindSpore 2.10 has it"
             )
             return
         late = OWN_DUMP.ask_for(self._recorder.plan)
         if late:
             self._recorder.warnings.append(late)
-        _remove()  # what ran between two captures
+        _remove()  # files of executions between two captures
         self._stack.enter_context(OWN_DUMP.alone())
         self._stack.callback(self._interception.close)
         self._interception.open()
 
     def close(self) -> None:
-        """Ends the capture of compiled code."""
+        """End the capture of compiled code."""
         self._stack.close()
         self._guarded(None)
         for executions, _ in self._ranks.values():
@@ -76,8 +76,8 @@ class GraphPieces:
             self._recorder.matched_kernels |= selection.matched_kernels
         if self._ran and not self._ranks:
             self._recorder.warnings.append(
-                "compiled code ran and MindSpore dumped nothing of it: it had compiled something before the capture began, and reads "
-                "once what it is to dump; begin the capture before the first call of compiled code, or type: opdump run SCRIPT"
+                "compiled code ran, but MindSpore dumped nothing: it reads its dump configuration only once, when it first compiles something, "
+                "and that was before the capture; start the capture before the first call of compiled code, or type: opdump run SCRIPT"
             )
 
     def _has_run(self, error: BaseException | None) -> None:
@@ -87,13 +87,13 @@ class GraphPieces:
     def _guarded(self, failure: BaseException | None) -> None:
         try:
             self._collect(failure)
-        except Exception as error:  # noqa: BLE001  the program is not to fail of what opdump does
+        except Exception as error:  # noqa: BLE001  the program must not fail because of opdump
             self._recorder.stopped(error)
 
     def _collect(self, failure: BaseException | None) -> None:
         roots = rank_directories(OWN_DUMP.root)
         if failure is None and (self._pynative.is_wanted or any(has_files(root) for root in roots)):
-            # What MindSpore runs in its pipeline is to be there as a whole, and before the operators that come next.
+            # Wait for MindSpore's pipeline, so that the files are complete and come before the next operators.
             self._pipeline.sync()
             roots = rank_directories(OWN_DUMP.root)
         for root in roots:
@@ -115,7 +115,7 @@ class GraphPieces:
                 self._warn(str(problem))
 
     def _count_others(self, executions: Executions, graph_id: int, step: int) -> None:
-        """Counts the operators of an execution that MindSpore did not dump, since no entry of `kernels` names them."""
+        """Count the operators of an execution that MindSpore did not dump, because no entry of `kernels` selects them."""
         if graph_id not in self._orders:
             graph, order = executions.tree.graph(graph_id), executions.tree.execution_order(graph_id)
             types = {} if graph is None else {node.op_name: node.op_type for node in graph.nodes}
@@ -137,7 +137,7 @@ class GraphPieces:
         run = GraphRun(
             self._emitter,
             place.net_name,
-            # Where operators belong to models, `models` numbers these, and compiled code is no other thing than PyNative mode.
+            # If operators belong to models, `models` numbers the models, and compiled code is treated like PyNative mode.
             place.graph_id if models is None else PYNATIVE,
             step,
             order=self._order,
@@ -165,7 +165,7 @@ class GraphPieces:
                 run.fail(failed.operator, failure, inputs_of(failed, execution))
 
     def _emit_in_models(self, models: Models, run: GraphRun, execution: Execution, counts: Counter[str]) -> None:
-        """Emits the operators that the `dump_list` takes, each in its model. `counts` are executions of operators in the iteration."""
+        """Emit the operators that `dump_list` selects, each in its model. `counts` has the executions of operators in the iteration."""
         inside, recorder = self._pynative.is_in_model, self._recorder
         unknown = recorder.plan.layout_facts.unknown_id
         makers = {name: origin.source for name, origin in self._pynative.given.items()}
@@ -210,8 +210,8 @@ class GraphPieces:
     def _compilation_failed(self, error: BaseException) -> None:
         if _COMPLEX in str(error):
             self._warn(
-                "MindSpore cannot compile complex numbers while its dump is on, for any iteration (`Unexpected type Complex`); without "
-                "opdump the program compiles. Operators of complex numbers are captured in PyNative mode: "
+                "MindSpore cannot compile complex numbers while its own dump is on (`Unexpected type Complex`), whatever is selected; without "
+                "opdump the program compiles. To record operators of complex numbers, use PyNative mode: "
                 "mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
             )
 
@@ -229,7 +229,7 @@ def _lives(slots: Sequence[BlockSlot], execution: Execution, makers: Mapping[str
 
 
 def _remove() -> None:
-    """Removes what MindSpore has dumped so far and nobody wants."""
+    """Remove the files that MindSpore has dumped so far, without recording them."""
     for root in rank_directories(OWN_DUMP.root):
         executions = Executions(root, 0)
         for _ in executions.take():

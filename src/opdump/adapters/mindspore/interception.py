@@ -1,9 +1,9 @@
-"""Sees where the program compiles and where compiled code has run, whichever way it comes to that.
+"""Intercepts the compilation and the calls of compiled code.
 
     network(x) in GRAPH_MODE                        GraphExecutor_.compile, GraphExecutor_()
     a function of @ms.jit, an optimizer of nn       GraphExecutor_.compile or JitExecutor_.compile, PyNativeExecutor_.grad_jit
 
-The three classes are MindSpore's own, in C++; their methods can be replaced, and a program that took one before keeps it.
+The three classes are C++ classes of MindSpore. Their methods can be replaced, but a method that a program took before stays the original.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _RUNNING: Final = (("GraphExecutor_", "__call__"), ("PyNativeExecutor_", "grad_j
 
 
 class Interception:
-    """Calls `ran` in the program's thread after each call of compiled code, with the error where one was raised.
+    """Calls `ran` in the program's thread after each call of compiled code, with its error or None.
 
-    `compiling` is called before something may be compiled, and `failed` with the error where that fails. None of them may raise but to
-    end the program.
+    `compiling` is called before a possible compilation, and `failed` with the error if it fails. They may raise only to end the program.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Interception:
         self._replacements = Replacements()
 
     def lacks(self) -> str:
-        """The first name that this MindSpore does not have; empty where it has all."""
+        """The first of these names that this MindSpore lacks; empty if it has all."""
         for owner, name in (*_COMPILING, *_RUNNING):
             if not hasattr(getattr(self._module, owner, None), name):
                 return f"{owner}.{name}"

@@ -1,7 +1,7 @@
-"""MindSpore's own dump of compiled code, kept by opdump: where it goes, and what it dumps.
+"""Configures MindSpore's own dump of compiled code.
 
-MindSpore reads the file that MINDSPORE_DUMP_CONFIG names once, when it first compiles something, and dumps to the end of the process. So
-there is one such dump in a process, whichever captures look at it; who looks at it removes what it has read.
+MindSpore reads the file named by MINDSPORE_DUMP_CONFIG once, when it first compiles something, and dumps until the process ends. So a
+process has only one such dump. All captures read it, and each removes the files that it has read.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from opdump.plan import DumpPlan
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 
 VARIABLE: Final = "MINDSPORE_DUMP_CONFIG"
+# MindSpore rejects other characters in the path of a dump.
 _DUMPED_INTO: Final = re.compile(r"[A-Za-z0-9_/-]+", re.ASCII)
 _EVERY_DEVICE: Final = list(range(8))
 
 
 class OwnDump:
-    """The dump of this process. `root` is where MindSpore files it, once it has begun."""
+    """The dump of this process. `root` is its directory, once MindSpore has begun to write."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
         self._given: dict[str, Any] = {}
-        """The configuration that MindSpore has read, or is going to read."""
+        """The configuration that MindSpore has read or will read."""
         self._is_read = False
 
     @property
     def root(self) -> Path:
-        assert self._directory is not None, "it was asked for"
+        assert self._directory is not None, "ask_for was called"
         return self._directory / "dump"
 
     def ask_for(self, plan: DumpPlan) -> str:
-        """Has MindSpore dump what a plan needs of it. Where that comes too late, why."""
+        """Make MindSpore dump what a plan needs. Returns a warning if it is too late for that."""
         wanted = config_of(plan)
         if self._directory is None:
             self._directory = _directory_for(plan)
@@ -54,13 +55,13 @@ class OwnDump:
             return ""
         differing = sorted(key for key, value in wanted[_COMMON].items() if value != self._given[_COMMON].get(key))
         return (
-            f"MindSpore reads once what it dumps of compiled code, and an earlier capture in this process has asked for another "
-            f"{', '.join(differing)}: that still holds"
+            f"MindSpore reads its dump configuration only once per process, and an earlier capture set a different {', '.join(differing)}; "
+            "the earlier values stay in effect for compiled code"
         )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """In the block MindSpore finds no other configuration: what it runs operator by operator has it look for one, too."""
+        """Hide the user's configuration from MindSpore in the block. MindSpore also looks for one when it runs single operators."""
         before = os.environ.pop(VARIABLE, None)
         try:
             yield
@@ -70,7 +71,7 @@ class OwnDump:
 
     @contextmanager
     def configured(self) -> Iterator[None]:
-        """The block compiles: MindSpore finds its configuration there, and nobody else does, no process that the program starts."""
+        """Show the configuration to MindSpore in the block, which compiles something. Processes that the program starts do not see it."""
         if self._is_read or self._directory is None:
             yield
             return
@@ -87,9 +88,9 @@ class OwnDump:
 
 
 def _directory_for(plan: DumpPlan) -> Path:
-    """Where the dump of this process goes: to where the files are going to be, so that they need not be copied, or among temporary ones.
+    """A directory for the dump of this process: in the final dump if its files can be moved there, otherwise among temporary files.
 
-    Raises DumpPathError where MindSpore can dump nowhere.
+    Raises DumpPathError if MindSpore accepts none of these paths.
     """
     places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")]  # noqa: S108  a name of its own below
     if plan.saves_tensors and plan.layout_facts.files == "tensors" and plan.mode.files_selected and plan.path.is_dir():
@@ -99,8 +100,8 @@ def _directory_for(plan: DumpPlan) -> Path:
         if _DUMPED_INTO.fullmatch(real) and os.access(real, os.W_OK | os.X_OK):
             return temporary_directory("mindspore", Path(real))
     raise DumpPathError(
-        f"{places[0]}: MindSpore dumps into paths of letters, digits, '-' and '_' alone, and there is no such directory for temporary files; "
-        "set TMPDIR to one"
+        f"{places[0]}: MindSpore accepts only dump paths of letters, digits, '-' and '_', and no directory for temporary files has such a "
+        "path; set TMPDIR to one"
     )
 
 
@@ -109,15 +110,15 @@ _COMMON: Final = "common_dump_settings"
 
 
 def chooses_by_name(plan: DumpPlan) -> bool:
-    """Whether MindSpore chooses operators itself, by `kernels`: where files have the names that it gives them."""
+    """Whether MindSpore itself applies `kernels`. This needs files with MindSpore's own operator names."""
     return plan.selection == "kernels" and plan.mode.files_selected and plan.layout != "mindspore-2.3"
 
 
 def config_of(plan: DumpPlan) -> dict[str, Any]:
-    """What MindSpore is to dump so that a plan can be recorded, but for the path: elements, since on a CPU it gives nothing else.
+    """The configuration for MindSpore that a plan needs, without the path. It asks for values, because MindSpore dumps no statistics on a CPU.
 
-    Where the recorder chooses among operators, by what they are called in other configurations or by what they computed, it needs all; so it
-    does of iterations, where it counts executions of models.
+    If the recorder selects operators itself, by other names or by their values, MindSpore must dump all operators. If steps are executions
+    of models, it must dump all iterations.
     """
     by_name = chooses_by_name(plan)
     io = 0 if plan.inputs == plan.outputs or plan.mode.detects_overflow else 1 if plan.inputs else 2

@@ -1,8 +1,8 @@
-"""Which step of a MindSpore program it is, in PyNative and in graph mode.
+"""Finds the steps of a MindSpore program, in PyNative and in graph mode.
 
-A step may end when an optimizer has run, or a compiled call that trains, or a gradient in a program without optimizers. Where nothing trains,
-it may end when a network has run. It does end when the next network or gradient begins: what runs between the two belongs to the step that
-was. Two optimizers in a row are one step.
+A step can end after an optimizer, after a compiled call that trains, or, in a program without optimizers, after a gradient. If nothing
+trains, it can end after a network. It ends when the next network or gradient begins, so what runs in between belongs to the ended step.
+Two optimizers in a row are one step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from opdump.recorder import Recorder
 class Steps:
     """Counts the steps of a program.
 
-    `when_step_ends` are called with its number in the program's thread when a step has ended, before it is filed; `began` once the next
-    one has begun. Calls of networks, gradients and optimizers are counted where no other is running in their thread.
+    When a step has ended, and before it is filed, `when_step_ends` are called with its number in the program's thread. `began` is called
+    after the next step has begun. Only the outermost networks, gradients and optimizers of a thread count.
     """
 
     def __init__(self, recorder: Recorder, *, first: int, manual: bool, stop_after_dump: bool) -> None:
@@ -27,7 +27,7 @@ class Steps:
         self.when_step_ends: list[Callable[[int], object]] = []
         self.began: Callable[[], None] = lambda: None
         self.has_optimizer = False
-        """Whether the program has made one: then a gradient alone ends no step."""
+        """Whether the program has created an optimizer. If so, a gradient does not end a step."""
         self._recorder = recorder
         self._first = first
         self._manual = manual
@@ -35,7 +35,7 @@ class Steps:
         self._may_end = False
         self._trains = False
         self._ran: set[int] = set()
-        """The networks that ran in this step, by identity, as long as nothing trains."""
+        """The networks that ran in this step, by identity; not used once something trains."""
         self._here = threading.local()
         self._lock = threading.RLock()
 
@@ -45,33 +45,33 @@ class Steps:
 
     @property
     def _depth(self) -> int:
-        """Networks, gradients, optimizers and compiled calls that run in this thread."""
+        """The number of networks, gradients, optimizers and compiled calls that are running in this thread."""
         return getattr(self._here, "depth", 0)
 
     @property
     def is_outermost(self) -> bool:
-        """Whether what begins now in this thread is part of nothing."""
+        """Whether no such call is running in this thread."""
         return self._depth == 0
 
     @property
     def may_count(self) -> bool:
-        """Whether a network that begins now in this thread is part of no other, nor of an optimizer or of compiled code."""
+        """Whether a network that begins now in this thread is not inside another network, an optimizer or compiled code."""
         return self._depth == 0 or (self._depth == 1 and getattr(self._here, "gradient", False))
 
     def manual_step(self) -> None:
-        """Ends the current step; from the first call on nothing else ends one."""
+        """End the current step. After the first call, steps end only here."""
         with self._lock:
             self._manual = True
             self._end()
 
     @contextmanager
     def network(self, identity: int, *, trains: bool = False) -> Iterator[None]:
-        """A call of a network, or of compiled code; `trains` where an optimizer runs in it."""
+        """A call of a network or of compiled code. `trains`: an optimizer runs inside."""
         outermost = self.is_outermost
         if outermost:
             self._begins(identity)
         elif self.may_count and getattr(self._here, "first", False):
-            # Evaluation comes first in many programs.
+            # A program may evaluate its network before the first gradient. That evaluation is a step of its own.
             self._here.first = False
             with self._lock:
                 if identity in self._ran:
@@ -87,7 +87,7 @@ class Steps:
 
     @contextmanager
     def gradient(self) -> Iterator[None]:
-        """A function that computes gradients: its forward and its backward."""
+        """A function that computes gradients, with its forward and backward pass."""
         outermost = self.is_outermost
         if outermost:
             self._begins(None)
@@ -113,7 +113,7 @@ class Steps:
             self.has_optimizer = self._trains = self._may_end = True
 
     def close(self) -> None:
-        """The program, or its capture, has ended; what is recorded is filed."""
+        """File everything: the program or its capture has ended."""
         around = self._recorder.circumstances
         around.first_step = self._first
         around.next_step = self.step + 1 if self._may_end or self._ran else self.step
