@@ -1,11 +1,11 @@
-"""Finds the operators that `set_dump` chose, by the modules and the functions that they run in.
+"""Finds the operators that `set_dump` selects, by the modules and functions that they run in.
 
-    inside = Enclosing(module, scopes, around)     one running call of a module, and the one around it
-    spot = Spot(inside, frame)                     where an operator runs
+    inside = Enclosing(module, scopes, around)     one running call of a module, and the call around it
+    spot = marks.spot(inside, frame)               where an operator runs
     marks.takes(spot)                              whether it is marked now
 
-Marks change while a program runs. What was found for a spot stays valid as long as no mark changes; the gradient of an operator asks for the
-spot of that operator again.
+Marks can change while a program runs. The result for a spot is cached until a mark changes. The gradient of an operator uses the
+operator's spot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opdump.adapters.torch.training_scopes import RootScopes, compiled_original
 
 @dataclass(slots=True, eq=False)
 class Enclosing:
-    """A running call of a module. `scopes` knows the modules that it is registered below, `outer` is the call around it."""
+    """A running call of a module. `scopes` knows the parents of the module; `outer` is the call around it."""
 
     module: nn.Module
     scopes: RootScopes | None
@@ -32,17 +32,16 @@ class Enclosing:
     version: int = -1
 
     def modules(self) -> Iterator[nn.Module]:
-        """The module and those around it, innermost first; lists of modules, which never run, among them."""
+        """The module and those around it, innermost first, including lists of modules, which never run."""
         call: Enclosing | None = self
         while call is not None:
             yield from call.own_modules()
             call = call.outer
 
     def own_modules(self) -> list[nn.Module]:
-        """The module, and those that it is registered below, innermost first.
+        """The module and its parents, innermost first.
 
-        Most of these run and stand in `outer` already; lists of modules never run, and modules that are recomputed run without
-        those around them.
+        Most parents also run and are in `outer`. But lists of modules never run, and a recomputed module runs without its parents.
         """
         around = [] if self.scopes is None else self.scopes.around(self.module)
         return [*(compiled_original(module) for module in reversed([*around, self.module]))]
@@ -50,12 +49,12 @@ class Enclosing:
 
 @dataclass(slots=True, eq=False)
 class Spot:
-    """Where an operator runs: the innermost running call of a module, and the functions on the stack."""
+    """Where an operator runs: the innermost running call of a module and the functions on the stack."""
 
     enclosing: Enclosing | None
     codes: frozenset[CodeType]
     frame_marked: bool
-    """Whether a marked function was running when the operator ran. A method that is marked for another object is not in `codes`."""
+    """Whether a marked function was running when the operator ran. A method that is marked only for another object is not in `codes`."""
     marked: bool = False
     version: int = -1
 
@@ -63,14 +62,14 @@ class Spot:
 class DumpSelection:
     """Looks up what the program has marked so far.
 
-    Of the marks of the modules that an operator runs in, and of their classes, the one that was made last decides; a marked function
-    adds to them.
+    If several marks apply to the modules that an operator runs in, or to their classes, the latest decides. An operator in a marked
+    function is also selected.
     """
 
     def __init__(self, program: ProgramMarks | None = None) -> None:
         self.program = ProgramMarks() if program is None else program
         self.used: set[object] = set()
-        """Marked modules and classes by identity, and functions by key, in which some operator ran."""
+        """Marked modules and classes (by identity) and functions (by key) in which an operator ran."""
         self._missed_modules: dict[int, nn.Module] = {}
         self._missed_codes: set[CodeType] = set()
         self._reported: set[object] = set()
@@ -102,7 +101,7 @@ class DumpSelection:
         return self._latest(enclosing).enabled
 
     def passed_by(self, spot: Spot) -> None:
-        """An operator of the step was left out there."""
+        """Note that an operator of this step was left out at `spot`."""
         if spot.enclosing is not None and id(spot.enclosing.module) not in self._missed_modules:
             for module in spot.enclosing.modules():
                 self._missed_modules[id(module)] = module
@@ -113,7 +112,7 @@ class DumpSelection:
         self._missed_codes.clear()
 
     def is_late(self, target: Any) -> bool:
-        """Whether operators of what is marked just now were left out in the step that runs; true once for each target."""
+        """Whether operators of a target just marked were left out of the running step; true once for each target."""
         target_key = key_of(target.__code__) if hasattr(target, "__code__") else id(target)
         if isinstance(target, type):
             late = any(isinstance(module, target) for module in self._missed_modules.values())
@@ -127,7 +126,7 @@ class DumpSelection:
         return True
 
     def unused(self) -> list[str]:
-        """What is marked and no operator ran in, in words."""
+        """Descriptions of the marked targets in which no operator ran."""
         return [
             text
             for target, text in self.program.enabled_targets()
@@ -165,7 +164,7 @@ class DumpSelection:
 
 
 def _is_called_on(frame: FrameType, owners: Iterable[object]) -> bool:
-    """Whether the function was called on one of these objects: on its first argument."""
+    """Whether the first argument of the function is one of these objects."""
     names = frame.f_code.co_varnames
     own = frame.f_locals.get(names[0]) if names else None
     return own is not None and id(own) in owners

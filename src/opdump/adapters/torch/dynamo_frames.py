@@ -1,12 +1,11 @@
-"""Keeps dynamo away from opdump's own Python frames.
+"""Keeps dynamo from compiling opdump's own Python frames.
 
-In the parts of a compiled function that run eagerly, dynamo looks at every new frame and compiles it if it can: the handler of a
-dispatch mode, an optimizer hook, the code that files a step. That would be slow, and wrong: what reads the stack of dispatch
-modes sees another one while it is traced.
+In the parts of a compiled function that run eagerly, dynamo inspects every new frame and compiles it if it can: the handler of a
+dispatch mode, an optimizer hook, the code that writes a step. That would be slow, and wrong: code that reads the stack of dispatch modes
+sees another stack while it is traced.
 
-PyTorch's own means, `torch.compiler.disable`, wraps a function in Python, about one microsecond for each call. Here each code
-object carries the decision, which costs nothing. Functions that dynamo meets while it traces a caller are not concerned:
-those it goes on to inline.
+`torch.compiler.disable` would wrap each function in Python, which costs about one microsecond per call. Instead, each code object carries
+the decision, which costs nothing. Functions that dynamo meets while it traces a caller are not affected: it still inlines them.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from opdump.adapters.torch.private_names import never_compiled
 
 
 def never_compile(code: CodeType) -> None:
-    """Let frames of `code`, and all that they call, run as plain Python."""
+    """Run frames of `code`, and everything that they call, as plain Python."""
     never_compiled(code, everything_below=True)
 
 
 def never_compile_package(name: str) -> None:
-    """Let the frames of every function of the package's loaded modules run as plain Python, but not what else they call.
+    """Run the frames of every function in the package's loaded modules as plain Python, but not the other functions that they call.
 
-    They call the user's program too (a module's forward, a closure), whose frames dynamo shall find as it would without them.
+    They also call the user's program (a module's forward, a closure), which dynamo must compile as it would without them.
     """
     for module_name, module in list(sys.modules.items()):
-        # Something else may stand there, such as the None of a module that is not to be imported.
+        # An entry may not be a module, such as the None that blocks an import.
         if f"{module_name}.".startswith(f"{name}.") and isinstance(module, ModuleType):
             for code in _codes_of(module):
                 _never_compile_itself(code)
@@ -48,7 +47,7 @@ def _codes_of(module: ModuleType) -> Iterator[CodeType]:
         members = vars(value).values() if isinstance(value, type) else (value,)
         for member in members:
             for function in _functions_of(member):
-                # A mode's handler has the stricter setting.
+                # The handler of a mode already has the stricter setting (`never_compile`).
                 if function.__module__ == module.__name__ and function.__name__ != "__torch_dispatch__":
                     yield from _with_nested(function.__code__)
 

@@ -1,7 +1,7 @@
-"""Exception mode: operators run, and a record is made of one that raises.
+"""Exception mode: operators run, and only those that raise are recorded.
 
-An operator that PyTorch dispatches is run by `run`. What raised above the operators (a function of the interface, a `Function` of
-autograd) is filed by `record`.
+`run` runs an operator that PyTorch dispatches. `record` records a failure above the operators: in a PyTorch function, or in an
+`autograd.Function`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opdump.records import OpRecord
 
 
 class FailedOperators:
-    """Files operators that fail, and counts the others."""
+    """Records operators that fail, and counts the others."""
 
     def __init__(self, recorder: Recorder, naming: Naming, provenance: Provenance, graphs: DeviceGraphs) -> None:
         self._recorder = recorder
@@ -39,11 +39,11 @@ class FailedOperators:
         kwargs: Mapping[str, Any],
         inputs: Iterable[Found],
     ) -> Any:
-        """Runs an operator; `inputs` are asked for where it fails or writes into one."""
+        """Runs an operator. `inputs` is consumed only if it fails or writes into one of them."""
         recorder = self._recorder
         opened: OpRecord | None = None
         if schema.changes and not schema.kind:
-            # What it writes into is looked at now, the rest where it fails.
+            # Inputs that it writes into are read now, the others only if it fails.
             with unseen():
                 opened = OpRecord(schema.op_type, "", 0)
                 inputs = list(inputs)
@@ -67,9 +67,9 @@ class FailedOperators:
 
     @isolated_from_program
     def record(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None:
-        """Files what raised above the operators, as an operator of that name: its inputs as they are."""
+        """Records a failure above the operators as an operator of that name, with its inputs as they are now."""
         if self._graphs.is_recording():
-            self._graphs.passes()  # to file it means to wait for the device, which would end the graph
+            self._graphs.passes()  # recording would wait for the device and break the graph
             return
         schema = OperatorSchema(name, "", "", (), (), ())
         with without_modes(), unseen():

@@ -1,10 +1,10 @@
-"""Records failures outside of dispatched operators: a function of `torch.autograd.Function` that raises.
+"""Records failures outside of dispatched operators: a `torch.autograd.Function` that raises.
 
-    Function.apply        the forward raised: the operator is the function, its inputs what `apply` was given
-    the backward of it    the same, with the gradients
+    Function.apply        the forward raised: the operator is the function, its inputs are the arguments of `apply`
+    its backward          the same, with the gradients as inputs
 
-An error is recorded where it comes from. On its way up it passes others that look for failures, who know by its traceback that it
-was recorded: a frame of a function that records is among its frames.
+An error is recorded where it is raised. Recording functions further up recognise from its traceback that it was recorded: it has a frame
+of a function marked with `records_failures`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.mode_stack import recording_here
 
 RecordFailure = Callable[[str, tuple[Any, ...], Mapping[str, Any], Exception], object]
-"""Files the operator of that name as one that failed, with the tensors among its arguments."""
+"""Records the operator of that name as failed, with the tensors among its arguments."""
 _RECORDING: set[CodeType] = set()
 
 
 def records_failures(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a function that records every error that passes through it. One that replaces another is marked after it has done so."""
+    """Mark a function that records every error that passes through it. Mark a replacement after `replace`, which changes its code object."""
     _RECORDING.add(function.__code__)
     return function
 
 
 def was_recorded(error: BaseException) -> bool:
-    """Whether a function that was marked stands between where the error came from and the caller's own frame."""
+    """Whether the error has passed through a marked function below the caller's own frame."""
     traceback = error.__traceback__
     traceback = None if traceback is None else traceback.tb_next  # the first frame is the caller's
     while traceback is not None:
@@ -41,14 +41,14 @@ def was_recorded(error: BaseException) -> bool:
 
 
 class FunctionFailures:
-    """Watches the functions of `torch.autograd.Function` from `attach` to `detach`."""
+    """Watches all `torch.autograd.Function`s from `attach` to `detach`."""
 
     def __init__(self, record: RecordFailure) -> None:
         self._record = record
         self._replacements = Replacements()
 
     def attach(self) -> None:
-        apply = torch.autograd.Function.__dict__["apply"]  # a method of classes: written in Python, or in C
+        apply = torch.autograd.Function.__dict__["apply"]  # a class method, in Python or C depending on the release
         record = self._record
 
         def watched_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -63,16 +63,15 @@ class FunctionFailures:
         records_failures(watched_apply)
         function = torch.autograd.function.BackwardCFunction
         for name in ("apply", "apply_boxed"):
-            if name in vars(
-                function
-            ):  # newer releases have the second, for functions that ask for a list of their gradients
+            # Newer releases have `apply_boxed`, for functions that take their gradients as a list.
+            if name in vars(function):
                 watched = self._backward(vars(function)[name])
                 self._replacements.replace(function, name, watched)
                 records_failures(watched)
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def watched_backward(node: Any, *args: Any) -> Any:
-            # The backward may empty the list while it runs.
+            # Copied, because the backward may empty the list while it runs.
             given = tuple(tuple(each) if isinstance(each, list) else each for each in args)
             try:
                 return original(node, *args)

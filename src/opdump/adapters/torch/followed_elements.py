@@ -1,6 +1,6 @@
-"""Files the elements of operators that are followed: they are copied in compiled code, small ones together, and named here.
+"""Writes the elements of followed operators. Compiled code copies them (small tensors together); this module builds their records.
 
-A run of followed operators is handed over when somebody asks for it (`Following.gather`); elements do not wait that long.
+A run of followed operators reaches the recorder only on request (`Following.gather`); elements are written earlier.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdump.step_columns import ran
 
 
 class FollowedElements:
-    """Those of the run that goes on."""
+    """Writes the elements of the current run."""
 
     def __init__(self, recorder: Recorder, follower: Any) -> None:
         self._recorder = recorder
@@ -28,7 +28,7 @@ class FollowedElements:
 
     @not_interrupted
     def file(self, lesson: Lesson) -> None:
-        """Files what the follower has of the tensors of this lesson and was not filed yet."""
+        """Write the elements of this lesson's tensors that the follower has and that are not written yet."""
         self._lesson = lesson
         self._follower.file_kept(self._filed)
 

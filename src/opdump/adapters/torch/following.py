@@ -1,18 +1,18 @@
-"""Follows a step that runs what a step before ran: nothing is made of what is the same.
+"""Fast path for repeated steps: an operator that matches the recorded template costs a time stamp and a summary, not a record.
 
-A training runs the same operators at the same places on the same kind of tensors in each step. So one step is learned while it is recorded,
-operator by operator: where in the program it ran, its arguments, which tensors it read and wrote, and where these lay. In the steps
-behind it the compiled `Follower` looks at each operator in the same way, and compares. As long as all is equal a time stamp and the summaries are
-all that is kept, in columns (`BlockRun`), and arguments that change from step to step, a learning rate. What else differs is recorded by
-`CaptureMode` as ever, one operator or the rest of the step:
+A training runs the same operators at the same places on the same kind of tensors in every step. So one step is learned while it is
+recorded, operator by operator: the place in the program, the arguments, the tensors read and written, and where these lie in memory. In
+later steps, the compiled `Follower` compares each operator with the learned one. While they are equal, only a time stamp, the summaries
+and arguments that change in every step (a learning rate) are kept, in columns (`BlockRun`). After any other difference, `CaptureMode`
+records as usual, one operator or the rest of the step:
 
-    learning     CaptureMode records, and what it recorded is learned
-    following    the follower looks on; CaptureMode is not asked
-    paused       CaptureMode records one operator; where it is the one that was expected, following goes on
+    learning     CaptureMode records, and what it records is learned
+    following    the follower compares; CaptureMode is not called
+    paused       CaptureMode records one operator; if it is the expected one, following continues
     off          CaptureMode records until the step ends
 
-Nothing is predicted: an operator is recorded as the one before where it was seen to be the same. What the follower sees of tensors is
-compared, when it learns, with what the reader saw.
+Nothing is predicted: the follower reuses an earlier record only after it has found the operator equal. While it learns, what it sees of
+tensors is compared with what the reader saw.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _Result = TypeVar("_Result")
 def _alone(
     method: Callable[Concatenate[Following, _Given], _Result],
 ) -> Callable[Concatenate[Following, _Given], _Result]:
-    """A method that runs in one thread at a time. The recorder, which is called in there and calls back, has the lock."""
+    """Decorate a method so that it runs in one thread at a time. It takes the recorder's lock, because it calls the recorder, which calls back."""
 
     @wraps(method)
     def call(following: Following, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -71,7 +71,7 @@ def _alone(
 
 
 class Following:
-    """Learns and follows the steps of one thread, the one that ends them."""
+    """Learns and follows the steps of one thread: the one that ends them."""
 
     def __init__(self, mode: RecordsOperators, skipped: Callable[..., object]) -> None:
         """`skipped` records an operator without a kernel that has run (`WithoutKernel.ran`)."""
@@ -87,26 +87,26 @@ class Following:
         self._owner = threading.get_ident()
         self._lessons = Lessons()
         self._lesson = Lesson(-1)
-        """What is learned or followed."""
+        """The lesson that is being learned or followed."""
         self._was_followed = False
         self._event: Event | None = None
-        """The operator that runs, and is learned."""
+        """The running operator that is being learned."""
         self._taken = 0
-        """How many tensors had been taken when it began."""
+        """The number of tensors taken when it began."""
         self._is_spoilt = False
-        """What is learned is no whole step."""
+        """Whether the lesson being learned is incomplete."""
         self._synced = 0
-        """Events up to here are counted in the sites."""
+        """Events before this one are counted in the sites."""
         self._pauses = 0
         self.followed_events = 0
-        """How many operators of this step were followed."""
+        """The number of operators followed in this step."""
         self._taken_over: Running | None = None
-        """The operator that is running, where somebody had to record it while it did."""
+        """The running operator, if CaptureMode had to take it over from the follower."""
         self._in_flight: tuple[int, list[int], list[str | None] | None, int] | None = None
-        """Its time stamp, the rows of its inputs, where the elements of these are, and its step."""
+        """Of an operator that was running at the last hand-over: its time stamp, the rows and element files of its inputs, and its step."""
         self._given: dict[int, Mapping[str, Any]] = {}
-        """By their places among the events, the arguments of operators that were given others than were learned."""
-        # What the follower asks.
+        """The arguments that differ from the learned ones, by the index of the event."""
+        # The compiled follower reads these attributes by name.
         self.dispatch_depth, self.graph_task, self.autograd_node = dispatch_depth, graph_task, autograd_node
         self.sequence_number, self.is_grad_enabled, self.unseen = sequence_number, torch.is_grad_enabled, unseen
         self.hold_weakly, self.engine, self.comparable = hold_weakly, RUN_BACKWARD, COMPARABLE
@@ -142,7 +142,7 @@ class Following:
     @not_interrupted
     @_alone
     def end_step(self) -> None:
-        """A step has ended, and been filed."""
+        """A step has ended and was written."""
         if threading.get_ident() != self._owner:
             self._leave()
             self._owner = threading.get_ident()
@@ -152,19 +152,21 @@ class Following:
             self._naming.counters = self._follower.suspend()
 
     def _outcome(self) -> Outcome:
-        """What became of the step."""
+        """How the step went."""
         events, place = self._lesson.events, self._follower.place
         if self.state == "learning":
+            # Learn again unless more than half of the events can be followed.
             useful = sum(event.kind is not Kind.OTHER for event in events)
             return "stale" if self._is_spoilt or self._event is not None or useful * 2 <= len(events) else "learned"
         if self.state != "following" or place < len(events):
             return "other" if self._was_followed else "off"
+        # Learn again if an operator ran at another place, or if more than one event in eight led to a pause.
         return "stale" if self._follower.missed_place or self._pauses * 8 > len(events) else "same"
 
     @not_interrupted
     @_alone
     def next_step(self) -> None:
-        """The next one begins."""
+        """The next step begins."""
         self._synced = self._pauses = self.followed_events = 0
         self._event = self._in_flight = self._taken_over = None
         self._given = {}
@@ -192,12 +194,12 @@ class Following:
 
     @_alone
     def close(self) -> None:
-        """The capture has ended: the follower lets go of this object. An operator may be running."""
+        """The capture has ended: the follower releases this object. An operator may be running."""
         self._set("off")
         self.recorder.gather = self.recorder.when_lost = lambda: None
         self._follower.close()
 
-    # Where CaptureMode records
+    # Called while CaptureMode records
 
     def pause(self) -> None:
         """CaptureMode is about to record something itself."""
@@ -212,15 +214,13 @@ class Following:
         elif self.state == "following":
             self._suspend()
             self._hand_over()
-            if self._follower.difference not in (
-                "arguments",
-                "step",
-            ):  # which may change in every step, so that learning them anew is no use
+            # Arguments and deferral (follower.cpp, `differs`) may differ in every step, so learning again would not help.
+            if self._follower.difference not in ("arguments", "step"):
                 self._pauses += 1
             self._set("paused")
 
     def passed(self, site: Site | None) -> None:
-        """CaptureMode has recorded an operator, or counted one where there is no site: where it is the expected one, following goes on."""
+        """CaptureMode has recorded an operator, or only counted it (no site). If it is the expected one, following continues."""
         if self.state == "paused":
             self._passed(site)
 
@@ -238,7 +238,7 @@ class Following:
         self._leave()
 
     def gather(self) -> None:
-        """Hands over to the recorder what was followed since the last time, an operator that is running with it."""
+        """Pass to the recorder what was followed since the last call, including a running operator."""
         if self.state == "following":
             self._gather()
 
@@ -277,7 +277,7 @@ class Following:
             )
 
     def _leave(self) -> None:
-        """From now on, until the step ends, CaptureMode records."""
+        """From now on until the step ends, CaptureMode records."""
         if self.state == "following":
             if self._follower.is_in_operator:
                 self._taken_over = self._take_over()
@@ -289,12 +289,12 @@ class Following:
     @not_interrupted
     @_alone
     def _lost(self) -> None:
-        """An operator was not recorded: what is learned is no whole step."""
+        """An operator was not recorded, so a lesson would be incomplete."""
         if threading.get_ident() == self._owner:
             self._leave()
 
     def _suspend(self) -> None:
-        """Brings everybody who counts operators up to the follower."""
+        """Bring all other counters of operators up to the follower's position."""
         if not self._follower.is_following:
             return
         place = self._follower.place
@@ -309,12 +309,12 @@ class Following:
         if event.named is not None:
             graph_id, scope, op_type, call, phase, where = event.named
             site = self._sites.next(graph_id, scope, op_type, calls[call], phase, where)
-            assert site is event.site, "an operator was followed that is another one"
+            assert site is event.site, "the follower followed the wrong operator"
         if event.site is not None:
             event.site.next_occurrence(self._sites.step)
 
     def _take_over(self) -> Running:
-        """The operator that runs was followed so far: CaptureMode records the rest of it."""
+        """Take the running operator over from the follower: CaptureMode records the rest of it."""
         follower = self._follower
         place, calls = follower.place, follower.calls
         self._suspend()
@@ -323,7 +323,7 @@ class Following:
         self._count(event, calls)
         self._synced = place + 1
         self._hand_over()
-        assert self._in_flight is not None, "an operator that runs has a time stamp"
+        assert self._in_flight is not None, "a running operator has a time stamp"
         timestamp, rows, files, step = self._in_flight
         self._in_flight = None
         arguments = self._given.pop(place, event.op.arguments)
@@ -339,28 +339,28 @@ class Following:
         assert event.site is not None
         return Running(op, event.site, event.link)
 
-    # What the follower calls
+    # Called by the follower
 
     def given(self, place: int, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> None:
-        """The operator of an event is given other arguments, its tensors left aside, than were learned."""
+        """The non-tensor arguments of an operator differ from the learned ones."""
         site = self._lesson.events[place].site
         assert site is not None, "an operator with a kernel has one"
         self._given[place] = arguments_of(site, self._mode.schema(func), args, kwargs or {})
 
     @isolated_as_a_whole
     def release(self) -> None:
-        """What was kept back belongs to the step that runs."""
+        """The deferred operators belong to the running step."""
         self.recorder.release()
 
     @isolated_as_a_whole
     @_alone
     def file_elements(self) -> None:
-        """What the follower has copied, or found where it lies, is to be filed."""
-        assert self._elements is not None, "it copies none otherwise"
+        """Write the elements that the follower has copied or refers to in place."""
+        assert self._elements is not None, "the follower keeps elements only in this case"
         self._elements.file(self._lesson)
 
     def cut_off(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
-        """The running operator has returned something else than was expected."""
+        """The running operator has returned something unexpected."""
         kwargs = kwargs or {}
         running, schema = self._running(func, args, kwargs)
         self._mode.end(running, schema, args, kwargs, lambda: tensors_returned(schema, args, kwargs, result), result)
@@ -371,11 +371,11 @@ class Following:
         self._mode.fails(running, schema, error)
 
     def skipped(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, result: Any) -> None:
-        """An operator without a kernel has run, and something else happened meanwhile."""
+        """An operator without a kernel has run, but something else happened meanwhile."""
         self._skipped(self._mode.schema(func), args, kwargs or {}, result, func)
 
     def broke(self, error: BaseException) -> None:
-        """The follower met an error of its own: CaptureMode records from now on."""
+        """The follower had an internal error: CaptureMode records from now on."""
         self._lessons.give_up()
         if os.environ.get("OPDUMP_FOLLOW") == "strict":
             raise error
@@ -396,7 +396,7 @@ class Following:
     # Values
 
     def value(self, name: str, graph_id: int, tensor: torch.Tensor) -> bool:
-        """Whether this is the value that comes next, as it was; then it is recorded."""
+        """Whether this is the expected value, with the learned properties. If so, it is recorded."""
         return self.state == "following" and bool(self._follower.follow_value(name, graph_id, tensor))
 
     def learns_value(self, site: Site, op: OpRecord, tensor: torch.Tensor) -> None:
@@ -408,7 +408,7 @@ class Following:
         event = Event(Kind.VALUE, op.order, site, op=op, tensors=taken)
         self._learned(event, self._follower.learn_value(op.op_name, op.graph_id, tensor, op.order))
 
-    # Operators that are learned
+    # Called while learning
 
     def begins(self) -> None:
         """CaptureMode is about to read the inputs of an operator."""
@@ -422,7 +422,7 @@ class Following:
         kwargs: Mapping[str, Any],
         running: Running,
     ) -> None:
-        """It has read them, and the operator is about to run."""
+        """CaptureMode has read the inputs, and the operator is about to run."""
         op: OpRecord = running.op
         event = Event(Kind.KERNEL, op.order, running.site, self._numbered(), running.link, op)
         is_whole = func is not None and not op.skip and running.site.described
@@ -431,14 +431,14 @@ class Following:
         }
         if not is_whole or not self._follower.look(Kind.KERNEL, func, schema, args, kwargs, op.order, constants):
             event.kind = Kind.OTHER
-        if self._event is not None:  # one within another
+        if self._event is not None:  # an operator within another
             self._is_spoilt = True
         self._event = event
 
     def learns(
         self, site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Sequence[Found], result: Any
     ) -> None:
-        """The operator has run, and its outputs were read."""
+        """The operator has run, and CaptureMode has read its outputs."""
         if self.state != "learning":
             self.passed(site)
             return
@@ -466,7 +466,7 @@ class Following:
         *,
         is_listed_anew: bool = False,
     ) -> None:
-        """An operator without a kernel has run, and was counted; one that was counted alone has no site."""
+        """An operator without a kernel has run. `site` is None if it was only counted, not named."""
         if self.state != "learning":
             self.passed(site)
             return
@@ -485,12 +485,12 @@ class Following:
         self._learned(event, facts)
 
     def _numbered(self) -> Named:
-        """What the sites were asked for last, with the number of the call in this step."""
+        """The last arguments of `Sites.next`, with the call replaced by its number in this step."""
         graph_id, scope, op_type, call, phase, where = self._naming.named
         return graph_id, scope, op_type, self._follower.call_number(call), phase, where
 
     def _learned(self, event: Event, facts: Sequence[tuple[Any, ...]] | None) -> None:
-        """`facts`: what the follower saw; None where it is not to be followed."""
+        """`facts` is what the follower saw; None if the event cannot be followed."""
         if facts is None:
             event.kind = Kind.OTHER
             self._follower.learn_other()
@@ -501,5 +501,5 @@ class Following:
 
 
 def is_available() -> bool:
-    """Whether steps are followed where they can be: with compiled kernels, unless `OPDUMP_FOLLOW=0` says no."""
+    """Whether the fast path is available: with compiled kernels, unless `OPDUMP_FOLLOW=0` disables it."""
     return NATIVE_FOLLOWER is not None and os.environ.get("OPDUMP_FOLLOW") != "0"
