@@ -30,49 +30,49 @@ Found = tuple[int, str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class OperatorSchema:
-    """What the mode needs to know of an operator, worked out once."""
+    """What the mode needs to know about an operator, computed once."""
 
     op_type: str
     kernel: str
     kind: SkipReason
     tensors: tuple[tuple[int, str], ...]
-    """Position and name of the arguments that are tensors or lists of tensors, in schema order."""
+    """Positions and names of the arguments that are tensors or lists of tensors, in schema order."""
     others: tuple[tuple[int, str], ...]
     written: tuple[tuple[int, str], ...]
-    """Position and name of the arguments that the operator writes into and does not return."""
+    """Positions and names of the arguments that the operator writes and does not return."""
     asynchronous: bool = False
     """Whether its results are still being written when it returns (collectives)."""
     non_blocking: int | None = None
-    """Position of the argument by which a program chooses not to wait for what is copied to the host; None without one."""
+    """Position of the argument with which a program skips waiting for a copy to the host; None without one."""
     changes: frozenset[str] = frozenset()
-    """Names of the arguments that the operator writes into, returned or not."""
+    """Names of the arguments that the operator writes, returned or not."""
     counted: tuple[tuple[int, str], ...] = ()
-    """Position and name of the arguments of which PyTorch counts that the operator writes into them."""
+    """Positions and names of the written arguments whose version counter PyTorch increments."""
     declares_writes: bool = False
-    """Whether `changes` are certain to be all; of a custom operator only its author knows."""
+    """Whether `changes` is known to be complete, which it is not for a custom operator."""
     unread: frozenset[str] = frozenset()
-    """Names of the arguments of which the operator reads no element."""
+    """Names of the arguments whose values the operator does not read."""
     factor: int | None = None
-    """Position of the argument `beta`: where it is 0, `self` is not read. None without one."""
+    """Position of the argument `beta`; if that is 0, `self` is not read. None without one."""
     pickers: dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = field(default_factory=dict)
-    """What takes the arguments of `others` from so many positional ones."""
+    """Functions that take `others` from the positional arguments, by the number of these."""
 
     def is_late(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether tensors of the host may still be written when the operator returns: the program waits for them by itself."""
+        """Whether tensors on the host may still be written when the operator returns, until the program waits for them."""
         place = self.non_blocking
         if place is None:
             return False
         return bool(args[place] if place < len(args) else kwargs.get("non_blocking"))
 
     def unread_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
-        """Names of the arguments of which a call of the operator reads no element."""
+        """Names of the arguments whose values this call of the operator does not read."""
         place = self.factor
         if place is None or (args[place] if place < len(args) else kwargs.get("beta", 1)) != 0:
             return self.unread
         return self.unread | {"self"}
 
     def others_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The arguments that are no tensors, those given by name with their names."""
+        """The arguments other than tensors; each keyword argument is preceded by its name."""
         pick = self.pickers.get(len(args))
         if pick is None:
             pick = self.pickers[len(args)] = _picker([index for index, _ in self.others if index < len(args)])
@@ -82,7 +82,7 @@ class OperatorSchema:
         return (*pick(args), *named)
 
     def numbers_among(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-        """The numbers in the place of tensors, `other` of `x + 1`, with their names; of a list all of it, None where it has tensors."""
+        """The numbers given for tensor arguments (`other` of `x + 1`), with their names; in a list, None for each tensor."""
         given = len(args)
         found: tuple[tuple[str, Any], ...] = ()
         for index, name in self.tensors:
@@ -100,7 +100,7 @@ class OperatorSchema:
 
 
 def schema_of(func: Any) -> OperatorSchema:
-    """Works out what the mode needs to know of an operator from its schema."""
+    """What the mode needs to know about an operator, derived from its schema."""
     arguments = operator_schema(func).arguments
     tensors: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
@@ -132,7 +132,7 @@ def schema_of(func: Any) -> OperatorSchema:
 
 
 def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """A function that takes these places of a tuple: `itemgetter`, but for the fewest places."""
+    """A function that returns these places of a tuple, always as a tuple, unlike `itemgetter` for fewer than two."""
     if len(places) > 1:
         return itemgetter(*places)
     if places:
@@ -141,7 +141,7 @@ def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...
 
 
 def _counted(func: Any) -> tuple[tuple[int, str], ...]:
-    """Written tensors that PyTorch counts: those that stand alone, in operators with a kernel for that."""
+    """Written tensors whose writes PyTorch counts: not those in lists, and only if the operator has a kernel that counts."""
     schema = operator_schema(func)
     found = [
         (index, argument.name)
@@ -182,7 +182,7 @@ def tensors_among(
             for position, element in enumerate(value):
                 if isinstance(element, torch.Tensor):
                     yield slot, f"{argument}[{position}]", element
-                elif isinstance(element, (list, tuple)):  # of collectives: a list for each rank
+                elif isinstance(element, (list, tuple)):  # collectives have a list per rank
                     for path, inner in nested_tensors(element, f"{argument}[{position}]"):
                         yield slot, path, inner
                         slot += 1
@@ -195,7 +195,7 @@ def tensors_among(
 def tensors_returned(
     schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
 ) -> list[Found]:
-    """The tensors that an operator returned, then those that it wrote into without returning them."""
+    """The tensors that an operator returned, then those that it wrote without returning them."""
     if isinstance(result, _Tensor):
         found = [(0, "", result)]
     elif isinstance(result, (tuple, list)):
@@ -214,7 +214,7 @@ def tensors_returned(
 
 
 def nested_tensors(values: Any, path: str, *, keep_none: bool = False) -> Iterator[tuple[str, Any]]:
-    """The tensors in nested sequences and mappings with their places."""
+    """The tensors in nested sequences and mappings, with their paths."""
     items = values.items() if isinstance(values, Mapping) else enumerate(values)
     for key, value in items:
         here = f"{path}[{key}]"

@@ -1,8 +1,8 @@
-"""Stable full names for operators: the same place of the program has the same name in every step.
+"""Stable full names for operators: the same place in the program has the same name in every step.
 
-A name is a scope and `{op_type}-op{id}`; ids are unique in a graph, so that the last component alone identifies an operator
-there. An operator is identified by its scope, its type, its line and its position among the operators alike in these within one
-call of the root module, one `optimizer.step`, or one backward; gradient accumulation and repeated calls repeat names, and
+A name is a scope and `{op_type}-op{id}`. Ids are unique in a graph, so the last component identifies an operator there. An
+operator is identified by its scope, type and line, and by its position among operators with the same ones within one call
+of the root module, one `optimizer.step`, or one backward. So gradient accumulation and repeated calls repeat names, and
 `occurrence` counts the repetitions within a step.
 """
 
@@ -17,16 +17,16 @@ GRADIENTS = "Gradients/"
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """A place of the program that runs an operator, and what is the same each time that it does."""
+    """A place in the program that runs an operator, with what is the same each time."""
 
     name: str
     step: int = -1
-    """Serial number of the step in which `occurrences` counts."""
+    """The serial number of the step to which `occurrences` applies."""
     occurrences: int = 0
     selected: bool | None = None
-    """Whether the plan's `kernels` take it; None before it was asked."""
+    """Whether the plan's `kernels` select it; None until determined."""
     described: bool = False
-    """Whether it stands in the graph."""
+    """Whether it is in the graph."""
     raw_arguments: Any = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
@@ -34,14 +34,14 @@ class Site:
     """What its gradient inherits; the owner of the sites sets and reads it."""
 
     def source(self, slot: int) -> str:
-        """`{name}:{slot}`, the source that an output is."""
+        """The source name of an output, `{name}:{slot}`."""
         sources = self.sources
         if slot >= len(sources):
             sources.extend(f"{self.name}:{number}" for number in range(len(sources), slot + 1))
         return sources[slot]
 
     def next_occurrence(self, step: int) -> int:
-        """How often it ran in this step before; counts this time."""
+        """Count this execution; return how many came before it in this step."""
         if self.step != step:
             self.step = step
             self.occurrences = 0
@@ -51,15 +51,15 @@ class Site:
 
 @dataclass(slots=True, eq=False)
 class _Alike:
-    """The sites of operators that differ in their position alone, and the position in each call that runs in this step."""
+    """The sites of operators that differ only in position, and the next position in each call of this step."""
 
     sites: list[Site] = field(default_factory=list)
     step: int = -1
     call: object = None
     position: int = 0
-    """The next one in `call`."""
+    """The next position in `call`."""
     others: dict[object, int] = field(default_factory=dict)
-    """The next one in other calls, which may go on."""
+    """The next positions in other calls, which may continue."""
 
     def next_position(self, step: int, call: object) -> int:
         if self.step != step:
@@ -74,7 +74,7 @@ class _Alike:
 
 
 class Sites:
-    """Finds the site of each operator; ids are counted per graph. `step` is a serial number that grows with each step."""
+    """Finds the site of each operator. Ids count per graph. `step` is a serial number that increases with each step."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -86,8 +86,8 @@ class Sites:
         """The site of the next operator of this kind in this scope.
 
         `call` identifies the running call (root module, optimizer, backward); positions count from 0 in each.
-        `place` separates operators of one scope and phase further: the line of the program, or the forward operator that a
-        backward operator belongs to.
+        `place` distinguishes operators within a scope and phase: the line of the program, or the forward operator of a
+        backward operator.
         """
         key = (graph_id, scope, op_type, phase, place)
         alike = self._alike.get(key)
@@ -101,7 +101,7 @@ class Sites:
         return alike.sites[position]
 
     def value(self, graph_id: int, name: str) -> Site:
-        """The site of a value that has a name of its own: a parameter, an input of a network."""
+        """The site of a named value: a parameter, an input of a network."""
         key = (graph_id, name)
         site = self._values.get(key)
         if site is None:
@@ -109,5 +109,5 @@ class Sites:
         return site
 
     def next_step(self) -> None:
-        """Starts counting positions and occurrences anew; names stay."""
+        """Restart the counts of positions and occurrences; names stay."""
         self.step += 1

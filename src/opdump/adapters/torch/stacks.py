@@ -1,4 +1,4 @@
-"""Finds the lines of the user's program that lead to an operator."""
+"""Finds the lines of the user's program that led to an operator."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from opdump.interpreter.frames import Frames
 _TORCH = (f"{Path(torch.__file__).parent}/",)
 _PRECALL: int | None = dis.opmap.get("PRECALL")
 _PRECALL_BYTES = 4
-"""The instruction and its cache."""
+"""The size of the instruction with its cache."""
 _HAS_ENGINE_FRAME = hasattr(torch.autograd, RUN_BACKWARD)
-"""Whether a function of that name calls the engine; older releases call it from several."""
+"""Whether a single function calls the autograd engine; older releases call it from several."""
 _CHECKPOINT_FILE = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
 
 
@@ -43,17 +43,17 @@ class StackReader:
         self.is_ours, self.is_mine = is_ours, is_mine
         self._walk_of = Frames(is_ours, is_mine)
         self._codes = codes
-        """By their identity, which is part of keys; alive as long as the reader."""
+        """Code objects by identity, which is part of keys; kept alive so that identities are not reused."""
         self._frames: dict[tuple[int, int], Frame] = {}
         self._walked = WalkedStacks(Stacks(), self._frame)
         self._canonical: dict[tuple[int, int], tuple[int, int]] = {}
 
     def read(self, frame: FrameType | None, call: Running | None = None) -> tuple[Sequence[Frame], object]:
-        """The stack above `frame`, and the place of the call: the innermost line outside opdump, torch's own included.
+        """The stack above `frame`, and the place of the call: the innermost line outside opdump, which may be torch's own.
 
-        The place separates operators of one line of the user that torch runs from several lines of its own, such as
-        those of `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread,
-        whose callers stand still meanwhile: they are read once.
+        The place distinguishes operators that torch runs from several of its own lines for one line of the user, such as
+        `optimizer.step()`. `call` is the innermost running call of a module or an optimizer in this thread. Its callers do
+        not change while it runs, so they are read once.
         """
         frame = self._walk_of.caller(frame)
         if frame is None:
@@ -65,9 +65,9 @@ class StackReader:
         return stack, (*place, id(stack.frame) if isinstance(stack, Stack) else 0)
 
     def inside_engine(self, frame: FrameType | None, stack: Sequence[Frame]) -> Sequence[Frame]:
-        """`stack`, below the lines of the program that the engine of autograd runs: a backward written in Python, a hook.
+        """`stack`, preceded by the program's lines that autograd's engine runs: a backward written in Python, a hook.
 
-        These lines end at the innermost engine. Where the engine itself runs the operator there are none.
+        These lines end at the innermost call of the engine. If the engine itself runs the operator, there are none.
         """
         frame = self._walk_of.caller(frame)
         if frame is None or not _HAS_ENGINE_FRAME:
@@ -83,7 +83,7 @@ class StackReader:
         return self._walked.of(found, callers)
 
     def callers_of(self, call: Running, frame: FrameType) -> Sequence[Frame]:
-        """The lines of the program that lead to a running call, whose frame is given."""
+        """The lines of the program that lead to a running call with the given frame."""
         if call.callers is None:
             call.callers = self._walk(frame.f_back, call.outer)
         return call.callers
@@ -120,10 +120,10 @@ def is_users(code: CodeType) -> bool:
 
 
 def _call_of(code: CodeType, lasti: int) -> int:
-    """The instruction that stands for a call, which Python 3.11 does in two.
+    """The offset of the call's second instruction, if `lasti` is at the first: Python 3.11 uses two per call.
 
-    Once a line has run a few times, the interpreter may do the whole call of a builtin (`sum(losses)`) in the first of them;
-    the line would be another place from then on.
+    Once a line has run a few times, the interpreter may do the whole call of a builtin (`sum(losses)`) in the first
+    instruction. Without this, the line would then become a different place.
     """
     if _PRECALL is not None and 0 <= lasti < len(code.co_code) and code.co_code[lasti] == _PRECALL:
         return lasti + _PRECALL_BYTES

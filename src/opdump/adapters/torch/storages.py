@@ -1,7 +1,7 @@
-"""Tells where the tensors of a step lie: which storage, where in it, and how often it was written into.
+"""Finds the memory locations of the tensors of a step: the storage, the place in it, and how often it was written.
 
-Storages are numbered in the order in which they are first seen in a step, so that a step that repeats has the same numbers. A weak
-reference to each is kept until the step ends: its identity cannot be given to another storage in between.
+Storages are numbered in the order in which a step first uses them, so that a repeated step has the same numbers. A weak
+reference to each is kept until the step ends, so that no other storage gets its identity.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from opdump.records import Memory
 _STRIDED = torch.strided
 _UNTOLD = is_lost(SOURCES)
 PLAIN_CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
-"""Those whose properties are PyTorch's own."""
+"""The classes whose properties are PyTorch's own."""
 _MOST_KNOWN = 200_000
-"""More distinct memories are forgotten and made again: where no step repeats another, none is used again."""
+"""Beyond this many distinct locations the cache is cleared: if steps do not repeat, its entries are not used again."""
 _WITHOUT: Final = (RuntimeError, NotImplementedError, ValueError)
-"""What PyTorch raises for a tensor without a storage, or without strides; the last for a parameter of a lazy module."""
+"""What PyTorch raises for a tensor without a storage or strides; ValueError for a parameter of a lazy module."""
 
 
 class Storages:
-    """The storages of the running step; emptied at its end."""
+    """The storages of the running step, emptied at its end."""
 
     def __init__(self) -> None:
         self.held: dict[int, Any] = {}
@@ -47,27 +47,27 @@ class Storages:
         """The number of each storage, and the version at which it was first seen, by identity."""
         self.numbers = count()
         self._known: dict[tuple[int, int, tuple[int, ...], int], Memory] = {}
-        """One object for each: whoever looks for what repeats compares identities first."""
+        """One object per location, because comparisons of repeated steps compare identities first."""
         self._soon: set[int] = set()
-        """Identities of the tensors of which a write is about to be counted."""
+        """Identities of the tensors whose write counter is about to increase."""
         self.seen = SeenTensors(0)
-        """What was read in this step and not written since; a reader fills it, and says how small a tensor may be."""
+        """Tensors that were read in this step and not written since; a reader replaces it, with its minimum size."""
         self._is_written_unseen = False
 
     def hold(self, key: int, storage: torch.UntypedStorage) -> None:
-        """Until the step ends, no other storage gets the identity `key` of this one."""
+        """Reserve the identity `key` of a storage until the step ends."""
         if key not in self.held:
             self.held[key] = hold_weakly(storage)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory | None:
-        """Where the elements of a tensor lie now; None for one without a storage (sparse, wrapped)."""
+        """The current memory location of a tensor; None without a storage (sparse, wrapped)."""
         if tensor.__class__ in PLAIN_CLASSES:
             return self.memory_of_plain(tensor)
         with no_subclass_functions():
             return self.memory_of_plain(tensor)
 
     def memory_of_plain(self, tensor: torch.Tensor) -> Memory | None:
-        """The same for a tensor whose properties nobody overrides. It is asked a thousand times in a step."""
+        """The same for a tensor whose class overrides no properties. It is called about a thousand times per step."""
         if _UNTOLD:
             return None
         try:
@@ -94,10 +94,11 @@ class Storages:
         return memory
 
     def read_once(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Identity of the storage and version of a tensor that need not be read again while both stay, and no operator writes into it.
+        """The identity of the storage and the version of a tensor. While both stay the same and no operator writes to it,
+        it need not be read again.
 
-        None where something may write there that PyTorch does not count: numpy (it forbids such a storage to be resized, as does
-        whoever hands PyTorch memory of its own), another process, a collective that runs on.
+        None if uncounted writes are possible: by numpy or another owner of the memory (such a storage is not resizable), by
+        another process, or by a running collective.
         """
         if _UNTOLD or self._is_written_unseen:
             return None
@@ -110,34 +111,34 @@ class Storages:
         return identity_of(storage), version + (id(tensor) in self._soon)
 
     def written(self, tensors: Iterable[torch.Tensor]) -> None:
-        """An operator has written into these."""
+        """An operator has written to these tensors."""
         if not self.seen:
             return
         for tensor in tensors:
             storage = storage_of(tensor)
-            # What PyTorch may not resize is memory that it was handed: another storage may have it, too.
+            # A storage that is not resizable has external memory, which another storage may share.
             if storage is None or not storage.resizable():
                 self.seen.clear()
             else:
                 self.seen.forget(identity_of(storage))
 
     def written_anywhere(self) -> None:
-        """An operator has run of which nobody knows what it writes."""
+        """An operator has run whose writes are unknown."""
         self.seen.clear()
 
     def written_unseen(self) -> None:
-        """From now on, until the step ends, something writes while operators run."""
+        """Until the step ends, something may write at any time."""
         self.seen.clear()
         self._is_written_unseen = True
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Numbers the storages of these in their order."""
+        """Number the storages of these tensors, in their order."""
         for tensor in tensors:
             self.memory_of(tensor)
 
     @contextmanager
     def counted(self, written: Iterable[Found]) -> Iterator[None]:
-        """Inside these tensors count as written once more: PyTorch counts it only when it returns from the operator that ran."""
+        """Inside the block, these tensors count as written once more: PyTorch counts only after the mode has returned."""
         soon = {id(tensor) for _, _, tensor in written}
         self._soon |= soon
         try:
@@ -146,11 +147,11 @@ class Storages:
             self._soon -= soon
 
     def is_in_use(self, key: int) -> bool:
-        """Whether the program, or PyTorch, still has a storage that is held."""
+        """Whether the program or PyTorch still uses a held storage."""
         return key in self.held and not has_ended(self.held[key])
 
     def clear(self, kept: Collection[int] = ()) -> None:
-        """Forgets everything and lets the storages go, but for those that are `kept`."""
+        """Forget everything and release all storages except those in `kept`."""
         self.first.clear()
         self.seen.clear()
         self._is_written_unseen = False
@@ -162,12 +163,12 @@ class Storages:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a dense tensor; None where there is none (sparse, wrapped)."""
+    """The storage of a dense tensor; None without one (sparse, wrapped)."""
     return None if tensor.layout is not _STRIDED else dense_storage(tensor)
 
 
 def dense_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The same for a tensor of which it is known that it is strided."""
+    """The same for a tensor that is known to be strided."""
     try:
         return None if _UNTOLD else tensor.untyped_storage()
     except _WITHOUT:
@@ -175,8 +176,8 @@ def dense_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def keep_memory(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Keeps the memory of a tensor, and gives the tensor as the program sees it while it has it (`.data` may give it other memory), else its
-    memory.
+    """Keep the memory of a tensor alive. The returned function returns the program's tensor while that exists (assigning
+    `.data` may give it other memory), else a tensor with the kept memory.
     """
     original = weakref.ref(tensor)
     with torch.no_grad():

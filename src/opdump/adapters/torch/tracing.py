@@ -1,12 +1,12 @@
-"""Recognises tracing and export: programs that are being written down, not run.
+"""Suspends recording during tracing and export.
 
 While `torch.jit.trace`, `torch.export.export`, `make_fx`, `torch.fx.symbolic_trace`, `torch._dynamo.export` or
-`torch.onnx.export` work, recording is suspended in their thread: nothing of what they run belongs to the step, and
+`torch.onnx.export` run, recording is suspended in their thread: what they execute does not belong to the step, and
 `torch.jit.trace` of a function fails under any dispatch mode.
 
-The functions replaced are those that the public ones look up each time they are called, so it does not matter who imported
-the public ones when. Transforms that compute (`torch.func.vmap`, `grad`, `jvp`, `torch.jit.script`ed functions) are not
-among them: below them a dispatch mode sees plain tensors, so they are recorded as the operators that they run.
+The replaced functions are internal ones that the public functions look up on each call, so earlier imports of the public
+functions do not matter. Transforms that compute (`torch.func.vmap`, `grad`, `jvp`, `torch.jit.script`ed functions) are not
+replaced: below them a dispatch mode sees plain tensors, so they are recorded as the operators that they run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from opdump.adapters.torch.private_names import TRACERS, LateName
 
 
 class SuspendedTracing:
-    """Suspends recording while something is traced or exported, from `attach` to `detach`. What waits for a module, `loading` forgets."""
+    """Suspends recording during tracing and export, from `attach` to `detach`.
+
+    Replacements that still wait for a module are dropped by `loading.forget()`, not by `detach`.
+    """
 
     def __init__(self, loading: Loading) -> None:
         self._replacements = Replacements()

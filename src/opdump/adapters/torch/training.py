@@ -1,4 +1,4 @@
-"""Follows an unmodified training program: which step, which graph, which module, which phase is running now.
+"""Follows an unmodified training program: its current step, graph, module and phase.
 
     with TrainingObserver(listener) as observer:
         train()                              # anywhere below, at any time:
@@ -7,8 +7,8 @@
         position.scope                       # "Default/network-LeNet/conv1-Conv2d"
         position.graph_id                    # 0; observer.graphs[0] == ("network-LeNet", True)
 
-Modules, optimizers, backward and gradient scalers are watched from `attach` to `detach`; nothing of the program is changed.
-See docs/steps.md for how iterations and graphs are counted.
+Modules, optimizers, backward and gradient scalers are watched from `attach` to `detach`; the program itself is not changed.
+docs/steps.md describes how iterations and graphs are counted.
 """
 
 from __future__ import annotations
@@ -43,44 +43,47 @@ _PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recompu
 
 
 class TrainingListener:
-    """Gets the events of a training program, in its own thread, as they happen; each does nothing here. An exception reaches the program."""
+    """Receives the events of a training program, in the thread where they happen. Exceptions reach the program."""
 
     def step_begins(self, step: int) -> None:
-        """Operators belong to `step` from now on: at `attach`, and after every `step_ends`."""
+        """Operators now belong to `step`: called at `attach`, and after every `step_ends`."""
 
     def step_ends(self, step: int, reopened: bool) -> None:
-        """The counter leaves `step`. With `reopened` it goes back, to an iteration that ended before."""
+        """The counter leaves `step`. With `reopened`, it returns to an iteration that had ended."""
 
     def graph_appears(self, graph_id: int, name: str, training: bool) -> None:
-        """A network runs for the first time in this mode; `name` as in `TrainingObserver.graphs`."""
+        """A network runs for the first time in this mode (training or not); `name` as in `TrainingObserver.graphs`."""
 
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
-        """A network is called by the program; the position is inside it already."""
+        """The program calls a network; the position is already inside it."""
 
     def other_call_begins(self, scopes: RootScopes) -> None:
-        """The program calls a module that is no network, such as a loss, or one below it; the position is inside it already."""
+        """The program calls a module that is not a network (a loss), or one below it; the position is already inside."""
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
-        """The program asks for the gradients of these, outside of a network."""
+        """The program starts a backward from `roots`, outside of a network."""
 
     def backward_runs(self) -> AbstractContextManager[object]:
-        """Is open while autograd's engine runs, in a network too. When it returns it sets the thread's dispatch modes back to what they were."""
+        """Return a context that is open while autograd's engine runs, also inside a network.
+
+        On its return, the engine resets the thread's dispatch modes to what they were at its start.
+        """
         return nullcontext()
 
     def optimizer_ends(self, optimizer: Optimizer) -> None:
-        """An outermost `optimizer.step` returned: parameters have their new values, the step is not over yet."""
+        """An outermost `optimizer.step` has returned: parameters have their new values, but the step has not ended yet."""
 
 
 @final
 class TrainingObserver:
-    """Knows the step, the graph, the module scope and the phase of a running PyTorch program.
+    """Tracks the step, graph, module scope and phase of a running PyTorch program.
 
-    `steps="manual"` counts iterations by `manual_step` alone. `class_names=False` leaves class names out of scopes.
-    With `marks` it follows which calls of modules run (`Position.enclosing`).
-    `first_step` is the number of the first iteration. `around` gets `nn.Module.__call__` and returns what is called in its place,
-    inside the scope of the module. `depth` makes up for the calls that stand between those of modules.
+    With `steps="manual"`, only `manual_step` ends iterations. `class_names=False` leaves class names out of scopes. With
+    `marks`, running calls of modules are tracked (`Position.enclosing`). `first_step` is the number of the first iteration.
+    `around` receives `nn.Module.__call__` and returns its replacement, which is called inside the scope of the module.
+    `depth` compensates for the additional calls between calls of modules.
 
-    `step` is the current iteration; `graphs` the (name, training) of every graph so far, `graph_id` being its index.
+    `step` is the current iteration. `graphs` has the (name, training) of every graph so far; its index is `graph_id`.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class TrainingObserver:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._latest: tuple[RootScopes | None, int, int] = (None, 0, 0)
-        """The last called network, its graph and its call."""
+        """The network that was called last, with its graph and call."""
         self._calls = 0
         self._backwards = 0
         self._process = os.getpid()
@@ -123,7 +126,7 @@ class TrainingObserver:
     # What the program does now
 
     def current(self) -> Position:
-        """The position of the calling thread; the object stays the same for the life of the thread."""
+        """The position of the calling thread: the same object as long as the thread lives."""
         try:
             position: Position = self._local.position
         except AttributeError:
@@ -134,11 +137,9 @@ class TrainingObserver:
     # What the user of the observer does
 
     def attach(self) -> TrainingObserver:
-        """Start to follow the program. Raises `CaptureStateError` where that runs already."""
+        """Start to follow the program. Raises `CaptureStateError` if already attached."""
         if self._undo is not None:
-            raise CaptureStateError(
-                "this observer follows the program already; call detach() before attaching it again"
-            )
+            raise CaptureStateError("this observer is already attached; call detach() before attaching it again")
         self._process = os.getpid()
 
         def own(undo: Callable[[], None]) -> None:
@@ -161,7 +162,7 @@ class TrainingObserver:
         return self
 
     def detach(self) -> None:
-        """Put everything back. May be called twice, and while modules run."""
+        """Undo `attach`. May be called twice, and while modules run."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
@@ -177,8 +178,8 @@ class TrainingObserver:
     def manual_step(self) -> None:
         """End the current iteration here; from now on nothing else ends one.
 
-        After an automatic end with nothing that needs gradients since, it is the same end. Raises `CaptureStateError` where
-        the observer is not attached.
+        If an iteration has just ended automatically and nothing needed gradients since, this confirms that end. Raises
+        `CaptureStateError` if the observer is not attached.
         """
         if self._undo is None:
             raise CaptureStateError("step() was called while nothing is captured; call it between start() and stop()")
@@ -187,7 +188,7 @@ class TrainingObserver:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let what this thread runs pass unseen: tracing and export call modules, the program does not."""
+        """Ignore what this thread runs inside the block: tracing and export call modules on their own."""
         position = self.current()
         position.suspended += 1
         try:
@@ -202,7 +203,7 @@ class TrainingObserver:
     # Modules
 
     def _wrap_call(self, original: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
-        """What stands in for `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
+        """The replacement of `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
         local, current, follows = self._local, self.current, self.marks is not None
         outside, get_frame, depth = self._call_outside, sys._getframe, self._depth
@@ -212,7 +213,7 @@ class TrainingObserver:
         own_calls = 1 if original is plain else 2
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            # Compilers trace through this function; asked first, nothing of ours enters their graphs.
+            # Compilers trace through this function; with this check first, nothing of opdump enters their graphs.
             if is_compiling() or not alive[0]:
                 return plain(module, *args, **kwargs)
             try:
@@ -253,7 +254,7 @@ class TrainingObserver:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Called outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
+        """Call a module outside every network: a network, a part of one that is recomputed, or neither (a loss)."""
         if self._unseen(position):
             return original(module, *args, **kwargs)
         self._optimizers.abandon_failed(position)
@@ -313,7 +314,7 @@ class TrainingObserver:
         return result
 
     def _remember(self, function: Callable[..., Any], alive: list[bool]) -> Callable[..., Any]:
-        """A checkpoint was made here: what backward runs again belongs here, too."""
+        """Wrap the function of a checkpoint that is made here, so that its recomputation has this position."""
         made = self.current()
         scope, root, graph_id, enclosing = made.scope, made.root, made.graph_id, made.enclosing
 
@@ -322,14 +323,14 @@ class TrainingObserver:
             if not alive[0] or position.suspended or graph_task() == -1:
                 return function(*args, **kwargs)
             if position.recomputing and position.root is root and position.scope == scope:
-                return function(*args, **kwargs)  # the first run of a checkpoint inside one that is run again
+                return function(*args, **kwargs)  # a nested checkpoint, whose first run is part of a recomputation
             with self._recomputing(position, scope, root, graph_id, enclosing):
                 return function(*args, **kwargs)
 
         return again
 
     def _recompute(self, position: Position, module: nn.Module, run: RunFunction) -> Any:
-        """Backward runs a module again that no checkpoint of PyTorch remembers."""
+        """Backward recomputes a module without a checkpoint of PyTorch."""
         scopes = self.networks.owner(module, self._latest[0])
         if scopes is None:
             return run()
@@ -354,7 +355,7 @@ class TrainingObserver:
                 setattr(position, name, value)
 
     def _enter_other(self, position: Position, module: nn.Module, whole: RootScopes | None) -> None:
-        """A loss, an activation, a transform of the data: it has a scope, and is no graph of its own. `whole`: it is a part of it."""
+        """Enter a loss, an activation or a data transform: it has a scope but no graph. `whole`: the network that owns it."""
         if whole is not None:
             position.top = whole
             position.scope = whole.find(module) or whole.scope
@@ -383,7 +384,7 @@ class TrainingObserver:
         with self._lock:
             self._backwards += 1
         try:
-            # Within a forward it is part of what the network computes (forces are gradients of an energy), not training.
+            # Inside a forward it is part of what the network computes (forces are gradients of an energy), not training.
             if position.root is None:
                 self.counter.backward_begins()
                 self.listener.backward_begins(args[0] if args else ())
@@ -411,11 +412,11 @@ class TrainingObserver:
         return result
 
     def _optimizer_ends(self, optimizer: Optimizer) -> None:
-        self.networks.updated()  # This update is accounted for.
+        self.networks.updated()  # so that the next forward does not take this update for one made by hand
         self.listener.optimizer_ends(optimizer)
 
     def _unseen(self, position: Position) -> bool:
-        """Not the program's own run: a compiler or tracer runs its modules, or this is a forked data-loader worker."""
+        """Whether this is not the program's own run, but a compiler, a tracer or a forked data-loader worker."""
         return (
             position.suspended > 0
             or os.getpid() != self._process

@@ -1,10 +1,10 @@
-"""Hooks into runs of modules, optimizers, backward and gradient scalers, and removes the hooks without a trace.
+"""Installs hooks for modules, optimizers, backward and gradient scalers, and removes them without a trace.
 
-Modules are watched by replacing `nn.Module.__call__`, not by global module hooks: global hooks make every module take the slow
-way through `_call_impl`, miss exceptions that are no `Exception`, and make `torch.compile(module)` warn at every call.
+Modules are watched by replacing `nn.Module.__call__`, not by global module hooks: these make every module take the slow
+path through `_call_impl`, miss exceptions that are not an `Exception`, and make `torch.compile(module)` warn at every call.
 
-Optimizers are watched by the global hooks of `torch.optim`, not by replacing `step`: a learning-rate scheduler that was made
-before keeps the `step` that it found. Their only gap is a step that fails, which the observer finds out by itself.
+Optimizers are watched by the global hooks of `torch.optim`, not by replacing `step`: a learning-rate scheduler created
+earlier keeps the original `step`. The hooks miss only a step that fails, which the observer detects separately.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from opdump.adapters.torch.private_names import RUN_BACKWARD, checkpoint_generat
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What to call. `backward` and `scaler_update` get the original function first and must call it; `wrap_call` gets
-    `nn.Module.__call__` and returns what stands in for it; `remember` gets a function that a checkpoint will run again in
-    backward, while it runs for the first time, and returns what stands in for it.
+    """The functions to call. `backward` and `scaler_update` receive the original function first and must call it.
+    `wrap_call` receives `nn.Module.__call__` and returns its replacement. `remember` receives, when a checkpoint is made,
+    the function that backward will run again, and returns its replacement.
 
-    `optimizer_begins` gets the optimizer and its closure or None, and may return another closure. Both optimizer functions
-    are called by a hook that is called by the frame that runs `step`.
+    `optimizer_begins` receives the optimizer and its closure or None, and may return another closure. A hook calls both
+    optimizer functions, and the frame that runs `step` calls the hook.
     """
 
     wrap_call: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
@@ -44,11 +44,11 @@ class Watch:
 
 
 def install(watch: Watch, loading: Loading, own: Callable[[Callable[[], None]], None]) -> None:
-    """Start to call the functions of `watch`, those of checkpoints as soon as `loading` finds them. `own` is given the function that undoes it,
-    also a part of it, before anything is done: Ctrl-C may come at any place.
+    """Start to call the functions of `watch`; those for checkpoints once `torch.utils.checkpoint` is loaded.
 
-    `alive`, a list of one, turns false then: a replacement that somebody else wrapped meanwhile cannot be taken out, and
-    does nothing from there on.
+    `own` receives the undo function before anything is installed: Ctrl-C may come anywhere, and undoing works at any point.
+    Undoing sets `alive[0]` to False: a replacement that other code has wrapped cannot be removed, and then only calls the
+    original.
     """
     replaced = Replacements()
     hooks: list[Any] = []
@@ -75,7 +75,7 @@ def install(watch: Watch, loading: Loading, own: Callable[[Callable[[], None]], 
 
 
 def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
-    # `backward` and `grad` may have been imported by name long ago; both look this function up when they run.
+    # `backward` and `grad` may already have been imported by name; both look up this function when they run.
     original = run_backward()
     if original is None:
         return
@@ -89,9 +89,9 @@ def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> 
 
 
 def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
-    from torch.utils import checkpoint  # it is there by now; in old releases its import takes a while
+    from torch.utils import checkpoint  # already loaded; its import is slow in old releases
 
-    # Not the function `checkpoint` itself: it may have been imported by name, and compilers know it by its identity.
+    # Not the function `checkpoint` itself: it may have been imported by name, and compilers compare its identity.
     kept = checkpoint_generator()
     apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
 
@@ -118,7 +118,7 @@ def _watch_scaler(watch: Watch, alive: list[bool], replaced: Replacements, scale
 
 
 def _classes_with_update(scaler: type) -> list[type]:
-    """The class and those derived from it that bring an `update` of their own."""
+    """The class and its subclasses that define their own `update`."""
     classes, pending = [], [scaler]
     while pending:
         found = pending.pop()

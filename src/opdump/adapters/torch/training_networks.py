@@ -1,6 +1,6 @@
-"""Numbers the networks that a program calls as graphs.
+"""Assigns graph numbers to the networks that a program calls.
 
-A graph is a network in one mode, training or not, counted in the order of first calls.
+A graph is a network in one mode (training or not); graphs are numbered in the order of first calls.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from opdump.adapters.torch.training_scopes import (
 from opdump.adapters.torch.unseen import never_seen
 
 _SNAPSHOTS = sys.version_info < (3, 13)
-"""Reading the locals of a function leaves a copy in its frame, which keeps alive what the program lets go."""
+"""Whether reading a function's locals leaves a copy in its frame, which would keep the program's objects alive."""
 
 
 class Networks:
-    """The modules that the program called itself, as long as they live."""
+    """The modules that the program called directly, as long as they live."""
 
     def __init__(self, *, class_names: bool) -> None:
         self.graphs: list[tuple[str, bool]] = []
         self._class_names = class_names
         self._roots: dict[int, RootScopes] = {}
         self._parts: dict[int, tuple[weakref.ref[nn.Module], RootScopes | None]] = {}
-        """Modules that the program called and that were no networks then: what they are a part of."""
+        """For modules that the program called and that were not networks then: the network that they belong to."""
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
@@ -49,15 +49,16 @@ class Networks:
                 yield module, scopes
 
     def find(self, module: nn.Module) -> RootScopes | None:
-        """The scopes of a module that was called by the program before; None the first time."""
+        """The scopes of a module that the program called before; None the first time."""
         root = compiled_original(module)
         scopes = self._roots.get(id(root))
         return scopes if scopes is not None and scopes.reference() is root else None
 
     def around(self, module: nn.Module) -> RootScopes | None:
-        """The network that a module belongs to, though the program calls it itself: one that has the same parameters, of which one
-        wraps the other (`DistributedDataParallel`, FSDP, an adapter), or one whose method is running. It is found out at the first
-        call, and stays.
+        """The network to which a module belongs that the program calls directly; None without one.
+
+        It is a network with the same parameters, if one wraps the other (`DistributedDataParallel`, FSDP, an adapter), or a
+        network whose method is running. It is determined at the first call and then kept.
         """
         part = compiled_original(module)
         known = self._parts.get(id(part))
@@ -71,7 +72,7 @@ class Networks:
                 if scopes is None or not scopes.network:
                     scopes = self.add(owner, network=True)
                 if not scopes.contains(part):
-                    scopes.refresh()  # it was registered since
+                    scopes.refresh()  # it was registered after the last walk
         self._parts = {key: each for key, each in self._parts.items() if each[0]() is not None}
         self._parts[id(part)] = (weakref.ref(part), scopes)
         return scopes
@@ -85,19 +86,19 @@ class Networks:
         return scopes
 
     def add_replica(self, module: nn.Module, original: RootScopes | None) -> RootScopes:
-        """The scopes of a copy that `DataParallel` made for one call and runs in a thread."""
+        """The scopes of a copy that `DataParallel` makes for one call and runs in a thread."""
         above = OUTSIDE if original is None else original.scope
         scope = f"{above}/{part_name('module', module, self._class_names)}"
         return RootScopes(module, scope, network=False, class_names=self._class_names)
 
     def owner(self, module: nn.Module, latest: RootScopes | None) -> RootScopes | None:
-        """The network that runs `module` again: of several, the latest, and one that it is a part of before itself."""
+        """The network that recomputes `module`: preferably one that contains it, rather than itself, and the latest."""
         known = [*([] if latest is None else [latest]), *reversed(list(self._roots.values()))]
         holders = [scopes for scopes in known if scopes.find(module) is not None]
         return next((scopes for scopes in holders if scopes.reference() is not module), holders[0] if holders else None)
 
     def graph(self, scopes: RootScopes, training: bool, appears: Callable[[int, str, bool], None]) -> int:
-        """The graph of a network in a mode; `appears` is called where it is new."""
+        """The graph of a network in a mode; `appears` is called if it is new."""
         graph_id = scopes.graph_ids.get(training)
         if graph_id is None:
             with self._lock:
@@ -112,7 +113,7 @@ class Networks:
     ) -> bool:
         """Whether a parameter or an input requires a gradient.
 
-        The parameter that did the last time is asked first: large models with few of them are not walked every time.
+        The parameter that did last time is checked first, so that large models are not walked at every call.
         """
         remembered = scopes.trained() if scopes.trained is not None else None
         if remembered is not None and remembered.requires_grad and compiled_original(module) is scopes.reference():
@@ -128,7 +129,7 @@ class Networks:
 
     @never_seen
     def updated(self) -> bool:
-        """Whether parameters of any network changed since this was asked the last time; one parameter stands for all."""
+        """Whether parameters of any network changed since the last call; one parameter per network is checked."""
         changed = False
         for scopes in list(self._roots.values()):
             parameter = scopes.trained() if scopes.trained is not None else None
@@ -139,7 +140,7 @@ class Networks:
 
 
 def _is_same(outer: nn.Module, inner: nn.Module) -> bool:
-    """Whether `outer` is `inner` with something around it: it has that below itself, and no parameter of its own."""
+    """Whether `outer` only wraps `inner`: it contains `inner` and has no other parameters."""
     if inner in unwrapped(outer)[1:]:
         return True
     if all(part is not inner for part in outer.modules()):
@@ -149,7 +150,7 @@ def _is_same(outer: nn.Module, inner: nn.Module) -> bool:
 
 
 def _requires_grad(*values: Any) -> bool:
-    """Whether a tensor in these values, also in lists and dicts, requires a gradient."""
+    """Whether a tensor in these values, or in lists and dicts of them, requires a gradient."""
     pending = list(values)
     while pending:
         value = pending.pop()
@@ -164,10 +165,10 @@ def _requires_grad(*values: Any) -> bool:
 
 
 def _outermost_owner(module: nn.Module) -> nn.Module | None:
-    """The outermost module with a running method below which `module` is registered; None where there is none.
+    """The outermost module that contains `module` and has a running method; None without one.
 
-    PyTorch knows no parents, so the methods that run are asked: `training_step` of a LightningModule calls `self.net(x)`. That is done once for
-    each module that the program calls, not for each call.
+    PyTorch modules have no parents, so running methods are searched: `training_step` of a LightningModule calls
+    `self.net(x)`. This happens once per module that the program calls, not per call.
     """
     original = compiled_original(module)
     found: nn.Module | None = None
@@ -190,7 +191,7 @@ def _first_argument(frame: FrameType) -> object:
         return None
     values = frame.f_locals
     owner = values.get("self")
-    # Three: the frame's, ours, and that of the call. With more, the program asked for its locals itself and keeps them.
+    # Three references: the frame's, `values`, and `getrefcount`'s argument. If more, the program itself keeps its locals.
     if _SNAPSHOTS and sys.getrefcount(values) == 3:
         values.clear()
     return owner

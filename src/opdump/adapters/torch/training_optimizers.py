@@ -1,4 +1,4 @@
-"""Follows optimizers that are stepping, in each other or in a closure, and those that failed."""
+"""Tracks running optimizer steps, nested ones and those that failed included."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from opdump.adapters.torch.unseen import never_seen
 
 
 class Optimizers:
-    """Moves positions into and out of optimizers, and informs the counter of the outermost ones.
+    """Moves positions into and out of optimizers, and notifies the counter of outermost ones.
 
-    `ended` is called when an outermost one returned, before the counter.
+    When an outermost one returns, `ended` is called before the counter.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Optimizers:
         self._class_names = class_names
 
     def begin(self, optimizer: Optimizer, closure: object) -> Callable[..., Any] | None:
-        """Returns what stands in for the closure, which is forward and backward, not optimizer."""
+        """Enter an optimizer; return a replacement for its closure, which runs as forward and backward, not as optimizer."""
         position = self._current()
         if self._unseen(position):
             return None
@@ -49,7 +49,7 @@ class Optimizers:
             counts = self._counter.optimizer_begins(
                 closure=closure is not None, has_gradients=lambda: _has_gradients(optimizer)
             )
-        # Two up from here is the frame that runs the hook, then `step`.
+        # Two frames up: the one that runs the hook and then `step`.
         running = RunningOptimizer(sys._getframe(2), position, counts=counts)
         position.optimizers.append(running)
         if outermost:
@@ -60,13 +60,13 @@ class Optimizers:
         return self._as_forward(closure, running) if callable(closure) else None
 
     def end(self, optimizer: Optimizer) -> None:
-        """Called two below the frame that `begin` was called two below."""
+        """Leave an optimizer. Like `begin`, it must be called two frames below the one that runs `step`."""
         position = self._current()
         if self._unseen(position):
             return
         frame = sys._getframe(2)
         if all(running.frame is not frame for running in position.optimizers):
-            return  # It started before it was watched.
+            return  # the step began before `attach`
         while True:
             running = position.optimizers.pop()
             running.restore(position)
@@ -77,9 +77,9 @@ class Optimizers:
             self._counter.optimizer_ends(running.counts, in_backward=graph_task() != -1)
 
     def abandon_failed(self, position: Position) -> None:
-        """Leave optimizers that failed: PyTorch calls the hook after `step` only where `step` returned.
+        """Leave optimizers that failed: PyTorch calls the hook after `step` only if `step` returned.
 
-        To be called whenever the program does something else; an optimizer is still running if its frame is on the stack.
+        Call this whenever the program does something else. An optimizer whose frame is on the stack is still running.
         """
         if not position.optimizers:
             return

@@ -23,27 +23,27 @@ class Running:
         self.frame = frame
         self.outer = outer
         self.level: int = 1 if outer is None else outer.level + 1
-        """How many calls of modules and optimizers run, this one included."""
+        """The number of running calls of modules and optimizers, including this one."""
         self.callers: Sequence[Frame] | None = None
-        """The lines of the program that lead to it, once somebody has read them."""
+        """The lines of the program that lead to it; None until they are read."""
 
 
 @dataclass(slots=True, eq=False)
 class Position:
-    """Plain attributes, to be read for every operator.
+    """Plain attributes, because they are read for every operator.
 
     scope          of the innermost running module or optimizer; "Default" outside
-    phase          "optimizer" inside `optimizer.step`, but for what its closure runs; "forward" everywhere else
+    phase          "optimizer" inside `optimizer.step`, except in its closure; "forward" everywhere else
     graph_id       of the running network; outside, of the one that was called last
-    call_id        grows with every call of a network, every outermost `optimizer.step` and every recomputation; outside, the
-                   one of the network that was called last
-    enclosing      the innermost running call of a module, where marks are followed; else None
-    recomputing    a module runs again within backward (activation checkpointing)
+    call_id        increases with every call of a network, every outermost `optimizer.step` and every recomputation;
+                   outside, that of the network that was called last
+    enclosing      the innermost running call of a module if marks are tracked; else None
+    recomputing    whether a module runs again within backward (activation checkpointing)
     running        the innermost running call of a module or an optimizer; None outside
 
-    The others are the observer's own: `root` is the running network, `top` a running module that is none and was called
-    outside every network, `network_call` the call that `call_id` goes back to, `suspended` counts `suspended()` blocks,
-    `updating` is true within `GradScaler.update`.
+    The others are for the observer: `root` is the running network, `top` a running module that is not a network and was
+    called outside every network, `network_call` the value that `call_id` returns to, `suspended` the number of open
+    `suspended()` blocks, `updating` whether `GradScaler.update` runs.
     """
 
     graph_id: int
@@ -58,12 +58,12 @@ class Position:
     updating: bool = False
     root: RootScopes | None = None
     top: RootScopes | None = None
-    refreshed: bool = False  # the modules of the root were walked during its present call
+    refreshed: bool = False  # whether the modules of the root were walked during its current call
     optimizers: list[RunningOptimizer] = field(default_factory=list)
 
 
 class RunningOptimizer:
-    """An `optimizer.step` that has not returned, run by `frame`, and what to go back to when it does."""
+    """An `optimizer.step` that has not returned, run by `frame`, and the position to restore when it does."""
 
     __slots__ = ("around", "counts", "frame", "phase", "scope")
 

@@ -3,11 +3,11 @@
     Default/network-LeNet                            the module that the program calls
     Default/network-LeNet/conv1-Conv2d               its attribute `conv1`
     Default/network-GPT/layers-ModuleList/0-Block    each level of the registered path
-    Default/network-GPT/Rotary                       called, but registered nowhere under the root
+    Default/network-GPT/Rotary                       called, but not registered under the root
     Default/CrossEntropyLoss                         has no parameters and was called outside every network
     Default/network-DataParallel/module-Net          a replica, which runs in a thread of its own
 
-A module that is registered twice has the first of its paths. With `class_names=False` they read `Default/network/conv1`.
+If a module is registered twice, the first path is used. With `class_names=False` names read `Default/network/conv1`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from opdump.adapters.torch.private_names import WRAPPED, children_of
 
 OUTSIDE = "Default"
 WRAPPERS = ("DistributedDataParallel", "DataParallel")
-"""Classes that run the one model that they have as `module`."""
+"""Classes that wrap one model, in their attribute `module`."""
 
 
 def compiled_original(module: nn.Module) -> nn.Module:
-    """The module itself, or the one that `torch.compile(module)` wraps: compiling a model renames nothing."""
-    # Importing torch._dynamo to ask isinstance costs a second; its wrapper is known by the one child that it registers.
+    """The module itself, or the one that `torch.compile(module)` wraps, so that compiling a model changes no names."""
+    # isinstance would need torch._dynamo, whose import takes a second; class name and only child identify its wrapper.
     while type(module).__name__ == "OptimizedModule" and WRAPPED in children_of(module):
         original = children_of(module)[WRAPPED]
         if original is None:
@@ -38,7 +38,7 @@ def compiled_original(module: nn.Module) -> nn.Module:
 
 
 def unwrapped(module: nn.Module) -> list[nn.Module]:
-    """A root module and what it wraps, outermost first: `torch.compile` is looked through, `DistributedDataParallel` has one inside."""
+    """A root module and the modules that it wraps (`DistributedDataParallel`), outermost first, without `torch.compile`."""
     found = [compiled_original(module)]
     while type(found[-1]).__name__ in WRAPPERS and (inner := children_of(found[-1]).get("module")) is not None:
         found.append(compiled_original(inner))
@@ -52,9 +52,9 @@ def class_name(module: nn.Module) -> str:
 
 
 def is_network(module: nn.Module) -> bool:
-    """Whether a module that the program calls is a model, and not a loss, an activation or a transform of the data.
+    """Whether a module that the program calls is a model, not a loss, an activation or a data transform.
 
-    A model has parameters. Converted quantised modules have packed weights in their place.
+    A model has parameters, or packed weights if it is a converted quantised model.
     """
     if next(module.parameters(), None) is not None:
         return True
@@ -62,19 +62,19 @@ def is_network(module: nn.Module) -> bool:
 
 
 def part_name(name: str, module: nn.Module, class_names: bool) -> str:
-    """One level of a scope. A name may contain a slash in PyTorch; here a slash separates levels.
+    """One level of a scope. Slashes separate levels, so a slash in a name becomes an underscore.
 
-    `-op` begins the number of an operator, and MindSpore Insight takes a full name apart there, so a class named `opBlock`
-    is written `OpBlock`.
+    MindSpore Insight splits full names at `-op`, which begins the number of an operator, so a class named `opBlock` is
+    written `OpBlock`.
     """
     text = name.replace("/", "_")
     return (f"{text}-{class_name(module)}" if class_names else text).replace("-op", "-Op")
 
 
 class RootScopes:
-    """The scopes of all modules under one root, by identity; the modules themselves are not kept alive.
+    """The scopes of all modules under one root, by identity. It does not keep the modules alive.
 
-    `registered` is read once for every module call, so it is a plain dict from `id(module)` to the scope.
+    `registered` is read at every module call, so it is a plain dict from `id(module)` to the scope.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class RootScopes:
         self.scope = scope
         self.reference = weakref.ref(module)
         self.graph_ids: dict[bool, int] = {}
-        # A parameter that requires a gradient, and how often it had been written when that was asked last.
+        # A parameter that requires a gradient, and its version counter at the last check.
         self.trained: weakref.ref[nn.Parameter] | None = None
         self.trained_version = 0
         self.registered: dict[int, str] = {}
@@ -114,7 +114,7 @@ class RootScopes:
         return self.scope.rpartition("/")[2]
 
     def refresh(self) -> None:
-        """Walk the root again: modules were added, or renamed, since."""
+        """Walk the root again, because modules were added or renamed."""
         root = self.reference()
         self.registered.clear()
         if root is not None:
@@ -122,7 +122,7 @@ class RootScopes:
                 self.registered[id(module)] = scope
 
     def find(self, module: nn.Module) -> str | None:
-        """The scope of a module that belongs to this root, also while the root is not running; else None."""
+        """The scope of a module of this root, whether or not the root is running; else None."""
         key = id(module)
         return self.registered.get(key) or self._borrowed.get(key)
 
@@ -130,12 +130,12 @@ class RootScopes:
         return id(module) in self.registered
 
     def whole(self, module: nn.Module) -> nn.Module:
-        """The root itself, where the program called a part of it; else what it called."""
+        """The root, if the program called a part of it; else `module`."""
         root = self.reference()
         return module if root is None or compiled_original(module) is root else root
 
     def around(self, module: nn.Module) -> list[nn.Module]:
-        """The modules that `module` is registered below, outermost first; lists of modules among them, which never run."""
+        """The modules below which `module` is registered, outermost first, including lists of modules, which never run."""
         found: list[nn.Module] = []
         key = self._parents.get(id(module))
         while key is not None:
@@ -149,8 +149,8 @@ class RootScopes:
     def enter_unregistered(self, module: nn.Module, current: str, *, walked: bool) -> str:
         """The scope of a called module that is not in `registered`, below the scope of its caller.
 
-        `walked`: `refresh` was called in this run of the root already. Modules that hang below an unregistered
-        one keep their own registered path from there.
+        `walked`: `refresh` was already called in this run of the root. Modules below an unregistered one have their
+        registered path from there.
         """
         key = id(module)
         if key not in self._borrowed and not walked:
@@ -160,8 +160,8 @@ class RootScopes:
         if key not in self._loose:
             borrowed = self._borrowed.get(key)
             if borrowed is not None and borrowed.startswith(current + "/"):
-                return borrowed  # a child of an unregistered module, which is running
-        # Graphs of compilers and tracers are machinery: the user never wrote such a module.
+                return borrowed  # a child of an unregistered module that is running
+        # Graphs of compilers and tracers are not modules of the user, so they add no level.
         machinery = isinstance(module, GraphModule)
         scope = current if machinery else f"{current}/{class_name(module)}"
         if self._loose.get(key) != scope:
@@ -171,7 +171,7 @@ class RootScopes:
         return scope
 
     def _walk(self, top: nn.Module, scope: str) -> Iterator[tuple[nn.Module, str]]:
-        """Every module at and below `top` once, with the scope of its first registered path, parents first."""
+        """Each module at or below `top` once, with the scope of its first registered path, parents first."""
         seen: set[int] = set()
         pending: list[tuple[nn.Module, str, nn.Module | None]] = [(top, scope, None)]
         while pending:
@@ -187,14 +187,14 @@ class RootScopes:
             if original is not module:
                 pending.append((original, scope, module))
                 continue
-            # Reversed, so that the stack gives them in the order of registration.
+            # Reversed, because popping from the stack then follows the order of registration.
             for name, child in reversed(list(children_of(module).items())):
                 if child is not None:
                     shown = compiled_original(child)
                     pending.append((child, f"{scope}/{part_name(name, shown, self._class_names)}", module))
 
     def _watch(self, module: nn.Module) -> None:
-        """Forget the module's identity when it dies: the next object may get the same one."""
+        """Forget the module's identity when it is freed, because a new object may get the same one."""
         key = id(module)
         if key not in self._references:
             myself = weakref.ref(self)

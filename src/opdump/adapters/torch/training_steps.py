@@ -1,8 +1,7 @@
-"""Counts iterations. docs/steps.md has examples; the numbers are fixed in tests/torch/test_training_steps.py.
+"""Counts iterations. docs/steps.md has examples; tests/torch/test_training_steps.py has the exact numbers.
 
-An iteration ends at the return of the last optimizer's step before the next forward that needs gradients. Which one is the
-last is not known when it returns, so every return ends the iteration, and an optimizer that starts before such a forward
-opens it again.
+An iteration ends when the last optimizer step before the next forward that needs gradients returns. At that time it is not
+known to be the last, so every return ends the iteration, and an optimizer that starts before such a forward reopens it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from opdump.interpreter.interrupts import not_interrupted
 class StepCounter:
     """Counts iterations from the events of a training program. Calls may come from any thread.
 
-    `step` is the current iteration. `provisional` is true between an automatic end and what confirms it, the next forward that
-    needs gradients: as long as it is, the iteration before may be opened again. Of every change `ends` is told first, with the iteration
-    that the counter leaves and whether it goes back to an earlier one, then `begins`, with the one that it comes to.
+    `step` is the current iteration. `provisional` is true between an automatic end and its confirmation, the next forward
+    that needs gradients; until then the previous iteration may be reopened. At every change, `ends` is called with the
+    iteration that the counter leaves and whether it returns to an earlier one, then `begins` with the new iteration.
     """
 
     def __init__(
@@ -32,30 +31,30 @@ class StepCounter:
         self._ends = ends
         self._lock = threading.RLock()
         self._gradients = False  # a forward that needs gradients, or a backward, since the last end
-        self._reopened = False  # opened again, and not ended since
+        self._reopened = False  # reopened, and not ended since
         self._inference_ended = False  # the last end was that of an inference, and no root module ran since
         self._undecided = False  # a forward that may be inference or training; the next event decides
-        self._network_trains = False  # some forward needed gradients
-        self._differentiated = False  # the same, or some backward ran
+        self._network_trains = False  # a forward needed gradients
+        self._differentiated = False  # a forward needed gradients, or a backward ran
         self._after_backward = False  # an optimizer stepped within the running backward
         self._unapplied = False  # a backward since the last end
 
     @not_interrupted
     def root_begins(self, *, needs_gradients: bool, training: bool, updated: bool = False, again: bool = False) -> None:
-        """A root module starts outside backward. `training` is its mode. `again`: it is of the network that was called last.
+        """A root module starts outside backward. `training` is its mode. `again`: it belongs to the network called last.
 
-        `updated`: parameters changed since an optimizer or this looked at them last. After a backward that no optimizer
-        followed, the update was made by hand or by a compiled optimizer, and ended the iteration.
+        `updated`: parameters changed since the last check, here or after an optimizer. After a backward without an
+        optimizer, the update was made by hand or by a compiled optimizer, and ended the iteration.
 
-        Without a backward or an optimizer so far, a forward in evaluation mode is taken for inference, though gradients are
-        enabled: `model.eval(); model(x)` without `no_grad` is a common way to run a model. Where another network goes on in training
-        mode, it may have been the first half of a forward; where it is called again itself, it was not.
+        Before any backward or optimizer, a forward in evaluation mode counts as inference, even with gradients enabled:
+        `model.eval(); model(x)` without `no_grad` is common. If another network continues in training mode, it may have
+        been the first half of a forward; if the same network is called again, it was not.
         """
         with self._lock:
             first, self._inference_ended = self._inference_ended, False
             trains = needs_gradients and (training or self.training_seen)
             if first and trains and not again and self.automatic:
-                # A teacher, or what makes the data: its forward was the beginning of the first iteration of training.
+                # The previous forward (a teacher, or a network that makes data) began the first iteration of training.
                 self._move(self.step - 1, reopened=True)
             by_hand = updated and trains and self._unapplied
             if self._reopened or by_hand or (self._undecided and (not trains or again)):
@@ -68,7 +67,7 @@ class StepCounter:
 
     @not_interrupted
     def root_ends(self, *, needs_gradients: bool) -> None:
-        """A root module returned, outside backward and outside optimizers."""
+        """A root module has returned, outside backward and optimizers."""
         with self._lock:
             if self.training_seen or not self.automatic:
                 return
@@ -80,12 +79,12 @@ class StepCounter:
 
     @not_interrupted
     def backward_begins(self) -> None:
-        """Gradients are computed, by `backward` or `autograd.grad`."""
+        """`backward` or `autograd.grad` starts."""
         with self._lock:
             self._undecided = False
             self._training_begins()
             if not self._network_trains:
-                # Nothing else separates the iterations of a program without modules.
+                # In a program without modules, only a backward separates iterations.
                 self.provisional = False
             elif self.provisional:
                 self._reopen()
@@ -93,7 +92,7 @@ class StepCounter:
 
     @not_interrupted
     def backward_ends(self) -> None:
-        """The outermost backward returned, or failed."""
+        """The outermost backward has returned or failed."""
         with self._lock:
             if self._after_backward:
                 self._after_backward = False
@@ -102,10 +101,10 @@ class StepCounter:
 
     @not_interrupted
     def optimizer_begins(self, *, closure: bool, has_gradients: Callable[[], bool]) -> bool:
-        """An outermost `optimizer.step` starts; the answer is for `optimizer_ends`: whether its return may end an iteration.
+        """An outermost `optimizer.step` starts. Returns whether its return may end an iteration, for `optimizer_ends`.
 
-        A closure runs the next forward within the step, so it starts a new iteration. An optimizer that has no gradients to
-        apply, called once before training to please a learning-rate scheduler, ends nothing.
+        A closure runs the next forward within the step, so it starts a new iteration. An optimizer without gradients to
+        apply, as programs call it once before training to satisfy a learning-rate scheduler, ends none.
         """
         with self._lock:
             if closure:
@@ -114,7 +113,7 @@ class StepCounter:
                 return False
             self._undecided = False
             self._training_begins()
-            # Gradients that are made by hand leave no other trace than the optimizer: there, every step counts.
+            # Without a forward or backward that was seen (gradients made by hand), every optimizer step counts.
             if self.provisional and self._differentiated:
                 self._reopen()
             self.provisional = False
@@ -122,9 +121,9 @@ class StepCounter:
 
     @not_interrupted
     def optimizer_ends(self, counts: bool, *, in_backward: bool) -> None:
-        """An outermost `optimizer.step` returned. Within a backward, the iteration ends when that returns."""
+        """An outermost `optimizer.step` has returned. Within a backward, the iteration ends when the backward returns."""
         with self._lock:
-            if not counts or self.provisional:  # Still provisional: its closure computed no gradients.
+            if not counts or self.provisional:  # provisional: its closure computed no gradients
                 return
             self._training_begins()
             if in_backward:
@@ -135,7 +134,7 @@ class StepCounter:
 
     @not_interrupted
     def update_begins(self) -> bool:
-        """`GradScaler.update` starts; the answer is for `update_ends`."""
+        """`GradScaler.update` starts. The result is for `update_ends`."""
         with self._lock:
             if self.provisional:
                 self._reopen()
@@ -143,7 +142,7 @@ class StepCounter:
 
     @not_interrupted
     def update_ends(self, counts: bool) -> None:
-        """`GradScaler.update` returned: it ends the iteration though the scaler may have skipped the optimizer."""
+        """`GradScaler.update` has returned: it ends the iteration, even if the scaler skipped the optimizer."""
         with self._lock:
             if counts:
                 self._end()
@@ -151,9 +150,9 @@ class StepCounter:
 
     @not_interrupted
     def end_by_hand(self) -> None:
-        """The program ends the iteration here itself, and does so from now on.
+        """The program ends the iteration explicitly; from now on nothing else ends one.
 
-        An automatic end with nothing that needs gradients since was the same end.
+        If an iteration has just ended automatically and nothing needed gradients since, this confirms that end.
         """
         with self._lock:
             ended = self.automatic and (self.provisional or self._inference_ended)
@@ -164,7 +163,7 @@ class StepCounter:
                 self._move(self.step + 1, reopened=False)
 
     def _training_begins(self) -> None:
-        """The program trains: iterations end by the rules of training, and go on being counted."""
+        """The program trains: from now on iterations end by the rules of training; the count continues."""
         self.training_seen = True
         self._undecided = False
 

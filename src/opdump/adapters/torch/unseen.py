@@ -1,13 +1,13 @@
-"""Hides opdump's own tensor calls from function modes and subclasses of the program.
+"""Hides opdump's own tensor calls from function modes and tensor subclasses of the program.
 
-PyTorch calls `__torch_function__` of the program's modes, and of its subclasses of tensors, for every property that Python reads and
-every function that it calls. What opdump does between the program's own calls runs inside `unseen()`, in the calling thread:
+PyTorch calls `__torch_function__` of the program's modes and tensor subclasses for every tensor property that Python
+reads and every function that it calls. What opdump does between the program's own calls runs inside `unseen()`:
 
     with unseen():
         tensor.shape, tensor.untyped_storage(), parameter.requires_grad
 
-Nothing of the program may run in there. `never_seen` is that for a whole function. `apart()` is for work on the program's device:
-everything that the program has switched on is off there.
+User code must not run inside it. `never_seen` applies it to a whole function. `apart()` is for work on the program's
+device: it switches off everything that the program has switched on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 unseen = no_function_modes
-# What autograd (backward and forward mode), version counters and autocast hang on.
+# The dispatch keys of autograd (backward and forward mode), version counters and autocast.
 _without_kernels = without_keys(("Autograd", "Autocast"), "ADInplaceOrView")
 
 
 def never_seen(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Has a function run inside `unseen()`."""
+    """Decorator: run the function inside `unseen()`."""
 
     @wraps(function)
     def inside(*args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -48,17 +48,18 @@ def never_seen(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """For the length of the block no mode of the program is in force, in this thread.
+    """Deactivate the program's modes in this thread inside the block.
 
-    Those are: inference mode, whose tensors nobody may write into later; dispatch modes and function modes, a default device
-    among them; autograd, forward-mode differentiation and autocast; `vmap` and its like. The default dtype stays: give dtypes.
+    These are inference mode, whose tensors cannot be written later; dispatch modes and function modes, including a default
+    device; autograd, forward-mode differentiation and autocast; `vmap` and other transforms. The default dtype remains, so
+    pass dtypes explicitly.
     """
     with ExitStack() as stack:
         stack.enter_context(no_function_modes())
         if dispatch_depth():
             stack.enter_context(without_modes())
         stack.enter_context(without_transforms())
-        # Before the keys: it sets them anew.
+        # Before the dispatch keys, because it resets them.
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(_without_kernels())
         yield

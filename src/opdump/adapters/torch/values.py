@@ -1,4 +1,4 @@
-"""Records values that no operator made: parameters, the state of optimizers, inputs of a network."""
+"""Records values without an operator: parameters, optimizer state, inputs of a network."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from opdump.recorder import Recorder
 from opdump.records import OpRecord
 
 PARAMETER = "Parameter"
-"""op_type of what is recorded without an operator."""
+"""The op_type of values that are recorded without an operator."""
 
 
 class ProgramValues:
-    """Names them for the graph, and records those that a dump has."""
+    """Names these values for the graph, and records those that the dump contains."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class ProgramValues:
         self.following: Following | None = None
 
     def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
-        """Tells the parameters of a root module apart from constants, and gives each the scope of its owner."""
+        """Register the parameters of a root module as sources (not constants), with the scopes of their owners."""
         graph = self._recorder.graph(graph_id)
         for prefix, owner in module.named_modules():
             scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
             for name, parameter in owner.named_parameters(recurse=False):
                 if is_lazy(parameter):
-                    continue  # it has no shape and no memory before the first forward
+                    continue  # no shape and no memory before the first forward
                 full_name = f"{prefix}.{name}" if prefix else name
                 shard = shard_of(parameter)
                 self._provenance.note(shard, f"{PARAMETER_PREFIX}{full_name}")
@@ -61,7 +61,7 @@ class ProgramValues:
                 self._parameter_names[id(parameter)] = full_name
 
     def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
-        """Tells the state of an optimizer (momenta, step counts) apart from constants: `Parameter.exp_avg.fc.weight`."""
+        """Register optimizer state (momenta, step counts) as sources (not constants): `Parameter.exp_avg.fc.weight`."""
         graph = self._recorder.graph(graph_id)
         for parameter, state in optimizer.state.items():
             owner = self._parameter_names.get(id(parameter))
@@ -74,7 +74,7 @@ class ProgramValues:
                     graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(shard), shape_of(shard)))
 
     def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
-        """Records an input of a root module that no operator of this step made, as MindSpore does: as a parameter."""
+        """Record an input of a root module that no operator of this step made as a parameter, as MindSpore does."""
         tensor = shard_of(tensor)
         if not self._provenance.is_written(tensor):
             self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
@@ -82,7 +82,7 @@ class ProgramValues:
             self.record_value(name, graph_id, tensor)
 
     def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
-        """Records a value that is no operator's: a parameter after its update, an input of the root module."""
+        """Record a value without an operator: a parameter after its update, an input of the root module."""
         if not self._are_saved or is_lazy(tensor) or self._graphs.is_recording():
             return
         naming, following = self._naming, self.following
@@ -93,7 +93,7 @@ class ProgramValues:
         site = naming.sites.value(graph_id, name)
         if not (site.selected or naming.is_selected(site, PARAMETER)):
             return
-        # By position, as in `Naming.identify`: there is one for every parameter in a step.
+        # Positional for speed, as in `Naming.identify`: this runs for every parameter in a step.
         op = OpRecord(
             PARAMETER,
             name,

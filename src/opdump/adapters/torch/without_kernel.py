@@ -1,4 +1,4 @@
-"""Operators that launch no kernel, views and allocations: listed the first time that they run, and counted from then on."""
+"""Lists operators that launch no kernel (views, allocations) when they first run, and only counts them from then on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Describe = Callable[[OpRecord, Site, OperatorSchema, list[LiveTensor], list[Foun
 
 
 class WithoutKernel:
-    """Records them once they have run."""
+    """Records these operators after they have run."""
 
     def __init__(
         self, recorder: Recorder, observer: TrainingObserver, naming: Naming, provenance: Provenance, describe: Describe
@@ -38,7 +38,7 @@ class WithoutKernel:
     def ran(
         self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, func: Any = None
     ) -> None:
-        """`func` is the operator; None where it ran outside of the mode."""
+        """List or count an operator that has run. `func` is the operator; None if it ran outside of the mode."""
         following, naming = self.following, self._naming
         if following is not None:
             following.pause()
@@ -70,7 +70,7 @@ class WithoutKernel:
             following.learns_listed(func, schema, args, kwargs, result, site, link, is_listed_anew=op is not None)
 
     def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
-        """Whether the gradient that runs now ran this operator in an earlier step. Nothing depends on a view in there."""
+        """Whether the running gradient ran this operator in an earlier step; such a view needs no site or link again."""
         task = graph_task()
         if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
             return False
