@@ -14,5 +14,5 @@ _STACKS: Final = ProgramStacks([f"{Path(mindspore.__file__).parent}/"])
 
 
 def program_frames() -> Stack:
-    """The program's lines that are running in this thread, innermost first."""
+    """The program's lines on the stack of this thread, innermost first."""
     return _STACKS.running(sys._getframe(1))

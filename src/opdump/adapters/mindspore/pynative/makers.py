@@ -1,4 +1,4 @@
-"""What wrote the memory that an operator reads, and where that memory lies: by its address, as long as the tensors that were written live."""
+"""Finds the maker and the location of the memory that an operator reads, by address. The written tensors are kept alive meanwhile."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from opdump.graph import PARAMETER_PREFIX
 from opdump.records import Memory
 
 _MOST_BYTES: Final = 2**31
-"""Memory of a step that is held beyond the program's own use of it, so that no other tensor comes to lie there."""
+"""Maximum memory of a step that is kept alive, so that no other tensor gets the same address. Beyond it, the oldest is released."""
 
 _MOST_VIEWS: Final = 16
+"""The number of latest views that a tensor is compared with."""
 
 
 class Origin(NamedTuple):
-    """What wrote a tensor (`{op_name}:{slot}`, `Parameter.{name}`, or nothing if that is not known), and where its elements lie."""
+    """The maker of a tensor (`{op_name}:{slot}`, `Parameter.{name}`, or empty if unknown), and the location of its elements."""
 
     source: str
     memory: Memory | None
 
 
 class Written(NamedTuple):
-    """A result of an operator, or what one read: it is held so that its memory is no other tensor's.
+    """A tensor that an operator wrote or read. It is kept alive so that its memory is not reused.
 
-    `view` is the view that it is a copy of, and `base` what had been written there when it was copied.
+    If it is a copy of a view, `view` is that view, and `base` the entry of the view's memory at the time of the copy.
     """
 
     source: str
@@ -40,10 +41,7 @@ class Written(NamedTuple):
 
 
 class Makers:
-    """The results of the operators of a step, and the parameters, by the address of their memory.
-
-    Not for use by several threads at once.
-    """
+    """The results of the operators of a step, and the parameters, by address. Not thread-safe."""
 
     def __init__(self) -> None:
         self._written: OrderedDict[int, Written] = OrderedDict()
@@ -55,7 +53,7 @@ class Makers:
         self._next_number = itertools.count()
 
     def origin(self, tensor: Tensor) -> Origin:
-        """Where a tensor that is read comes from; of a copy of a view, where the view does."""
+        """The origin of a tensor that is read. A copy of a view has the origin of the view."""
         address = storage_of(tensor)
         if address in self._parameters:
             return Origin(self._parameters[address], self.place(tensor))
@@ -66,12 +64,13 @@ class Makers:
         written = self._written.get(address)
         if written is None:
             return Origin("", self.place(tensor))
+        # Only if nothing was written into the view's memory since the copy.
         if written.view is not None and self._written.get(storage_of(written.view)) is written.base:
             return self.origin(written.view)
         return Origin(written.source, self.place(tensor))
 
     def place(self, tensor: Tensor) -> Memory | None:
-        """Where the elements of a tensor lie; None if it has none."""
+        """The location of the elements of a tensor; None if it has none."""
         if not tensor.nbytes:
             return None
         address = storage_of(tensor)
@@ -81,11 +80,11 @@ class Makers:
         return Memory(number, int(tensor.storage_offset()), tuple(int(step) for step in tensor.stride()))
 
     def viewed(self, tensor: Tensor) -> None:
-        """An operator has given another look at memory."""
+        """Note that an operator returned a view."""
         self._views.append(tensor)
 
     def copied_view(self, tensor: Tensor) -> Tensor | None:
-        """The view that a tensor is a copy of: MindSpore copies most of them before an operator reads them."""
+        """The view that a tensor is a copy of, found by equal bits. MindSpore copies most views before an operator reads them."""
         if self.knows(tensor):
             return None
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -99,9 +98,9 @@ class Makers:
         self._parameters[storage_of(parameter)] = f"{PARAMETER_PREFIX}{parameter.name}"
 
     def add(self, tensor: Tensor, source: str) -> None:
-        """An operator has written a tensor."""
+        """Note that an operator wrote a tensor."""
         address = storage_of(tensor)
-        if address in self._parameters:  # in place: it is the same parameter with other elements
+        if address in self._parameters:  # written in place, it is still the same parameter
             return
         self._hold(address, Written(source, tensor, int(tensor.nbytes)))
 
@@ -114,15 +113,15 @@ class Makers:
         while self._held > _MOST_BYTES:
             oldest = next(iter(self._written))
             self._drop(oldest)
-            self._numbers.pop(oldest, None)  # other tensors may come to lie there
+            self._numbers.pop(oldest, None)  # another tensor may get this address
 
     def knows(self, tensor: Tensor) -> bool:
-        """Whether an operator wrote it or read it before, or it is a parameter."""
+        """Whether an operator has written or read the tensor, or it is a parameter."""
         address = storage_of(tensor)
         return address in self._written or address in self._parameters
 
     def clear(self) -> None:
-        """The step has ended."""
+        """Forget the step, which has ended."""
         self._written.clear()
         self._parameters.clear()
         self._views.clear()

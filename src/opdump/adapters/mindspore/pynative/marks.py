@@ -1,4 +1,4 @@
-"""Which Cells the program has marked with `set_dump`."""
+"""Finds out whether an operator is marked with `set_dump`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from opdump.adapters.program_marks import UNMARKED, ProgramMarks, key_of
 
 
 class Marks:
-    """Of the marks of the Cells that an operator runs in, and of their classes, the one that was made last decides."""
+    """The latest mark of the Cells around an operator, and of their classes, takes effect. A marked function selects all operators inside."""
 
     def __init__(self, program: ProgramMarks) -> None:
         self._program = program
         self._used: set[int] = set()
 
     def takes(self, cells: Iterable[Any]) -> bool:
-        """Whether an operator is chosen that runs in these Cells."""
+        """Whether an operator inside these Cells is selected."""
         found = UNMARKED
         for cell in cells:
             mark = self._program.of_module(cell)
@@ -39,10 +39,10 @@ class Marks:
         return False
 
     def unused(self) -> list[str]:
-        """What is marked and no operator ran in, in words."""
+        """Warnings about marked targets in which no operator ran."""
         if not self._program:
             return [
-                "set_dump: nothing is marked, and dump_mode 2 dumps what is; call opdump.set_dump(net) in the program"
+                "set_dump: nothing is marked, and dump_mode 2 dumps only marked operators; call opdump.set_dump(net) in the program"
             ]
         return [
             f"set_dump: no operator ran in {text}, which is marked"

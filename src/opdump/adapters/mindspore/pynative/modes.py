@@ -1,10 +1,10 @@
-"""Where opdump's dispatch mode stands among those of a program.
+"""Keeps opdump's dispatch mode in its place among the modes of a program.
 
-MindSpore has a stack of modes in each thread, and whoever leaves takes away the one on top. opdump enters and leaves when steps begin and
-end, in the middle of a program's `with` blocks, so it keeps the order of the others.
+MindSpore has a stack of modes in each thread, and leaving a mode pops the top of the stack. opdump enters and leaves its mode when steps
+begin and end, in the middle of `with` blocks of the program, so it must restore the modes above its own.
 
-MindSpore hands operators to a thread of its own, in which there is no mode, as long as its pipeline is on: they are not dispatched then. So
-the pipeline is off while the mode is on.
+While its pipeline is on, MindSpore passes operators to a thread of its own, which has no modes, so they are not dispatched. Therefore the
+pipeline is off while the mode is on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Dispatched = Callable[[Any, tuple[Any, ...], Any], Any]
 
 
 class RecordingMode(MsDispatchMode):  # type: ignore[misc]  # MindSpore is not installed where this is checked
-    """Hands every operator of its thread over."""
+    """Passes every operator of its thread to a function."""
 
     def __init__(self, dispatched: Dispatched) -> None:
         self._dispatched = dispatched
@@ -35,7 +35,7 @@ class RecordingMode(MsDispatchMode):  # type: ignore[misc]  # MindSpore is not i
 
 
 class ModeStack:
-    """Enters and leaves a recording mode in any thread, below and above modes of the program."""
+    """Enters and leaves a recording mode in any thread, also between modes of the program."""
 
     def __init__(self, dispatched: Dispatched) -> None:
         self._mode = RecordingMode(dispatched)
@@ -46,7 +46,7 @@ class ModeStack:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """From now on modes that the program enters and leaves are known."""
+        """Track the modes that the program enters and leaves from now on."""
         enter, leave = MsDispatchMode.__enter__, MsDispatchMode.__exit__
         known = self._known
 
@@ -71,7 +71,7 @@ class ModeStack:
         self._replacements.restore()
 
     def forget(self) -> None:
-        """In a forked process: modes that are on stay on."""
+        """Stop tracking in a forked process. Modes that are on stay on."""
         self._replacements.restore()
 
     @property
@@ -101,7 +101,7 @@ class ModeStack:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A thread of the program does its work in this block."""
+        """The mode is on in the block, in which a thread of the program does its work."""
         self.enter()
         try:
             yield
@@ -116,7 +116,7 @@ class ModeStack:
         return modes
 
     def _take_above(self, mode: Any) -> list[Any]:
-        """Takes off what stands above a mode, and forgets the mode itself: an older one stands below all that are known."""
+        """Pop the modes above a mode, and forget the mode itself. A mode that is not known was entered before `open`, below all known ones."""
         modes = self._known()
         place = next((place for place in reversed(range(len(modes))) if modes[place] is mode), None)
         above = modes[:] if place is None else modes[place + 1 :]

@@ -1,9 +1,9 @@
-"""Names of operators, and how often each ran in a step.
+"""Names of operators, and the number of executions of each in a step.
 
     Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Conv2D-op0
     Gradients/Default/network-WithLossCell/_backbone-LeNet/fc1-Dense/Grad_MatMul/MatMul-op0
 
-are the names that MindSpore gives to the operators of a compiled network.
+These are the names that MindSpore gives to the operators of a compiled network.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _GRADIENTS = "Gradients"
 
 
 class Names:
-    """Numbers the operators of one type in one scope in the order in which they run. Not for use by several threads at once.
+    """Numbers the operators of one type in one scope, in execution order. Not thread-safe.
 
-    `unique`: files have only the last part of a name, so each operator has a number of its own, in the order in which they first run.
+    `unique`: file names contain only the last component, so each operator has its own number, in the order of first executions.
     """
 
     def __init__(self, *, unique: bool = False) -> None:
@@ -26,7 +26,7 @@ class Names:
         self._executions: Counter[str] = Counter()
 
     def name(self, scope: str, op_type: str, *, again: bool = False) -> str:
-        """The next name of an operator; one that is computed `again` has the name that it had first."""
+        """The next name of an operator. `again`: it is recomputed, and gets the name of its first execution."""
         stem = f"{scope}/{op_type}"
         number = self._counts[again, stem]
         self._counts[again, stem] = number + 1
@@ -36,17 +36,17 @@ class Names:
         return f"{stem}-op{self._numbers.setdefault(name, len(self._numbers))}"
 
     def occurrence(self, op_name: str) -> int:
-        """How often an operator of that name ran before in this step; it runs now."""
+        """The number of earlier executions of this name in the step. Counts one execution."""
         found = self._executions[op_name]
         self._executions[op_name] = found + 1
         return found
 
     def restart(self) -> None:
-        """The program calls its network anew: the operators have the names that they had."""
+        """Number operators from 0 again, because the program calls its network again."""
         self._counts.clear()
 
     def clear(self) -> None:
-        """The step has ended."""
+        """Forget the step, which has ended."""
         self._counts.clear()
         self._executions.clear()
 
@@ -56,7 +56,7 @@ def forward_scope(path: str) -> str:
 
 
 def gradient_scope(path: str | None = None, forward_type: str = "") -> str:
-    """The scope of what computes the gradient of an operator; `Gradients/Default` where it is not known which."""
+    """The scope of operators that compute the gradient of a forward operator; `Gradients/Default` if that is unknown."""
     if path is None:
         return f"{_GRADIENTS}/{_DEFAULT}"
     scope = f"{_GRADIENTS}/{forward_scope(path)}"

@@ -1,4 +1,4 @@
-"""What kind of operator it is: whether it launches a kernel, what its arguments are called."""
+"""Properties of operators: whether one is a view, and the names of its arguments."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _VIEWS: Final = frozenset(
         *("Unstack", "UnstackExt", "View", "ViewAs"),
     }
 )
-"""Operators that may give another look at the memory of their input; `View` may stand behind the name."""
+"""Operators that may return a view of their input. The name may also end with `View`."""
 _LONGEST: Final = 200
 _DEEPEST: Final = 3
 
 
 class Call(NamedTuple):
-    """A call of an operator as the dispatch mode sees it.
+    """A dispatched call of an operator.
 
-    `arguments` are those of its definition in their order; `is_primitive` where it came as an object of a Primitive, whose gradient the
-    dispatch mode does not see.
+    `arguments` are in the order of the definition. `is_primitive`: the call came with a Primitive object; the gradient of such an operator
+    is not dispatched.
     """
 
     name: str
@@ -64,17 +64,18 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, name: str, args: tuple[Any, ...]) -> Call:
+        # MindSpore dispatches Primitives as (primitive, name, arguments).
         if len(args) == 3 and isinstance(args[1], str) and isinstance(args[2], tuple):
             return cls(name, args[2], args[0])
         return cls(name, args, None)
 
     @property
     def is_pseudo(self) -> bool:
-        """Whether it asks for a type, and runs nothing."""
+        """Whether the call only asks for a type and runs nothing. Such names begin in lower case."""
         return self.name[:1].islower()
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """The tensors that it reads, with the name of the argument."""
+        """The tensors that the operator reads, with the names of their arguments."""
         names = self._names()
         return [
             (names[place] if place < len(names) else "", tensor)
@@ -83,7 +84,7 @@ class Call(NamedTuple):
         ]
 
     def others(self) -> dict[str, Any]:
-        """What it is given beside tensors, by name, as JSON values."""
+        """The arguments without tensors, by name, as JSON values."""
         names = self._names()
         found = {}
         if self.primitive is not None:
@@ -105,7 +106,7 @@ class Call(NamedTuple):
 
 
 def skip_reason(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> SkipReason:
-    """`view` where the results are another look at the memory of an input, else nothing."""
+    """`view` if all results are in the memory of inputs, otherwise empty."""
     if call.name.removesuffix("View") not in _VIEWS or not inputs or not outputs:
         return ""
     memory = {storage_of(tensor) for tensor in inputs}

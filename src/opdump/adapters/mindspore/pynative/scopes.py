@@ -1,8 +1,8 @@
-"""Where in the program's Cells an operator runs.
+"""Finds the Cells around an operator.
 
-    network(x) runs layers[0].dense        bs-CellList/0-Block/d-Dense
+    network(x) runs layers[0].dense        layers-CellList/0-Block/dense-Dense
 
-as MindSpore itself names the operators of a compiled network: the outermost Cell has no part in it.
+Paths are those that MindSpore gives to the operators of a compiled network. They do not contain the outermost Cell.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 _WRAPPERS: Final = "mindspore.common.recompute"
-"""Where the Cells are that stand around one that is recomputed."""
+"""The module of the Cells that MindSpore puts around a recomputed Cell."""
 
 
 class RunningCell(NamedTuple):
-    """A call of a Cell that runs."""
+    """A running call of a Cell."""
 
     cell: Any
     path: str
     lists: tuple[Any, ...]
-    """Cells that it is registered below and that never run themselves: lists of Cells."""
+    """Cells between it and the running Cell around it that are never called themselves, such as lists of Cells."""
 
 
 class Below(NamedTuple):
-    """The path from one Cell to another, and the Cells between the two."""
+    """The path from one Cell to another, and the Cells between them."""
 
     path: str
     lists: tuple[Any, ...]
 
 
 class Scopes:
-    """The Cells that run in each thread. `class_names` has the names of classes in paths.
+    """The running Cells of each thread. If `class_names`, paths contain the names of classes.
 
-    What `is_backward` runs again has the path that it had in the forward.
+    A Cell that runs again while `is_backward()` has the path of its forward call.
     """
 
     def __init__(self, *, class_names: bool = True, is_backward: Callable[[], bool] = lambda: False) -> None:
@@ -48,7 +48,7 @@ class Scopes:
 
     @property
     def running(self) -> list[RunningCell]:
-        """The calls of this thread, innermost last."""
+        """The running calls of this thread, innermost last."""
         found: list[RunningCell] | None = getattr(self._here, "running", None)
         if found is None:
             found = self._here.running = []
@@ -60,7 +60,7 @@ class Scopes:
         return running[-1].path if running else ""
 
     def cells(self) -> Iterator[Any]:
-        """The Cells that an operator of this thread runs in."""
+        """The Cells around an operator that runs now in this thread."""
         for running in self.running:
             yield from running.lists
             yield running.cell
@@ -75,7 +75,7 @@ class Scopes:
             running.pop()
 
     def _again(self, cell: Any) -> RunningCell | None:
-        """As a Cell ran in the forward, where the backward runs it again."""
+        """If the backward pass runs a Cell again, its call with the path from the forward pass; otherwise None."""
         known = self._forward.get(id(cell)) if self._is_backward() else None
         return RunningCell(cell, *known[1]) if known is not None and known[0]() is cell else None
 
@@ -100,7 +100,7 @@ class Scopes:
         return RunningCell(cell, "/".join(part for part in (running[-1].path, type(cell).__name__) if part), ())
 
     def _below(self, outer: Any, cell: Any) -> Below | None:
-        """How one Cell is registered below another; None where it is not."""
+        """How one Cell is registered below another; None if it is not."""
         key = (id(outer), id(cell))
         known = self._known.get(key)
         if known is not None and known[0]() is outer and known[1]() is cell:
@@ -110,7 +110,7 @@ class Scopes:
         return found
 
     def _each(self, outer: Any, seen: set[int]) -> Iterator[tuple[Below, Any]]:
-        """Every Cell below one, nearest first."""
+        """Every Cell below a Cell; direct children come first."""
         seen.add(id(outer))
         inner = [(name, cell) for name, cell in outer._cells.items() if cell is not None and id(cell) not in seen]
         for name, cell in inner:

@@ -1,4 +1,4 @@
-"""Tensors of MindSpore as tensors in the memory of this process."""
+"""MindSpore tensors as tensors in the memory of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.adapters.host import HostTensor
 from opdump.adapters.host.element_types import BY_DTYPE, ElementType
 
 _NAMES: Final = {"float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}
-"""Names of MindSpore that are others here."""
+"""MindSpore's names of types, if opdump has different ones."""
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
@@ -27,9 +27,9 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 
 def host_tensor(tensor: Tensor) -> HostTensor | str:
-    """The elements as they are now; the type as text where they cannot be reached.
+    """The current elements of a tensor; its type as text if they cannot be read.
 
-    To ask for the address waits for the operator that writes there, and raises its error.
+    Reading the address waits for the operator that writes the tensor, and raises its error.
     """
     element = _element_of(str(tensor.dtype))
     if element is None:
@@ -48,7 +48,7 @@ def host_tensor(tensor: Tensor) -> HostTensor | str:
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether its memory can be read at its address."""
+    """Whether the tensor can be read at its address."""
     return str(tensor.device).startswith("CPU")
 
 
@@ -59,12 +59,12 @@ def _element_of(name: str) -> ElementType | None:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The address of the memory that a tensor is a part of."""
+    """The address of the storage of a tensor."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def _gathered(tensor: Tensor, element: ElementType, shape: tuple[int, ...], pointer: int) -> HostTensor:
-    """The elements of a view, in memory of their own."""
+    """A copy of the elements of a view."""
     strides = tuple(step * element.storage.itemsize for step in tensor.stride())
     size = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + element.storage.itemsize
     memory = (ctypes.c_char * size).from_address(pointer)

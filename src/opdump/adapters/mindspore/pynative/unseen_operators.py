@@ -1,7 +1,7 @@
-"""Which operators compute the gradients of one, where the dispatch mode does not see them.
+"""A table of backward operators that MindSpore does not dispatch, by the forward operator whose gradients they compute.
 
-Of them its hooks see what they are given and what they give; that they run, and their names, the log of MindSpore 2.10 tells
-(`GLOG_v=1`, `Run Op cache miss`). An operator that is not in the table is called after the forward operator: `Grad_Elu`.
+Autograd hooks see only their incoming and outgoing gradients. Their names are from the log of MindSpore 2.10 (`GLOG_v=1`, `Run Op cache
+miss`). The gradient of a forward operator that is not in the table is named after it: `Grad_{type}`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from opdump.adapters.mindspore.pynative.naming import gradient_scope
 
 
 class UnseenOperator(NamedTuple):
-    """An operator of the backward. `given` is the slot in which it reads the gradient of the forward operator's result, None where
-    it does not; `results` the gradients that it gives, by the inputs of the forward operator; none for all that are left.
+    """An operator of the backward pass. `given` is the slot in which it reads the gradient of the forward result; None if it does not
+    read it. `results` are the inputs of the forward operator whose gradients it computes; empty for all that remain.
     """
 
     op_type: str
@@ -22,7 +22,7 @@ class UnseenOperator(NamedTuple):
     results: tuple[int, ...] = ()
 
     def scope(self, path: str, forward_type: str) -> str:
-        """The scope that MindSpore gives it in a compiled network; one without a name of its own has the scope for its name."""
+        """The operator's scope in a compiled network. If its type is unknown, the type already names the forward operator, and the scope does not."""
         is_known = self.op_type != _unknown(forward_type).op_type
         return gradient_scope(path, forward_type if is_known else "")
 
@@ -54,12 +54,12 @@ _OPERATORS: Final[Mapping[str, tuple[UnseenOperator, ...]]] = {
 
 
 def computes_first(forward_type: str) -> bool:
-    """Whether an unseen operator computes what operators that are seen make the gradient of."""
+    """Whether an unseen operator computes a value from which dispatched operators then make the gradient."""
     return any(operator.given is None for operator in _OPERATORS.get(forward_type, ()))
 
 
 def operators_of(forward_type: str, gradients: Mapping[int, Any]) -> Sequence[tuple[UnseenOperator, list[Any]]]:
-    """The operators that gave these gradients, by the inputs of the forward operator, and what each gave."""
+    """The operators that computed these gradients, and the results of each. `gradients` are by input of the forward operator."""
     left = dict(gradients)
     found = []
     for operator in (*_OPERATORS.get(forward_type, ()), _unknown(forward_type)):
