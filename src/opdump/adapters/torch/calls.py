@@ -66,6 +66,7 @@ _NO_OPERATORS = frozenset(
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.DataParallel, nn.parallel.DistributedDataParallel)
 _ASK_FOR_MODES = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 """Modules that take another code path while any function mode is on. The same applies to subclasses in the program."""
+# Modules of these packages wrap modules of the program, so their calls are not single operators.
 _WRAPPERS = ("torch._dynamo.", "torch.fx.", "torch.jit.", "torch.distributed.", "torch.nn.parallel.", "torch.ao.")
 
 

@@ -51,6 +51,7 @@ from opdump.adapters.torch.private_names import (
 from opdump.adapters.torch.tracing import SuspendedTracing, run_suspended
 
 _GRAPH = "__compiled_fn"
+# Dynamo's name for the part of a function after a graph break.
 _RESUMED = re.compile(r"(?:torch_dynamo_)?resume_in_(.+)_at_\d+$")
 
 

@@ -26,7 +26,9 @@ from opdump.adapters.torch.unseen import apart
 from opdump.kernels import Summary, summarise
 
 _CHUNK = 1024
+"""Rows per device tensor."""
 _PENDING_LIMIT = 2**30
+"""Bytes of pending copies beyond which they should be completed before the step ends."""
 _PROBES = ([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.5, -2.0, 3.0], [0.0, -2.0, 1.5, 0.5])
 """Test values for a type: the device is used for it only if its summary of these equals the host's."""
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError)
@@ -132,6 +134,7 @@ class DeviceSummaries:
         self._of_host: list[int] = []
         """Handles whose summaries the host still has to compute."""
         self._refused: dict[tuple[str, torch.dtype], str] = {}
+        """The reason why a device cannot summarise a type; empty if it can."""
         self._pending = 0
 
     @contextmanager

@@ -74,7 +74,7 @@ class DeviceGraphs:
         return self._region() is not None
 
     def _region(self) -> Hashable:
-        """The region that this thread is in, or None."""
+        """The region that this thread is in: a key of `_recorded`, or ("stream", thread) for a graph not seen to begin; None outside."""
         me = threading.get_ident()
         for graph, recorded in list(self._recorded.items()) if self._recorded else ():
             if recorded.is_global or recorded.thread == me:

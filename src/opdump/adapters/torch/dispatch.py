@@ -302,7 +302,7 @@ class CaptureMode(RecordingMode):
             take_off(self)
 
     def schema(self, func: Any) -> OperatorSchema:
-        # Keyed by identity, because OpOverload computes its hash in Python.
+        # Keyed by identity, because OpOverload computes its hash in Python. The entry keeps `func` alive, so its id is not reused.
         known = self._schemas.get(id(func))
         if known is None:
             known = self._schemas[id(func)] = (schema_of(func), func)

@@ -1,11 +1,11 @@
-"""Finds the forward operator that a node of autograd belongs to.
+"""Finds the forward operator that an autograd node belongs to.
 
-Autograd numbers its nodes, for each thread by itself, and makes the node of an operator before it dispatches the operator. So
-the numbers that are new since the last operator belong to the operator that is dispatched now; but for `CopySlices`, the node
-of a write through a view: that one is made after the operator, so it belongs to the last.
+Autograd numbers its nodes per thread, and makes the node of an operator before it dispatches the operator. So the numbers that are new
+since the last operator belong to the operator being dispatched. The exception is `CopySlices`, the node of a write through a view: it is
+made after the operator, so it belongs to the last one.
 
-A graph may outlive its step (a GAN makes its images before the discriminator's step ends the iteration), so the links of the
-step before are kept too.
+A graph may outlive its step (a GAN makes its images before the discriminator's step ends the iteration), so the links of the previous
+step are kept, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from opdump.adapters.torch.private_names import number_of, sequence_number
 
 _MOST_NODES = 16
-"""Nodes that one operator makes at the most: more are new only where nobody was looking."""
+"""The maximum number of nodes that one operator makes. If more are new, operators ran unrecorded, and only the last node is linked."""
 
 
 class _Named(Protocol):
@@ -34,9 +34,9 @@ Link = TypeVar("Link", bound=_Named)
 class _Nodes(Generic[Link]):
     """The nodes that one thread made, by their number: the operators before and after the node was made."""
 
-    listed: bool = False  # among those of all threads
+    listed: bool = False  # in `ForwardLinks._threads`
     found_for: tuple[int, int] | None = None
-    """Task and number of the node that was asked for last; most nodes run several operators."""
+    """Task and number of the last node looked up. Cached, because most nodes run several operators."""
     found: Link | None = None
     recent: dict[int, tuple[Link | None, Link]] = field(default_factory=dict)
     earlier: dict[int, tuple[Link | None, Link]] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class _Nodes(Generic[Link]):
 
 
 class ForwardLinks(Generic[Link]):
-    """What operators leave to the nodes of autograd that compute their gradients."""
+    """Links from autograd nodes to the forward operators whose gradients they compute."""
 
     def __init__(self) -> None:
         self._local = threading.local()
         self._threads: dict[int, _Nodes[Link]] = {}
 
     def begins(self, link: Link) -> None:
-        """To be called by each operator that autograd may have made nodes for, when it is dispatched."""
+        """Call this for each operator that autograd may have made nodes for, when it is dispatched."""
         nodes = self.mine()
         sequence = sequence_number()
         last = nodes.last
@@ -72,7 +72,7 @@ class ForwardLinks(Generic[Link]):
         nodes.link = link
 
     def made(self, first: int, link: Link) -> None:
-        """All nodes of this thread from number `first` on belong to an operator that ran above autograd."""
+        """Link all nodes of this thread from number `first` on to an operator that ran above autograd."""
         nodes = self.mine()
         nodes.last = sequence_number()
         nodes.link = link
@@ -80,7 +80,7 @@ class ForwardLinks(Generic[Link]):
             nodes.recent[number] = (link, link)
 
     def find(self, node: torch.autograd.graph.Node, task: int) -> Link | None:
-        """The operator that `node` belongs to; None where it was made while nobody was looking.
+        """The operator that `node` belongs to; None if the node was made while nothing was recorded.
 
         `task` is the number of the running backward.
         """
@@ -88,7 +88,7 @@ class ForwardLinks(Generic[Link]):
         mine = self.mine()
         copies = type(node).__name__ == "CopySlices"
         if len(self._threads) == 1:
-            # One thread made all nodes, so a number stands for a node.
+            # One thread made all nodes, so the number identifies the node.
             asked = (task, sequence)
             if mine.found_for != asked:
                 mine.found_for, mine.found = asked, mine.get(sequence, copies)
@@ -98,13 +98,13 @@ class ForwardLinks(Generic[Link]):
         found += [nodes.get(sequence, copies) for nodes in list(self._threads.values()) if nodes is not mine]
         links = [link for link in found if link is not None]
         if len(links) > 1:
-            # Numbers of several threads meet; mostly the thread that runs the backward made the node.
+            # Several threads have a node with this number. Prefer operators whose name fits the node's, then the calling thread's.
             stem = name.partition("Backward")[0].lower()
             links = [link for link in links if _stem(link.op_name).startswith(stem)] or links
         return links[0] if links else None
 
     def next_step(self) -> None:
-        """Keeps the links of the step that ends for one more step."""
+        """Keep the links of the ending step for one more step."""
         for ident, nodes in list(self._threads.items()):
             if nodes.recent:
                 nodes.earlier, nodes.recent = nodes.recent, {}
@@ -116,7 +116,7 @@ class ForwardLinks(Generic[Link]):
 
     @property
     def has_several_threads(self) -> bool:
-        """Whether several threads made nodes: then a number does not stand for one."""
+        """Whether several threads made nodes. If so, a number does not identify a node."""
         return len(self._threads) > 1
 
     def mine(self) -> _Nodes[Link]:
@@ -132,5 +132,5 @@ class ForwardLinks(Generic[Link]):
 
 
 def _stem(op_name: str) -> str:
-    """`Default/nll_loss_forward-op3` is computed by nodes that begin with `nlllossforward` or less."""
+    """The operator type without underscores, which starts with the stem of its node's name (`nlllossforward`, `NllLossBackward0`)."""
     return op_name.rpartition("/")[2].rpartition("-op")[0].replace("_", "")

@@ -1,9 +1,9 @@
-"""Records in callbacks of futures, which often run in a thread of PyTorch's, where no mode is on.
+"""Records operators in callbacks of futures. These often run in a PyTorch thread, where no mode is on.
 
     dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.value()[0].div_(2))
 
-A communication hook of DistributedDataParallel ends in such a callback, and so does an answer of RPC. It runs inside the capture, as if a thread
-of the program had begun there.
+Communication hooks of DistributedDataParallel end in such a callback, and so do RPC replies. The callback is captured like a thread that
+the program starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opdump.adapters.torch.mode_stack import RecordingMode, is_on
 
 
 class FutureCallbacks:
-    """Has callbacks of futures run inside `enter()`, from `attach` to `detach`, where `mode` is not on already."""
+    """From `attach` to `detach`, makes callbacks of futures run inside `enter()`, unless `mode` is already on in their thread."""
 
     def __init__(self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]]) -> None:
         self._mode = mode
@@ -45,7 +45,7 @@ class FutureCallbacks:
         here = threading.get_ident()
 
         def run(future: Any) -> Any:
-            # In the thread that hands it over it runs as it is: what that thread records, it records.
+            # In the thread that registered it, the callback is recorded exactly if that thread records.
             if self._mode.closed or threading.get_ident() == here or is_on(self._mode):
                 return callback(future)
             with self._enter():

@@ -1,4 +1,4 @@
-"""Lists the operators that a dispatch mode changes, and why. What is done about it: `composites`."""
+"""Lists the operators that a dispatch mode changes, and why. `composites` runs them outside the mode."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opdump.adapters.torch.private_names import KEY_OF_COUNTS, all_operators, ha
 Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
 
 ONE_OPERATOR: Mapping[str, str] = {
-    "linalg_svdvals": "under a mode it computes the singular vectors too, by another algorithm of LAPACK",
-    "linalg_eigvalsh": "under a mode it computes the eigenvectors too, by another algorithm of LAPACK",
-    "linalg_eigvals": "under a mode it computes the eigenvectors too; the eigenvalues come in another order",
+    "linalg_svdvals": "under a mode it also computes the singular vectors, with another LAPACK algorithm",
+    "linalg_eigvalsh": "under a mode it also computes the eigenvectors, with another LAPACK algorithm",
+    "linalg_eigvals": "under a mode it also computes the eigenvectors; the eigenvalues come in another order",
     "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
     "linalg_lstsq": "its kernel reads conjugated views",
     **dict.fromkeys(
@@ -28,7 +28,7 @@ ONE_OPERATOR: Mapping[str, str] = {
     "_euclidean_dist.out": "its kernel calls matmul (autocast)",
     "_sparse_addmm": "its kernel calls addmm (autocast)",
     "_sparse_addmm.out": "its kernel calls addmm (autocast)",
-    "cumprod_backward": "under a mode the formula for inputs with zeros is taken for all",
+    "cumprod_backward": "under a mode the formula for inputs with zeros is used for all inputs",
     "unsafe_split.Tensor": "its kernel makes views, which in inference mode are views of the input",
     "unsafe_split_with_sizes": "its kernel makes views, which in inference mode are views of the input",
     **dict.fromkeys(
@@ -47,24 +47,24 @@ ONE_OPERATOR: Mapping[str, str] = {
             *("linalg_eigvals.out", "quantile.out", "quantile.scalar_out", "nanquantile.out"),
             "nanquantile.scalar_out",
         ),
-        "under a mode `out` is written to once more or once less, or refused where a gradient is required",
+        "under a mode `out` is written once more or once less, or refused if a gradient is required",
     ),
 }
-"""Operators that always run outside the mode, by their name in `aten`, and why."""
+"""Operators that always run outside the mode: their names in `aten`, with the reason."""
 
-_MASKED = "under a mode the gradient is multiplied by a mask: an infinite one makes NaN everywhere"
-_FOR_ZEROS = "under a mode the formula for inputs with zeros is taken for all"
-_SUMMED = "under a mode the gradient of the value is summed over zeros too"
-_NOT_REFUSED = "under a mode a gradient that is not defined is not refused"
+_MASKED = "under a mode the gradient is multiplied by a mask, so an infinite gradient makes NaN everywhere"
+_FOR_ZEROS = "under a mode the formula for inputs with zeros is used for all inputs"
+_SUMMED = "under a mode the gradient of the value also sums zeros"
+_NOT_REFUSED = "under a mode an undefined gradient is not refused"
 GRADIENTS: Mapping[str, str] = {
     **dict.fromkeys(("max", "min", "median", "nanmedian"), _MASKED),
     **dict.fromkeys(("prod", "prod.dim_int", "cumprod"), _FOR_ZEROS),
     **dict.fromkeys(("masked_fill.Tensor", "masked_fill_.Tensor"), _SUMMED),
     **dict.fromkeys(("linalg_eig", "_linalg_eigh", "_linalg_svd"), _NOT_REFUSED),
-    "ormqr": "under a mode the gradient is laid out in memory otherwise",
-    "linalg_householder_product": "under a mode the gradient is built by other operators",
+    "ormqr": "under a mode the gradient has another memory layout",
+    "linalg_householder_product": "under a mode the gradient is computed by other operators",
 }
-"""Operators whose gradient runs outside the mode, by their name in `aten`, and why."""
+"""Operators whose gradient runs outside the mode: their names in `aten`, with the reason."""
 
 TANGENTS: Mapping[str, str] = {
     **dict.fromkeys(("prod", "prod.dim_int"), _FOR_ZEROS),
@@ -76,10 +76,10 @@ TANGENTS: Mapping[str, str] = {
         "under a mode the tangent is computed by other operators, in another order",
     ),
 }
-"""Operators that run outside the mode where forward-mode AD is on, by their name in `aten`, and why."""
+"""Operators that run outside the mode while forward-mode AD is on: their names in `aten`, with the reason."""
 
-# What comes with PyTorch: nothing in these namespaces calls, in its kernel, what autocast or the conjugate bit would change,
-# but for the operators above.
+# Namespaces that PyTorch ships. Except for the operators above, no kernel in them calls an operator that autocast or the conjugate bit
+# would change.
 OWN_NAMESPACES = frozenset(
     {
         *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test"),
@@ -90,9 +90,10 @@ OWN_NAMESPACES = frozenset(
 )
 
 _COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::")
-"""Their kernels copy into what they are given, where their schemas do not always say so; those of `symm_mem` call what autograd records."""
+"""Their kernels write into their arguments, which their schemas do not always declare; those of `symm_mem` call operators that autograd
+records."""
 COMPOSITE = "CompositeImplicitAutograd"
-# With a kernel at one of these an operator does not always come down to others.
+# An operator with a kernel at one of these keys does not always decompose.
 _KERNEL_KEYS = (
     *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
     *("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta", "MkldnnCPU"),
@@ -102,7 +103,7 @@ _KERNEL_KEYS = (
 
 @cache
 def composites() -> tuple[str, ...]:
-    """Operators of `aten` that come down to others for every kind of tensor."""
+    """Operators of `aten` that decompose into others for every kind of tensor."""
     has = has_kernel
     return tuple(
         name.removeprefix("aten::")
@@ -113,10 +114,10 @@ def composites() -> tuple[str, ...]:
 
 @cache
 def counted_inside() -> Mapping[str, tuple[str, ...]]:
-    """Operators whose kernels call others that write, by namespace: those that count what is written, `_foreach_*`, and collectives.
+    """Operators, by namespace, whose writes are counted only inside their kernels; also all `_foreach_*` operators and collectives.
 
-    A version counter is moved on by the kernel at the key `ADInplaceOrView`. What writes into an argument and has no kernel
-    there leaves it to the operators that its own kernel calls, and for those the key is switched off under a mode.
+    The kernel at the key `ADInplaceOrView` increments the version counter of a written tensor. An operator that writes into an argument
+    but has no kernel there leaves this to the operators that its own kernel calls; under a mode, the key is switched off for those.
     """
     found: dict[str, list[str]] = {}
     for qualified in all_operators():

@@ -1,8 +1,8 @@
-"""Keeps dispatch modes in force, or out of it, where a block of inference mode ends.
+"""Keeps the dispatch keys of modes consistent with the mode stack when an inference-mode block ends.
 
-When `torch.inference_mode` ends, PyTorch sets the dispatch keys of the thread back to what they were when it began, the keys of dispatch
-modes among them. A step that ended inside the block took the mode off the stack: the program's next operator would look for a mode that
-is not there, and fail. A step that began inside left one on, and would see nothing of what runs after the block.
+When a `torch.inference_mode` block ends, PyTorch resets the dispatch keys of the thread to their state at its start, including the keys
+of dispatch modes. If a step ended inside the block, the mode is off the stack: the program's next operator would look for the missing
+mode and fail. If a step began inside, the mode is on the stack but would not see what runs after the block.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from opdump.adapters.torch.private_names import (
 )
 
 _KEYS: Final = ("Python", "PythonTLSSnapshot")
-"""Those that a thread has while there is a mode on its stack."""
+"""The dispatch keys that are set in a thread while a mode is on its stack."""
 
 
 class InferenceBlocks:
-    """Looks after the blocks that end, or have begun, between `attach` and `detach`."""
+    """Corrects the keys at the end of every block that ends between `attach` and `detach`, including blocks that began earlier."""
 
     def __init__(self) -> None:
         self._replacements = Replacements()
@@ -36,7 +36,8 @@ class InferenceBlocks:
     def attach(self) -> None:
         if is_lost(OPERATORS):
             return
-        # PyTorch's own guard too: of a block that began before, `with` kept the method that there was then.
+        # PyTorch's internal guard, too: in a block that began before `attach`, `with` has already looked up the old `__exit__` of
+        # `torch.inference_mode`, which calls the guard's.
         for owner in (torch.inference_mode, inference_guard):
             leave = _with_keys_matched(owner.__exit__)
             self._replacements.replace(owner, "__exit__", leave)
@@ -57,7 +58,7 @@ def _with_keys_matched(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _match_keys() -> None:
-    """Has the thread the keys of dispatch modes where there are modes on its stack, and nowhere else, as PyTorch does."""
+    """Set the keys of dispatch modes in the thread exactly if modes are on its stack, as PyTorch does."""
     has_modes = dispatch_depth() > 0
     for key in _KEYS:
         if is_key_included(key) != has_modes:

@@ -1,4 +1,4 @@
-"""What is known of a step that was learned: its operators in order, and the parts of it in columns."""
+"""The record of a learned step: its operators in order, and parts of it as columns."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from opdump.records import OpRecord, SkipReason
 from opdump.step_columns import BlockPattern, BlockTensor, OperatorSequence, TensorFacts
 
 _MOST_PATTERNS: Final = 1024
-"""Parts of a step that are kept: more are forgotten and made again."""
+"""The maximum number of patterns kept for a step. Beyond it, all are dropped and built again when needed."""
 Named = tuple[int, str, str, int, str, object]
-"""What `Sites.next` was asked for."""
+"""The arguments of a call of `Sites.next`."""
 
 
 class Kind(IntEnum):
-    """How an operator is recorded; numbers of native/follower.h."""
+    """How an operator is recorded; the numbers are those of `EventKind` in native/follower.h."""
 
-    KERNEL = 0
-    LISTED = 1
-    QUICK = 2
-    ALLOCATION = 3
-    VALUE = 4
-    OTHER = 5
+    KERNEL = 0  # with its tensors
+    LISTED = 1  # without a kernel: named and counted
+    QUICK = 2  # without a kernel, in a gradient that ran it before: only counted
+    ALLOCATION = 3  # without a kernel: named and counted, and its outputs are noted
+    VALUE = 4  # a value that no operator made
+    OTHER = 5  # cannot be followed
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """An operator, or a value, of the step that was learned."""
+    """An operator or a value of a learned step."""
 
     kind: Kind
     order: int
@@ -41,26 +41,26 @@ class Event:
     link: Any = None
     op: OpRecord | None = None
     tensors: Sequence[TensorSnapshot] = ()
-    """Inputs and outputs, as they were taken; their numbers mean nothing."""
+    """Snapshots of the inputs and outputs; their statistics are not used."""
     inputs: int = 0
     number: int = 0
-    """How many before it are among the operators of patterns."""
+    """The number of earlier events that are operators of patterns."""
     first_tensor: int = 0
-    """The place of its first tensor among `Lesson.tensors`."""
+    """The index of its first tensor in `Lesson.tensors`."""
 
 
 @dataclass(slots=True, eq=False)
 class Lesson:
-    """A step that was learned."""
+    """A learned step."""
 
     number: int
     events: list[Event] = field(default_factory=list)
     patterns: dict[tuple[int, int], BlockPattern] = field(default_factory=dict)
     tensors: list[tuple[Event, TensorSnapshot]] = field(default_factory=list)
-    """Those of patterns."""
+    """The tensors of operators of patterns."""
 
     def learned(self, event: Event) -> None:
-        """The next operator."""
+        """Append the next event."""
         if self.events:
             last = self.events[-1]
             event.number = last.number + (last.op is not None and last.kind is not Kind.OTHER)
@@ -70,7 +70,7 @@ class Lesson:
             self.tensors += [(event, known) for known in event.tensors]
 
     def pattern(self, first: int, last: int) -> BlockPattern:
-        """The operators of these events, and their tensors: the same object each time."""
+        """The operators and tensors of these events; the same object each time."""
         known = self.patterns.get((first, last))
         if known is None:
             ops: list[OpRecord] = []
@@ -90,7 +90,7 @@ class Lesson:
 
 
 def are_alike(facts: Sequence[tuple[Any, ...]], taken: Sequence[TensorSnapshot], table: Any) -> bool:
-    """Whether the follower has seen of tensors what the reader has, whose summaries are in `table`."""
+    """Whether the follower saw the same tensors as the reader, whose summaries are in `table`."""
     if len(facts) != len(taken):
         return False
     for seen, entry in zip(facts, taken, strict=True):

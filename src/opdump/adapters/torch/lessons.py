@@ -1,8 +1,8 @@
-"""Chooses which of the steps that were learned the next one is compared with.
+"""Chooses the learned step (lesson) that the next step is compared with.
 
-Steps of a program are of a few kinds that follow one another in an order of their own: the two updates of a GAN, training and evaluation. So what
-followed the step before is remembered for each kind. Where a step turns out to be another one than was expected, the others are tried the
-next time, and at last it is learned. A program of which no step repeats another is left alone for longer and longer.
+The steps of a program are of a few kinds in a fixed order: the two updates of a GAN, training and evaluation. So for each kind, its
+successor is remembered. If a step is not the expected one, the other lessons are tried the next time, and finally it is learned. If no
+step repeats another, the waits before learning again grow.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Final, Literal
 from opdump.adapters.torch.lesson import Lesson
 
 Outcome = Literal["learned", "same", "stale", "other", "off"]
-"""Of a step: it was learned; it was the expected one; it was, or was learned, with so many differences that it is better learned again; it was
-another one; nobody looked, or no longer when it ended."""
+"""How a step went: it was learned; it was the expected one; it has too many differences and must be learned again; it was another one;
+it was ignored, or learning it was broken off."""
 _MOST_LESSONS: Final = 4
 _MOST_WAITED: Final = 64
-"""Steps between two that are learned, where none repeats another."""
+"""The maximum number of steps to wait before learning again, if no step repeats another."""
 _PATIENCE: Final = 6
-"""So many steps may be other than expected one after the other before it waits."""
+"""After more than this number of "stale" or "other" steps, without a "same" one in between, it waits."""
 
 
 class Lessons:
-    """The steps that were learned, the last used one last."""
+    """The learned steps, in order of last use."""
 
     def __init__(self) -> None:
         self._known: dict[int, Lesson] = {}
         self._after: dict[int, int] = {}
-        """What came after each kind of step."""
+        """The successor of each kind of step."""
         self._tried: dict[int, set[int]] = {}
-        """What did not."""
+        """The kinds that turned out not to be the successor."""
         self._numbers = 0
         self._before, self._now = -1, -1
-        """The kinds of the step before this one and of this one; -1 of one that nobody knows."""
+        """The kinds of the previous and the current step; -1 if unknown."""
         self._failures = 0
         self._wait = 0
         self._dropped: list[int] = []
 
     def ended(self, outcome: Outcome) -> None:
-        """The step of which `choose` was asked, or the first one, has ended."""
+        """The step for which `choose` was called, or the first step, has ended."""
         number, before = self._now, self._before
         if outcome in ("learned", "same"):
             if outcome == "same":
                 self._failures = 0
             self._after[before] = number
             self._tried.pop(before, None)
-            self._known[number] = self._known.pop(number)  # the last used one
+            self._known[number] = self._known.pop(number)  # now the most recently used
             self._before = number
             return
         self._before = -1
@@ -60,11 +60,11 @@ class Lessons:
         self._failures += 1
         if self._failures > _PATIENCE:
             self._wait = min(_MOST_WAITED, 2 ** min(self._failures - _PATIENCE, 16))
-            for each in list(self._known):  # and begins anew
+            for each in list(self._known):  # start again with no lessons
                 self._drop(each)
 
     def choose(self) -> Lesson | None:
-        """What the next step is compared with; an empty one where it is to be learned, None where it is to be left alone."""
+        """The lesson to compare the next step with; an empty one to learn it, None to ignore it."""
         self._now = -1
         if self._wait > 0:
             self._wait -= 1
@@ -83,12 +83,12 @@ class Lessons:
         return self._known[number]
 
     def dropped(self) -> list[int]:
-        """The numbers of those that were dropped since the last call."""
+        """The numbers of the lessons dropped since the last call."""
         found, self._dropped = self._dropped, []
         return found
 
     def give_up(self) -> None:
-        """Nothing is learned or followed any more."""
+        """Stop learning and following for good."""
         self._failures, self._wait = 1000, 10**9
 
     def _drop(self, number: int) -> None:

@@ -1,10 +1,10 @@
-"""Prepares parts of PyTorch that are loaded late, such as its compiler, once the program loads them.
+"""Patches parts of PyTorch that are imported late, such as its compiler, once the program imports them.
 
     loading = Loading()
-    loading.when_there("torch._dynamo", attach)     now, or right after the program's import of it
+    loading.when_there("torch._dynamo", attach)     now, or right after the program imports it
     loading.forget()
 
-To import the compiler takes a second or more, and most inference programs never do.
+Importing the compiler takes a second or more, and most inference programs never do.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def raised(error: Exception) -> None:
 
 
 class Loading:
-    """Functions that wait for modules of PyTorch. An error of one that waited goes to `stopped`: the import is the program's."""
+    """Functions to call when modules of PyTorch are imported. Errors of late calls go to `stopped`, not to the importing program."""
 
     def __init__(self, stopped: Stopped = raised) -> None:
         self._stopped = stopped
         self._forget: list[Callable[[], None]] = []
 
     def when_there(self, module: str, function: Callable[[], None]) -> None:
-        """Calls `function` as soon as that module is there. What its import runs is not recorded."""
+        """Call `function` as soon as `module` is imported. Operators that the import runs are not recorded."""
         if module in sys.modules:
             function()
         else:
@@ -39,10 +39,10 @@ class Loading:
     def _late(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except Exception as error:  # noqa: BLE001  whatever it is, the program is not to blame
+        except Exception as error:  # noqa: BLE001  whatever the error is, it is not the program's
             self._stopped(error)
 
     def forget(self) -> None:
-        """What still waits is not called any more."""
+        """Drop the functions that are still waiting."""
         while self._forget:
             self._forget.pop()()
