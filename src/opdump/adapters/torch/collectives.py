@@ -116,9 +116,8 @@ class Collectives:
     def began(self, op: OpRecord, outputs: Sequence[LiveTensor], result: Any) -> None:
         work = _work_of(result)
         storages = [] if work is not None else [live[2].untyped_storage() for live in outputs]
-        memory = {
-            storage.data_ptr() for storage in storages if storage.nbytes()
-        }  # of what was sent the result is empty
+        # The result of a send is empty.
+        memory = {storage.data_ptr() for storage in storages if storage.nbytes()}
         nothing_to_wait_for = work is None and not memory
         pending = _Pending(op, outputs, work, _future_of(work, outputs), memory, nothing_to_wait_for)
         with self._lock:
@@ -129,7 +128,7 @@ class Collectives:
         for pending in self.pending:
             if memory in pending.memory:
                 pending.memory.discard(memory)
-                # Several results have one work between them, but for those of `batch_p2p_ops`.
+                # Several results share one work, except those of `batch_p2p_ops`, which must all be awaited.
                 pending.was_awaited = not pending.memory or pending.op.op_type != "batch_p2p_ops"
                 pending.has_failed |= has_failed
         self.file_arrived()

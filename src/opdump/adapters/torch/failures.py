@@ -3,8 +3,8 @@
     Function.apply        the forward raised: the operator is the function, its inputs are the arguments of `apply`
     its backward          the same, with the gradients as inputs
 
-An error is recorded where it is raised. Recording functions further up recognise from its traceback that it was recorded: it has a frame
-of a function marked with `records_failures`.
+An error is recorded where it is raised. Functions further up that also record failures see in its traceback that it was recorded: it
+contains a frame of a function marked with `records_failures`.
 """
 
 from __future__ import annotations
