@@ -1,8 +1,8 @@
-"""Captures what a MindSpore program runs operator by operator, and counts its steps in both modes.
+"""Captures the operators that a MindSpore program runs one by one, and counts the steps of both modes.
 
 pynative = PyNative(recorder, settings)
-pynative.start()        # MindSpore is imported by now
-pynative.stop()         # everything is as it was, and what was recorded is filed
+pynative.start()        # after the import of MindSpore
+pynative.stop()         # removes all hooks and files everything
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _LOG = logging.getLogger("opdump")
 class PyNative:
     """The operators of PyNative mode, and the steps of the program.
 
-    Its methods are those of a `StepController`. `when_step_ends` are called with the number of a step in the program's thread when it has
-    ended, before it is filed.
+    It is a `StepController`. When a step has ended, and before it is filed, `when_step_ends` are called with its number in the program's
+    thread.
     """
 
     def __init__(self, recorder: Recorder, settings: Settings) -> None:
@@ -55,14 +55,14 @@ class PyNative:
         self._interception: Interception | None = None
         self._names = OperatorNames()
         self.models = models_of(recorder.plan, settings.model_names, self._names, recorder.wants)
-        """The models of a plan that files operators by model."""
+        """The models, if the layout of the plan has operators by model."""
         self.given: Mapping[str, Origin] = {}
-        """Where the arguments of the compiled function that was called last come from, by their names in its graph."""
+        """The origins of the arguments of the compiled function that was called last, by their names in its graph."""
         self._has_compiled = False
-        """Whether compiled code ran, optimizers apart."""
+        """Whether compiled code other than optimizers ran."""
         self._optimizing = 0
         self._running = 0
-        """Calls of networks, of their gradients, and of compiled functions that run."""
+        """The number of running calls of networks, of their gradients, and of compiled functions."""
         self._stack = ExitStack()
         self._order = itertools.count()
 
@@ -72,24 +72,24 @@ class PyNative:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the program may be in a step that is recorded: executions of models are counted apart."""
+        """Whether the current step may be recorded. With models, this depends on their executions, so any step may be."""
         return self._steps.is_wanted if self.models is None else not self._recorder.is_over
 
     @property
     def is_in_model(self) -> bool:
-        """Whether what runs now belongs to the network that was called last, and not to an optimizer."""
+        """Whether the current operator belongs to the network that was called last, and not to an optimizer."""
         return not self._optimizing and self._running > 0
 
     def manual_step(self) -> None:
-        """Ends the current step; from the first call on nothing else ends one."""
+        """End the current step. After the first call, steps end only here."""
         self._steps.manual_step()
 
     def next_order(self) -> int:
-        """The place of the next operator among all of its step."""
+        """The order of the next operator in its step."""
         return next(self._order)
 
     def start(self) -> None:
-        """Sees from now on what the program runs. MindSpore is there; one without a dispatch mode is warned of."""
+        """Intercept operators from now on. MindSpore has been imported; a warning is given if it has no dispatch mode."""
         self._home = threading.get_ident()
         from opdump.adapters.mindspore.pynative.interception import Interception
 
@@ -123,7 +123,7 @@ class PyNative:
         self._follow_step()
 
     def stop(self) -> None:
-        """Takes everything out again, and files what is recorded."""
+        """Remove all hooks, and file everything."""
         if self._recording is not None:
             self._recording.close(is_all=not self._has_compiled)
         self._note_circumstances()
@@ -131,7 +131,7 @@ class PyNative:
         self._steps.close()
 
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
-        """Watches operators by name and tensors of the program from now on, in watch mode."""
+        """Watch operators by name, and tensors of the program, from now on. Does nothing outside of watch mode."""
         if self._recording is not None:
             self._recording.watch(nodes, tensors)
 
@@ -145,12 +145,12 @@ class PyNative:
             around.chose_nothing = models.chose_nothing
         if self._recorder.plan.mode.watches and self._has_compiled:
             self._recorder.warnings.append(
-                "watch: compiled code ran (GRAPH_MODE, @ms.jit), and what watched memory holds between its operators cannot be seen; "
-                "to watch them run the program in PyNative mode: mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
+                "watch: compiled code ran (GRAPH_MODE, @ms.jit), and watched memory cannot be read between its operators; "
+                "to watch them, run the program in PyNative mode: mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
             )
 
     def _leave_child(self) -> None:
-        """In a forked process, which has none of MindSpore's threads: operators pass by, and MindSpore is not asked for anything."""
+        """Stop recording in a forked process, without a call of MindSpore, whose threads do not exist there."""
         self._recording = None
         self._steps.began = lambda: None
         self._steps.when_step_ends.clear()
@@ -159,7 +159,7 @@ class PyNative:
         if self._modes is not None:
             self._modes.forget()
 
-    # What the interception tells.
+    # Called by the interception (`Watcher`).
 
     @contextmanager
     def optimizer(self) -> Iterator[None]:
@@ -171,7 +171,7 @@ class PyNative:
             self._optimizing -= 1
 
     def cell(self, cell: Any) -> AbstractContextManager[None] | None:
-        """Around a call of a Cell; None where nobody wants to know of it."""
+        """A context for a call of a Cell; None if none is needed."""
         if self._interception is not None and self._interception.is_graph_mode():
             self._has_compiled = True
         if self._steps.may_count:
@@ -192,7 +192,7 @@ class PyNative:
 
     @contextmanager
     def _model(self, model: Any) -> Iterator[None]:
-        """What runs in the block belongs to a network or a compiled function of the program."""
+        """The block runs a network or a compiled function of the program."""
         if self.models is not None:
             self.models.begins(model, PYNATIVE)
         self._running += 1
@@ -213,7 +213,7 @@ class PyNative:
             yield
 
     def forward_ended(self, results: Any) -> None:
-        """The forward has given results, whose gradients come next."""
+        """The forward pass has returned results whose gradients are computed next."""
         if self._recording is not None and self.is_wanted:
             self._recording.follow(results)
 
@@ -233,7 +233,7 @@ class PyNative:
 
     @contextmanager
     def _network(self, cell: Any) -> Iterator[None]:
-        """A call of a Cell that no other runs; one without parameters is a loss or a part of the data, and no network."""
+        """A call of a Cell outside of other networks. A Cell without parameters (a loss, data processing) does not count as a network."""
         is_network = any(True for _ in cell.get_parameters())
         is_outermost = self._steps.is_outermost
         with ExitStack() as stack:
@@ -255,7 +255,7 @@ class PyNative:
             self._recording.names.restart()
 
     def _follow_step(self) -> None:
-        """The mode is on in a step that is wanted, and off in others; nobody can put it on in another thread."""
+        """Switch the mode on in recorded steps and off in others. This is only possible in the thread that started the capture."""
         if self._modes is None or threading.get_ident() != self._home:
             return
         if self.is_wanted:
@@ -276,7 +276,7 @@ class PyNative:
 
 
 def _lacks_dispatch() -> str:
-    """Why operators cannot be seen one by one with this MindSpore; empty where they can."""
+    """Why single operators cannot be captured with this MindSpore; empty if they can."""
     try:
         has_mode = hasattr(importlib.import_module("mindspore.utils"), "MsDispatchMode")
     except ImportError:
@@ -285,6 +285,6 @@ def _lacks_dispatch() -> str:
         return ""
     version = importlib.import_module("mindspore").__version__
     return (
-        f"operators of PyNative mode are not captured: MindSpore {version} has no MsDispatchMode, which came with 2.10; compiled code "
-        "(GRAPH_MODE, @ms.jit) is"
+        f"operators of PyNative mode are not captured: MindSpore {version} has no MsDispatchMode (2.10 or later has it); compiled code "
+        "(GRAPH_MODE, @ms.jit) is captured"
     )

@@ -1,7 +1,7 @@
-"""The backward, through the nodes of MindSpore's autograd.
+"""Observes the backward pass through the nodes of MindSpore's autograd.
 
-Each node is the gradient of one forward operator. Hooks around it say when it runs: operators that the dispatch mode sees meanwhile are its
-own, and gradients that none of them wrote are those of operators that the mode does not see.
+Each node is the gradient of one forward operator, and has hooks before and after it runs. Operators that are dispatched in between belong
+to the node. Gradients that none of them wrote were computed by operators that MindSpore does not dispatch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from opdump.adapters.mindspore.pynative.tensors import storage_of, tensors_in
 from opdump.records import Frame
 
 _MOST_WAITING: Final = 4096
-"""Forward operators whose node is not known yet; most become known with the next operator."""
+"""Maximum number of forward operators whose node is not known yet. For most it becomes known at the next operator."""
 
 
 @dataclass(slots=True, eq=False)
 class Forward:
-    """A forward operator, as its gradient needs it. `op_name` is empty where nothing is recorded of it: a view by an index."""
+    """The facts of a forward operator that its gradient needs. `op_name` is empty if it is not recorded, such as a view by an index."""
 
     op_type: str
     op_name: str
@@ -37,21 +37,21 @@ class Forward:
 
 @dataclass(slots=True, eq=False)
 class RunningNode:
-    """A node whose gradient is being computed."""
+    """A node that is computing its gradient."""
 
     forward: Forward
     given: tuple[Tensor, ...]
     """The gradients of its outputs."""
     depth: int
-    """Calls of Cells that ran when it began."""
+    """The number of running calls of Cells when it began."""
     written: set[int] = field(default_factory=set)
-    """The memory that operators wrote meanwhile, which were seen."""
+    """The memory that dispatched operators wrote since then."""
 
     def wrote(self, tensors: Iterable[Tensor]) -> None:
         self.written.update(storage_of(tensor) for tensor in tensors)
 
     def is_recomputing(self, depth: int) -> bool:
-        """Whether, with so many calls of Cells, the program's forward runs again within it."""
+        """Whether the node is running the forward pass again. `depth` is the current number of running calls of Cells."""
         return depth > self.depth
 
 
@@ -59,9 +59,9 @@ Ended = Callable[[RunningNode, Sequence[Any]], None]
 
 
 class Gradients:
-    """Follows nodes of autograd. `ended` is called after each, with the gradients that it computed; None among them for what needs none.
+    """Hooks autograd nodes. `ended` is called after each with the gradients that it computed; None for inputs without a gradient.
 
-    `unseen` is called with the type of a forward operator that nobody saw, and with its result where that is known.
+    `unseen` is called with the type of a forward operator that was not dispatched, and with its result or None.
     """
 
     def __init__(self, ended: Ended, unseen: Callable[[str, Tensor | None], Forward], depth: Callable[[], int]) -> None:
@@ -70,9 +70,9 @@ class Gradients:
         self._depth = depth
         self._here = threading.local()
         self._followed: dict[int, weakref.ref[Any]] = {}
-        """The hooks of nodes, by identity: a node that is gone takes its hook along, and the next one may get its identity."""
+        """The hook of each node, by the node's id. A hook dies with its node; another node may then get the id."""
         self._waiting: OrderedDict[tuple[int, tuple[int, ...]], Forward] = OrderedDict()
-        """Forward operators by address and shape of an output, until their node is known."""
+        """Forward operators whose node is not known yet, by address and shape of an output."""
         self.is_open = True
 
     @property
@@ -89,7 +89,7 @@ class Gradients:
         return found
 
     def ran(self, forward: Forward, outputs: Iterable[Tensor]) -> None:
-        """A forward operator has run; its node may be known only later."""
+        """Note that a forward operator has run. Its node may become known only later."""
         for tensor in outputs:
             key = (int(tensor.data_ptr()), tuple(tensor.shape))
             self._waiting.pop(key, None)
@@ -99,7 +99,7 @@ class Gradients:
             self._waiting.popitem(last=False)
 
     def follow(self, tensor: Tensor) -> None:
-        """Hooks the node that made a tensor, and those before it that are not known yet."""
+        """Hook the node of a tensor, and the nodes before it that are not hooked yet."""
         node = tensor._grad_node
         if node is None or node.is_leaf() or self._is_followed(node):
             return
@@ -109,7 +109,7 @@ class Gradients:
         self._hook(node, forward or self._latest(node.name(), tensor))
 
     def clear(self) -> None:
-        """The step has ended."""
+        """Forget the step, which has ended."""
         self._followed.clear()
         self._waiting.clear()
 
@@ -131,7 +131,7 @@ class Gradients:
             ]
 
     def _latest(self, name: str, result: Tensor | None = None) -> Forward:
-        """The last forward operator of that type whose node is not known: nobody but a view read what it wrote."""
+        """The latest forward operator of this type without a node; if there is none, or the node's `result` is known, an unseen one."""
         waiting = reversed(self._waiting.items()) if result is None else ()
         key = next((key for key, each in waiting if each.op_type == name and not each.is_linked), None)
         return self._unseen(name, result) if key is None else self._waiting.pop(key)
@@ -154,7 +154,7 @@ class Gradients:
 
 
 def unseen(node: RunningNode, computed: Sequence[Any]) -> dict[int, Tensor]:
-    """The gradients of a node, by their place, that no operator wrote that was seen, and that are not those that it was given."""
+    """The gradients of a node, by position, that no dispatched operator wrote and that are not its incoming gradients."""
     known = node.written | {storage_of(tensor) for tensor in node.given}
     found: dict[int, Tensor] = {}
     for place, tensor in enumerate(computed):

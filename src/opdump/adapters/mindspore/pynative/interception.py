@@ -1,7 +1,7 @@
-"""Sees where a program calls networks, gradients, optimizers and compiled functions.
+"""Intercepts calls of networks, gradients, optimizers and compiled functions.
 
-nn.Cell.__call__                        a network or a part of one; an optimizer is one too
-_pynative_forward_run, _pynative_func_grad_backward    the two halves of what `grad` and `value_and_grad` give
+nn.Cell.__call__                        a network or a part of one; an optimizer is also a Cell
+_pynative_forward_run, _pynative_func_grad_backward    the two halves of a function made by `grad` or `value_and_grad`
 _JitExecutor.__call__                   a function of `@ms.jit`
 """
 
@@ -27,11 +27,11 @@ _OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 
 class Watcher(Protocol):
-    """What is told of the calls. All of it must not raise, but for what is to end the program."""
+    """Receives the calls. Its methods may raise only to end the program."""
 
     def optimizer(self) -> AbstractContextManager[None]: ...
     def cell(self, cell: Any) -> AbstractContextManager[None] | None:
-        """Around a call of a Cell; None where nobody wants to know of it."""
+        """A context for a call of a Cell; None if none is needed."""
 
     def compiled(
         self, function: Any, arguments: Mapping[str, Any], *, trains: bool
@@ -43,7 +43,7 @@ class Watcher(Protocol):
 
 
 class Interception:
-    """Tells a watcher of the calls between `open` and `close`."""
+    """Passes the calls between `open` and `close` to a watcher."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -60,19 +60,19 @@ class Interception:
             *((kind, "__init__", self._making_optimizers) for kind in _OPTIMIZERS),
         ]
         for owner, name, wrapped in calls:
-            if hasattr(owner, name):  # what a release does not have, it does not call
+            if hasattr(owner, name):  # a release that lacks a name does not call it
                 self._replacements.replace(owner, name, wrapped(getattr(owner, name)))
 
     def close(self) -> None:
         self._replacements.restore()
 
     def has_optimizer(self) -> bool:
-        """Whether the program made an optimizer before."""
+        """Whether the program has created an optimizer before the capture."""
         return any(issubclass(type(each), _OPTIMIZERS) for each in gc.get_objects())
 
     @staticmethod
     def is_graph_mode() -> bool:
-        """Whether a Cell that is called now is compiled."""
+        """Whether Cells are now compiled when they are called."""
         return bool(context._get_mode() == context.GRAPH_MODE)
 
     def trains(self, cell: Any) -> bool:
@@ -93,7 +93,7 @@ class Interception:
             with around:
                 found = original(cell, *args, **kwargs)
                 if getattr(cell, "has_bprop", False):
-                    watcher.forward_ended(found)  # its gradient belongs to the Cell
+                    watcher.forward_ended(found)  # while the Cell is in scope, so that its gradient belongs to it
                 return found
 
         return call
@@ -104,6 +104,7 @@ class Interception:
         @functools.wraps(original)
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             function = executor.fn
+            # In graph mode MindSpore's own `grad` compiles a function of this name.
             around = watcher.gradient() if function.__name__ == "after_grad" else None
             given = _arguments(function, getattr(executor, "obj", None), args, kwargs)
             with around or watcher.compiled(function, given, trains=_uses_optimizer(function)):
@@ -124,7 +125,7 @@ class Interception:
             except BaseException as error:
                 around.__exit__(type(error), error, error.__traceback__)
                 raise
-            self._open.append(around)  # until its backward has run, which follows at once
+            self._open.append(around)  # stays open until the backward pass, which follows at once, has ended
             return found
 
         return run
@@ -161,7 +162,7 @@ class Interception:
 
 
 def _arguments(function: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a compiled function by name; those of `*args` have none. `owner` is what a method belongs to."""
+    """The arguments of a compiled function by name, without those of `*args`. `owner` is the object of a method."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -173,7 +174,7 @@ def _arguments(function: Any, owner: Any, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _uses_optimizer(function: Any) -> bool:
-    """Whether a compiled function names an optimizer: in what it closes over, or among the names of its module."""
+    """Whether a compiled function refers to an optimizer, in its closure or as a global of its module."""
     closed = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
     return any(isinstance(value, _OPTIMIZERS) for value in (*closed, *named))

@@ -1,4 +1,4 @@
-"""Records operators as MindSpore dispatches them, and those of the backward that it does not dispatch, by their gradients."""
+"""Records dispatched operators, and backward operators that MindSpore does not dispatch, through their gradients."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from opdump.recorder import LiveTensor, Recorder, WatchRecorder, isolated_from_p
 from opdump.records import Frame, Memory, OpRecord, Phase
 
 SEEN_BY_GRADIENTS: Final = "through its gradients"
-"""What stands as `seen` among the arguments of an operator of the backward that MindSpore does not dispatch."""
+"""The argument `seen` of a backward operator that MindSpore does not dispatch."""
 SEEN_BY_RESULT: Final = "through its result"
-"""The same of one of the forward, of which autograd knows: a copy of a view, a concatenation of a list."""
+"""The argument `seen` of such a forward operator, known from autograd: a copy of a view, a concatenation of a list."""
 
 COMPILED: Final = "jit"
-"""What stands for the type of an operator where autograd has compiled code in the place of one."""
+"""The operator type of an autograd node that is compiled code."""
 
 
 class Place(NamedTuple):
-    """Where an operator runs, and what it is called there."""
+    """The name, phase and surroundings of an operator."""
 
     name: str
     phase: Phase
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An operator that is about to run."""
+    """An operator that is about to run, with its inputs."""
 
     op: OpRecord
     call: Call
@@ -61,7 +61,7 @@ class Opened(NamedTuple):
 
 
 class OperatorRecording:
-    """The operators of the steps that are recorded. `step` says which it is, `next_order` gives an operator its place in it."""
+    """Records the operators of selected steps. `step` returns the current step, `next_order` the order of the next operator in it."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class OperatorRecording:
         models: Models | None,
         is_in_model: Callable[[], bool],
     ) -> None:
-        """`is_in_model` tells whether what runs belongs to the network that was called last."""
+        """`is_in_model` returns whether the current operator belongs to the network that was called last."""
         plan = recorder.plan
         self._models = models
         self._chooses_later = models is not None or plan.mode.watches
-        """Models and watches choose among operators themselves."""
+        """Models and watches select operators themselves."""
         self._is_in_model = is_in_model
         self._here = threading.local()
         self.scopes = Scopes(class_names=plan.class_names_in_scope, is_backward=lambda: self.is_backward)
@@ -97,12 +97,12 @@ class OperatorRecording:
         self._lock = threading.RLock()
         self._watches: Watches | None = None
         if plan.mode.watches:
-            assert isinstance(recorder, WatchRecorder), "make_recorder gives one for this mode"
+            assert isinstance(recorder, WatchRecorder), "make_recorder returns one for this mode"
             self._watches = Watches(plan, recorder, self._emitter.timestamp, names, _look)
             self.watch((), settings.watch)
 
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
-        """Watches operators by name and tensors of the program from now on, in watch mode."""
+        """Watch operators by name, and tensors of the program, from now on. Does nothing outside of watch mode."""
         if self._watches is None:
             return
         for name, tensor in tensors.items():
@@ -115,13 +115,13 @@ class OperatorRecording:
             self._watches.add_tensors(tensors, self._record("", here, {}))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Runs an operator of the program and records it. The operator's own error goes to the program."""
+        """Run an operator of the program and record it. Errors of the operator reach the program."""
         call = Call.of(func.name, args)
         if call.is_pseudo:
             return func(*args, **kwargs) if kwargs else func(*args)
         inputs = call.tensors()
         for _, tensor in inputs:
-            tensor.data_ptr()  # an error of what writes there is the program's
+            tensor.data_ptr()  # waits for the operator that writes the tensor; its error reaches the program
         opened = self._begin(call, inputs)
         try:
             out = func(*args, **kwargs) if kwargs else func(*args)
@@ -137,14 +137,14 @@ class OperatorRecording:
         return out
 
     def end_step(self) -> None:
-        """Forgets what belongs to a step."""
+        """Forget everything that belongs to the step."""
         with self._lock:
             self.names.clear()
             self.gradients.clear()
             self._makers.clear()
 
     def close(self, *, is_all: bool) -> None:
-        """`is_all`: nothing of the program is compiled, so that marks without an operator are without any."""
+        """End the recording. `is_all`: the program has no compiled code, so marks without an operator here are unused."""
         self.gradients.is_open = False
         self._recorder.matched_kernels |= self._selection.matched_kernels
         if self._watches is not None:
@@ -154,16 +154,16 @@ class OperatorRecording:
 
     @isolated_from_program
     def follow(self, results: Any) -> None:
-        """The program has results of which it will ask the gradients."""
+        """Hook the autograd nodes of results whose gradients the program will compute."""
         with self._lock:
             for tensor in tensors_in((results,)):
                 self.gradients.follow(tensor)
 
     @isolated_from_program
     def origins_of(self, arguments: Mapping[str, Any]) -> dict[str, Origin]:
-        """Where the arguments of a compiled function come from, by the names that its graph has for them.
+        """The origins of the arguments of a compiled function, by their names in its graph.
 
-        `Parameter.x` is the argument x, or the only tensor in it, and `Parameter.x:2` the third of several.
+        `Parameter.x` is the argument x or the only tensor in it; `Parameter.x:2` is the third of several tensors in x.
         """
         found: dict[str, Origin] = {}
         with self._lock:
@@ -176,11 +176,11 @@ class OperatorRecording:
 
     @isolated_from_program
     def know_parameters(self, parameters: Iterable[Any]) -> None:
-        """What the inputs of a network's operators are called."""
+        """Note the parameters of a network, so that they are sources of inputs."""
         with self._lock:
             for parameter in parameters:
                 if parameter.has_init:
-                    continue
+                    continue  # not initialised yet, so it has no memory
                 self._makers.add_parameter(parameter)
 
     # One operator.
@@ -197,6 +197,7 @@ class OperatorRecording:
             origins = [self._makers.origin(tensor) for _, tensor in inputs]
             op = self._record(call.name, place, call.others())
             opened = Opened(op, call, place, inputs, origins)
+            # Whether the operator is a view is known only from its results, so its inputs are then recorded afterwards.
             if not may_be_view(call.name) and not op.skip:
                 self._recorder.before_op(op, self._inputs(op, inputs, origins))
         return opened
@@ -251,7 +252,7 @@ class OperatorRecording:
                 outer.wrote(list(tensors_in(computed)))
 
     def _tell_unseen(self, node: RunningNode, inputs: Sequence[tuple[str, Tensor]]) -> None:
-        """What an operator of the backward reads, and nobody is known to have written, an operator wrote that was not seen."""
+        """If a backward operator reads tensors without a known maker, record the unseen operators that computed them."""
         if not computes_first(node.forward.op_type) or node.is_recomputing(len(self.scopes.running)):
             return
         found = {place: tensor for place, (_, tensor) in enumerate(inputs) if not self._makers.knows(tensor)}
@@ -272,8 +273,9 @@ class OperatorRecording:
         self._file(op, inputs, outputs, first=operator.given or 0)
 
     def _unseen_forward(self, op_type: str, result: Tensor | None) -> Forward:
-        """An operator of the forward that nobody saw: of one that gave something new, its result is recorded."""
-        if not op_type.isidentifier():  # `29_11_bprop_builder_27`: compiled code, whose operators are in its graph
+        """Record a forward operator that was not dispatched, if its result is in new memory."""
+        # Compiled code has a name such as `29_11_bprop_builder_27`. Its operators are recorded with its graph.
+        if not op_type.isidentifier():
             return Forward(COMPILED, "", self.scopes.path, program_frames(), False)
         if result is None or self._makers.knows(result) or not result.nbytes:
             return Forward(op_type, "", self.scopes.path, program_frames(), self._is_marked())
@@ -291,7 +293,7 @@ class OperatorRecording:
         outputs: Sequence[Tensor],
         first: int = 0,
     ) -> None:
-        """Records an operator that has run. `first` is the slot of its first input."""
+        """Record an operator that has run. `first` is the slot of its first input."""
         origins = [self._makers.origin(tensor) for _, tensor in inputs]
         self._enter_graph(op, inputs, origins, outputs)
         if op.skip:
@@ -303,7 +305,7 @@ class OperatorRecording:
         for slot, tensor in enumerate(outputs):
             self._makers.add(tensor, f"{op.op_name}:{slot}")
 
-    # What a record says.
+    # The content of a record.
 
     def _place(self, op_type: str) -> Place:
         running = self.gradients.running
@@ -321,7 +323,7 @@ class OperatorRecording:
 
     @property
     def is_backward(self) -> bool:
-        """Whether MindSpore computes gradients in this thread."""
+        """Whether the backward pass is running in this thread."""
         return bool(getattr(self._here, "backward", False))
 
     @is_backward.setter
@@ -421,12 +423,12 @@ class OperatorRecording:
 
 
 def _look(tensor: Tensor) -> Look:
-    """Keeps a tensor, and gives its elements as they are when it is asked."""
+    """A function that keeps a tensor alive and returns its current elements."""
     return lambda: host_tensor(tensor)
 
 
 def _placed(tensor: Tensor, memory: Memory | None) -> HostTensor | str:
-    """The elements of a tensor as they are now, with where they lie."""
+    """The current elements of a tensor, with their location."""
     found = host_tensor(tensor)
     if isinstance(found, HostTensor):
         found.memory = memory
