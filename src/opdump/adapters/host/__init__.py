@@ -1,8 +1,8 @@
-"""Tensors in the memory of this process: what adapters of graph runtimes share. No framework is imported here.
+"""Tensors in the memory of this process, shared by the adapters of graph runtimes. No framework is imported here.
 
-HostTensor    elements at an address, and what a reader found out about them
-HostColumns   many of them in columns, of which a Choice names some
-NumpyReader   takes summaries and elements of them
+HostTensor    elements at an address, and the results of a reader
+HostColumns   the addresses of many tensors in columns; a Choice selects some of them
+NumpyReader   reads summaries and elements
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Element types of ONNX tensors: their names, how many bits they take, and what numpy makes of their memory.
+"""Element types of ONNX tensors: their names, their bits, and how numpy reads them.
 
-Source: `TensorProto.DataType` of the ONNX specification; names are those of `TensorRecord.dtype`.
+Source: `TensorProto.DataType` of the ONNX specification. Names are those of `TensorRecord.dtype`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Array = npt.NDArray[Any]
 class ElementType:
     """One element type.
 
-    `number` is that of ONNX, `runtime_name` what stands in `tensor(...)`. `storage` is the numpy type that holds the raw bits:
-    the type itself where numpy has it, else an unsigned integer; bytes of packed elements below 8 bits. `code` is the number
-    of the type among the summary kernels, None where they do not know it. Without bits there is no array: text.
+    `number` is the number in ONNX, `runtime_name` the name in `tensor(...)`. `storage` is the numpy type of the raw bits: the type
+    itself if numpy has it, otherwise an unsigned integer; for elements below 8 bits, the bytes into which they are packed. `code` is the
+    number of the type in the summary kernels, None if they do not support it. Only text has 0 `bits`.
     """
 
     number: int
@@ -83,7 +83,6 @@ BY_RUNTIME_NAME: Final[Mapping[str, ElementType]] = MappingProxyType(
 BY_DTYPE: Final[Mapping[str, ElementType]] = MappingProxyType(
     {element.dtype: element for element in BY_NUMBER.values()}
 )
-# A lookup table of all codes widens the packed ones.
 _SMALL_FLOATS: Final = frozenset(
     {
         *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
@@ -93,7 +92,7 @@ _SMALL_FLOATS: Final = frozenset(
 
 
 def element_of_type(type_text: str) -> ElementType | None:
-    """The element type of `tensor(float)`; None for a sequence, a map, an optional or a sparse tensor, which no array stands for."""
+    """The element type in a text such as `tensor(float)`; None for a sequence, map, optional or sparse tensor."""
     if not type_text.startswith("tensor("):
         return None
     return BY_RUNTIME_NAME.get(type_text[7:-1])
@@ -102,9 +101,9 @@ def element_of_type(type_text: str) -> ElementType | None:
 def widened_elements(raw: Array, element: ElementType, shape: tuple[int, ...]) -> Array:
     """The elements of `raw` in `shape`, in a type that numpy has.
 
-    `raw` is flat, of the type's `storage`; packed elements stand with the first one in the lowest bits. bfloat16 and the
-    floats of 8 and 4 bits become float32, integers below 8 bits int8 or uint8, all exact. What numpy knows is returned as it
-    is, without a copy. Raises UndecodableTensorError for a small float that the installed ml_dtypes lacks.
+    `raw` is flat and has the type's `storage`; packed elements begin in the lowest bits. bfloat16 and floats of 8 and 4 bits become
+    float32, integers below 8 bits become int8 or uint8, without loss. Types that numpy has are returned without a copy. Raises
+    UndecodableTensorError for a small float that the installed ml_dtypes lacks.
     """
     if element.known_to_numpy:
         return raw.reshape(shape)
@@ -115,6 +114,7 @@ def widened_elements(raw: Array, element: ElementType, shape: tuple[int, ...]) -
         floats: Array = codes.view(small_float(element.dtype)).astype(np.float32)
         return floats.reshape(shape)
     if element.dtype.startswith("int"):
+        # Shifting left and right again extends the sign.
         unused = 8 - element.bits
         codes = (codes << unused).view(np.int8) >> unused
     return codes.reshape(shape)

@@ -1,7 +1,7 @@
-"""HostColumns: the tensors of a run in columns: what is the same in each run is prepared once, and a run gives their addresses.
+"""The tensors of a run in columns. Their common properties are prepared once; each run only adds the addresses.
 
-choice = Choice(tensors, [(0, 3), (1, 0)])   # prepared once: the fourth of one section of columns, the first of another
-columns = HostColumns()                      # of each run
+choice = Choice(tensors, [(0, 3), (1, 0)])   # prepared once: the fourth tensor of section 0, the first of section 1
+columns = HostColumns()                      # one for each run
 begins = [columns.extend(pointers), columns.extend(others)]
 recorder.take_block(sequence, step, timestamps, choice.of(columns, begins))
 """
@@ -21,11 +21,11 @@ from opdump.statistics import Extremes
 from opdump.step_columns import TensorFacts
 
 NOT_READ: Final = np.iinfo(np.intp).min
-"""Stands in the place of a row of a tensor that nobody has looked at yet."""
+"""The row of a tensor that has not been summarised yet. Other negative rows count from the end of `block_summaries`."""
 
 
 def facts_of(tensor: HostTensor | str) -> TensorFacts:
-    """What is known of a tensor without its elements. A text is the type of a value that no array stands for."""
+    """The facts of a tensor that need no elements. A text is the type of a value that is not an array."""
     if isinstance(tensor, str):
         return TensorFacts(tensor, (), 0, "opaque")
     element = tensor.element
@@ -34,58 +34,58 @@ def facts_of(tensor: HostTensor | str) -> TensorFacts:
 
 
 class KeptSummaries(NamedTuple):
-    """What was found of tensors whose memory is gone."""
+    """The summaries of tensors whose memory may be gone."""
 
     places: npt.NDArray[np.intp]
-    """In columns."""
+    """Positions in columns."""
     summaries: npt.NDArray[np.float64]
     extremes: Mapping[int, Extremes]
-    """Max and min by the rules of a device where they are not those of the summary, by the place among `summaries`."""
+    """Max and min by the rules of a device, if they differ from the summary, by position in `summaries`."""
 
 
 class HostColumns:
-    """Where the tensors of one run lie, and which rows their summaries have."""
+    """The addresses of the tensors of one run, and the rows of their summaries."""
 
     def __init__(self) -> None:
         self.pointers: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.rows: npt.NDArray[np.intp] = np.empty(0, np.intp)
-        """NOT_READ until a reader has looked."""
+        """NOT_READ until a reader has summarised the tensor."""
         self.generation = -1
-        """For the reader: its step in which the rows are good."""
+        """The reader's step in which the rows are valid."""
         self.kept: KeptSummaries | None = None
-        """Of tensors whose memory is gone."""
+        """The summaries of tensors whose memory may be gone."""
 
     def extend(self, pointers: npt.NDArray[np.int64]) -> int:
-        """Adds tensors; the place of the first."""
+        """Add tensors; returns the position of the first."""
         first = len(self.pointers)
         self.pointers = np.concatenate([self.pointers, pointers])
         self.rows = np.concatenate([self.rows, np.full(len(pointers), NOT_READ, np.intp)])
         return first
 
     def cut(self, first: int) -> None:
-        """Forgets the tensors from a place on."""
+        """Remove the tensors from position `first` on."""
         self.pointers = self.pointers[:first]
         self.rows = self.rows[:first]
 
     def lend_row(self, place: int, tensor: HostTensor) -> None:
-        """Tells an object of the same tensor which row its summary has, if it has been looked at."""
+        """If the tensor at a position has been summarised, give the row to another object of the same tensor."""
         row = int(self.rows[place])
         if row >= 0:
             tensor.row, tensor.generation = row, self.generation
 
 
 Place = tuple[int, int]
-"""A section of columns, and the number of a tensor in it."""
+"""A section of columns, and the position of a tensor in it."""
 
 
 class Choice:
-    """Some of the tensors of runs, by their places in columns. In each run they have the same types and shapes."""
+    """Selected tensors, by their places in columns. Their types and shapes are the same in each run."""
 
     def __init__(self, tensors: Sequence[HostTensor | str], places: Sequence[Place | None]) -> None:
-        """`tensors` are those of one run; a place of None is for one that is not in columns."""
+        """`tensors` are from any one run. The place is None for a tensor that is not in columns."""
         self.facts = tuple(map(facts_of, tensors))
         self.objects: list[int] = []
-        """The numbers of those that are given as objects: what is not in columns, and what is summarised once it is widened."""
+        """The numbers of tensors that must be passed as objects: those not in columns, and those that are widened before a summary."""
         read: list[tuple[int, int, int, int, int]] = []
         for number, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
             element = None if isinstance(tensor, str) else tensor.element
@@ -95,19 +95,19 @@ class Choice:
                 read.append((number, *place, tensor.element.code, tensor.count))
         columns: npt.NDArray[np.int64] = np.array(read, np.int64).reshape(-1, 5).T.copy()
         self.read, self._sections, self._numbers, self.codes, self.counts = columns
-        """The numbers of those that are summarised at their addresses; of each its place, the code of its type, and how many elements it has."""
+        """`read` has the numbers of the tensors that are summarised at their addresses; the others their places, type codes and element counts."""
         self.are_floats = np.array(["float" in self.facts[number].dtype for number in self.read.tolist()], np.bool_)
-        """Of each of these, whether its elements are."""
+        """Whether the elements of each tensor in `read` are floats."""
 
     def tensor_at(self, place: int, pointer: int) -> HostTensor:
-        """One of those that are summarised at their addresses, by its place among them, where it lies at that address."""
+        """The tensor at position `place` of `read`, at this address."""
         dtype, shape, *_ = self.facts[self.read[place]]
         return HostTensor(BY_DTYPE[dtype], shape, pointer, None, stays=False)
 
     def of(
         self, columns: HostColumns, begins: Sequence[int] = (0,), objects: Sequence[HostTensor | str] = ()
     ) -> ChosenTensors:
-        """The tensors of a run: where each section begins, and those that are given as objects."""
+        """The selected tensors of a run. `begins` are the beginnings of the sections, `objects` the tensors for `self.objects`."""
         return ChosenTensors(self, columns, np.array(begins)[self._sections] + self._numbers, objects)
 
 
@@ -117,6 +117,6 @@ class ChosenTensors(NamedTuple):
     choice: Choice
     columns: HostColumns
     places: npt.NDArray[np.int64]
-    """In columns, of those that are summarised at their addresses."""
+    """The positions in columns of the tensors that are summarised at their addresses."""
     objects: Sequence[HostTensor | str]
-    """Those that the choice wants as objects."""
+    """The tensors that are passed as objects."""

@@ -1,4 +1,4 @@
-"""HostTensor: a tensor in the memory of this process, whoever owns that memory."""
+"""HostTensor: a tensor in the memory of this process. The memory may have any owner."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 _ELEMENTS: Final = {element.storage: element for element in BY_DTYPE.values() if element.known_to_numpy}
-"""numpy takes long to tell the name of a type."""
+"""By dtype, because numpy takes long to form the name of a type."""
 
 
 class HostTensor:
-    """Dense elements in C order at an address, and what a reader has found out about them.
+    """Dense elements in C order at an address, and the results of a reader.
 
-    `owner` keeps the memory alive. `stays`: nobody changes the elements any more, so that an array over the same memory may
-    be filed later. `npy`: a file that holds the elements too (`HostPayload.npy`). `fixed`: it is the same tensor in every run (an initialiser).
-    `memory` is where they lie among the other tensors of the step, if that is known.
+    `owner` keeps the memory alive. `stays`: the elements will not change, so an array over the same memory may be filed later. `npy`: a
+    file that also contains the elements (`HostPayload.npy`). `fixed`: the tensor is the same in every run (an initialiser). `memory`: its
+    location among the tensors of the step, if known.
     """
 
     __slots__ = ("array", "count", "digest", "element", "extremes", "fixed", "generation", "memory", "npy", "others", "owner", "pointer", "row", "shape", "size",
@@ -58,47 +58,51 @@ class HostTensor:
         self.row = -1
         self.generation = -1
         self.digest = (-1, -1)
-        """The generation of a reader in which its digests were taken, and their number."""
+        """The generation of the reader when the digests were computed, and their number."""
         self.array: Array | None = None
         self.others: Mapping[str, StatisticValue] | None = None
         self.extremes: list[Extremes | None] = []
-        """Max and min by the rules of a device, once they were asked for; None in it where the summary has them."""
+        """Max and min by the rules of a device; empty until they are computed, None if they equal the summary."""
 
     @classmethod
     def of_ort_value(cls, value: onnxruntime.OrtValue) -> HostTensor:
-        """A dense tensor of ONNX Runtime on the host. It stays: nobody but the capture holds it."""
+        """A dense tensor of ONNX Runtime on the host. Its elements do not change, because only the capture has it."""
         element = BY_NUMBER[value.element_type()]
-        # The memory of text holds objects, and an empty tensor has none.
+        # No reader uses the pointer of text, whose memory contains objects, or of an empty tensor, which has no memory.
         return cls(element, tuple(value.shape()), value.data_ptr(), value, stays=True)
 
     @classmethod
     def of_array(
         cls, array: Array, element: ElementType | None = None, *, stays: bool = False, fixed: bool = False
     ) -> HostTensor:
-        """An array; `element` says what its raw bits are where numpy has no name for that (shape then still that of the array)."""
+        """A tensor over an array, or over a copy if the array is not contiguous or not in native byte order.
+
+        `element` is the type of the raw bits if numpy has no name for it; the shape remains that of the array.
+        """
         if element is None:
             element = _ELEMENTS.get(array.dtype) or BY_DTYPE.get(array.dtype.name) or BY_DTYPE["string"]
         contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         if not contiguous.dtype.isnative:
             contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
+        # A copy that was made here does not change.
         stays = stays or (contiguous.base is None and contiguous is not array)
         return cls(element, array.shape, contiguous.ctypes.data, contiguous, stays=stays, fixed=fixed)
 
     def raw(self) -> Array:
         """The memory as a flat array of the element type's storage, without a copy."""
         memory = (ctypes.c_char * self.size).from_address(self.pointer)
-        # The array refers to `memory`, and this to whoever frees the elements.
+        # The array keeps `memory` alive, and `memory` keeps the owner of the elements alive.
         memory.owner = self.owner  # type: ignore[attr-defined]  # a ctypes object takes attributes
         flat: Array = np.frombuffer(memoryview(memory), self.element.storage)
         return flat
 
 
 def host_tensor(array: Any) -> HostTensor | str:
-    """An array for a reader; the name of its type where no array stands for elements of it."""
+    """An array as a HostTensor; the name of its type if that is not an element type of at least 8 bits."""
     array = np.asarray(array)
     name = str(array.dtype.name)
     element = BY_DTYPE.get(name)
-    # Of elements below 8 bits numpy keeps one in each byte, and a HostTensor packs them.
+    # numpy uses one byte for an element below 8 bits, but a HostTensor has packed ones.
     if element is None or element.bits < 8:
         return name
     return HostTensor.of_array(array, element)

@@ -1,7 +1,7 @@
-"""Reads host tensors through their address: the native core takes the summary, elements are looked at where they lie.
+"""Reads host tensors at their addresses. The native core computes summaries; elements are not copied if possible.
 
-A tensor of a run never changes once it is computed, so what was found out about it as the output of one operator serves for
-every operator that reads it: one summary of each tensor a run, one of each initialiser for good.
+A tensor of a run never changes after it is computed, so its summary as an output also serves the operators that read it: each tensor is
+summarised once per run, and each initialiser once.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     import onnxruntime
 
 LiveValue: TypeAlias = "HostTensor | onnxruntime.OrtValue | npt.NDArray[Any] | str"
-"""A text is the type of a value that no array stands for: `string`, `seq(tensor(float))`."""
+"""A text is the type of a value that is not an array: `string`, `seq(tensor(float))`."""
 
 
 class NumpyReader:
-    """Takes the summary and, where asked, the elements of `HostTensor`s, OrtValues on the host and numpy arrays.
+    """Reads the summary and, if requested, the elements of `HostTensor`s, OrtValues on the host and numpy arrays.
 
-    Elements are not copied where the tensor stays as it is; bfloat16 and the small floats become float32, integers below
-    8 bits int8 or uint8. `names` are the statistics that are wanted, of which those are taken that a summary does not give. `sample` limits the elements of
-    a larger tensor to the first ones (row-major); all else is of the whole tensor. `device_extremes` takes max and min by the rules of a device too. Of complex tensors there is
-    no summary; text and what is no tensor is `opaque`.
+    Elements are copied only if the tensor may change. bfloat16 and the small floats become float32, integers below 8 bits int8 or uint8.
+    `names` are the requested statistics; those that a summary lacks are computed separately. `sample` is the maximum number of elements
+    to take of a tensor, the first in row-major order; statistics are always of the whole tensor. `device_extremes` also computes max and
+    min by the rules of a device. Complex tensors have no summary. Text and values that are not tensors are `opaque`.
     """
 
     must_finish = False
@@ -58,17 +58,17 @@ class NumpyReader:
         self._sample = sample
         self._table = SummaryTable(4096)
         self._fixed = SummaryTable(256)
-        """Summaries of what is the same in every run; never cleared."""
+        """Summaries of tensors that are the same in every run; never cleared."""
         self._fixed_summaries: list[Summary] = []
         self._kept: list[npt.NDArray[np.float64]] = []
-        """Summaries that were taken before the step, or this part of it, began."""
+        """Summaries that were taken ahead (`take_ahead`), latest first."""
         self._generation = 0
         self._device_extremes = device_extremes and statistics
         self._takes_blocks = statistics and not (elements or self._element_statistics)
         self._hosts: dict[int, HostTensor] = {}
-        """What was taken in this step, by the identity of its `TensorSnapshot`, where extremes are wanted."""
+        """The tensors of this step, by the identity of their `TensorSnapshot`, if extremes are requested."""
         self._extremes: dict[int, Extremes] = {}
-        """Max and min by the rules of a device where they are not those of the summary, of blocks of this step by row."""
+        """Max and min by the rules of a device, if they differ from the summary, for blocks of this step, by row."""
 
     @classmethod
     def of_plan(cls, plan: DumpPlan) -> NumpyReader:
@@ -81,11 +81,11 @@ class NumpyReader:
         )
 
     def leave_elements(self) -> None:
-        """From now on no elements are taken."""
+        """Stop reading elements."""
         self._elements = False
 
     def of_elements(self) -> NumpyReader:
-        """A reader of the same tensors that takes all of their elements, and no statistics."""
+        """A reader of the same tensors that reads all their elements, and no statistics."""
         return NumpyReader(statistics=False, elements=True)
 
     def take(self, tensor: LiveValue) -> TensorSnapshot:
@@ -111,7 +111,7 @@ class NumpyReader:
                 host.array = self._elements_of(host, sample or host.count)
             taken.elements = Elements(host.array, sample, "" if sample else host.npy)
         if element.known_to_numpy and element.code is None:
-            return taken  # of complex tensors there are elements alone
+            return taken  # complex tensors have only elements
         if self._digests is not None and not host.fixed:
             taken.digest = self._digest_of(host, self._digests)
         elif self._element_statistics:
@@ -122,11 +122,11 @@ class NumpyReader:
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether it takes nothing but summaries."""
+        """Whether the reader reads only summaries."""
         return self._takes_blocks
 
     def take_block(self, tensors: Sequence[LiveValue]) -> tuple[Sequence[TensorFacts], npt.NDArray[np.intp]]:
-        """What is known of each tensor, and the row of its summary in `block_summaries`, -1 where it has none."""
+        """The facts of each tensor, and the row of its summary in `block_summaries`; -1 if it has none."""
         if isinstance(tensors, ChosenTensors):
             return tensors.choice.facts, self._rows_of(tensors)
         hosts = [each if isinstance(each, str) else _host_tensor(each) for each in tensors]
@@ -146,7 +146,7 @@ class NumpyReader:
         return facts, np.array(rows, np.intp)
 
     def take_ahead(self, tensors: ChosenTensors) -> None:
-        """Summarises tensors whose memory will be gone when they are taken."""
+        """Summarise tensors whose memory may be gone when they are recorded."""
         self._rows_of(tensors)
         columns, places = tensors.columns, tensors.places
         rows = columns.rows[places]
@@ -154,16 +154,18 @@ class NumpyReader:
         columns.kept = KeptSummaries(places, self._table.rows()[rows], extremes)
 
     def block_summaries(self) -> npt.NDArray[np.float64]:
-        """The summaries of the step so far; rows of `kept` count from the end, where NO_SUMMARY is the last."""
+        """The summaries of the step so far, then those taken ahead, then NO_SUMMARY. The latter two are addressed from the end, so they
+        keep their rows when the table grows.
+        """
         kept = np.concatenate([*self._kept, np.array([NO_SUMMARY])])
         return np.concatenate([self._table.rows(), kept])
 
     def block_extremes(self) -> Mapping[int, Extremes]:
-        """Max and min by the rules of a device where they are not those of the summary, by row of `block_summaries`; nothing where nobody asks."""
+        """Max and min by the rules of a device, if they differ from the summary, by row of `block_summaries`. Empty if not requested."""
         return dict(self._extremes)
 
     def block_others(self) -> Mapping[int, Mapping[str, StatisticValue]]:
-        """Nothing: where more than summaries is taken, no blocks are."""
+        """Always empty, because blocks are only accepted if the reader reads only summaries."""
         return {}
 
     def _rows_of(self, tensors: ChosenTensors) -> npt.NDArray[np.intp]:
@@ -203,7 +205,7 @@ class NumpyReader:
         return rows
 
     def _take_extremes(self, found: Sequence[tuple[int, HostTensor]]) -> None:
-        """Looks for max and min by the rules of a device, now, since the memory of a tensor of a block may be gone later."""
+        """Compute max and min by the rules of a device at once, because the memory of a block's tensor may be gone later."""
         if not found:
             return
         summaries = map(Summary._make, self._table.rows()[[row for row, _ in found]].tolist())
@@ -213,17 +215,17 @@ class NumpyReader:
                 self._extremes[row] = extremes
 
     def skip(self, tensor: LiveValue, reason: SkipReason) -> TensorSnapshot:
-        """The facts of a tensor whose elements are not to be read."""
+        """The facts of a tensor without reading its elements."""
         if isinstance(tensor, str):
             return TensorSnapshot(tensor, (), 0, reason)
         host = _host_tensor(tensor)
         return TensorSnapshot(host.element.dtype, host.shape, 0, reason)
 
     def summaries(self, entries: Sequence[TensorSnapshot]) -> list[Summary | None]:
-        """The summaries of tensors taken in this step; None for complex tensors and where none were asked for."""
+        """The summaries of tensors taken in this step; None for complex tensors, or if none were requested."""
         table, make, known = self._table, Summary._make, self._fixed_summaries
         known.extend(map(make, self._fixed.rows()[len(known) :].tolist()))
-        asked = sorted({taken.row for taken in entries if taken.table is table})  # the others are of blocks
+        asked = sorted({taken.row for taken in entries if taken.table is table})  # other rows belong to blocks
         rows = dict(zip(asked, map(make, table.rows()[asked].tolist()), strict=True)) if asked else {}
         found = [
             rows[taken.row] if taken.table is table else (None if taken.table is None else known[taken.row])
@@ -241,7 +243,7 @@ class NumpyReader:
         return found
 
     def finish_step(self) -> None:
-        """Nothing is on its way: everything was read at once."""
+        """Nothing to do, because everything is read at once."""
 
     def clear(self) -> None:
         self._table.clear()
@@ -269,7 +271,7 @@ class NumpyReader:
             taken.row = row
 
     def _digest_of(self, host: HostTensor, digests: DigestBatch) -> int:
-        """The number of its digests in this step."""
+        """The number of a tensor's digests in this step; the tensor is added to the batch if necessary."""
         generation, number = host.digest
         if generation != self._generation:
             number = digests.add(host.pointer, host.size, host.element.storage.itemsize)
@@ -277,9 +279,9 @@ class NumpyReader:
         return number
 
     def _row_of(self, host: HostTensor) -> int:
-        """The row of its summary in the table of the step, -1 where it has none."""
+        """The row of a tensor's summary in the table of the step; -1 if it has none."""
         if host.fixed:
-            return self._added(host, self._table)  # its row is one of another table
+            return self._added(host, self._table)  # `host.row` belongs to another table
         if host.row < 0 or host.generation != self._generation:
             host.row = self._added(host, self._table)
             host.generation = self._generation
@@ -290,14 +292,14 @@ class NumpyReader:
         if element.code is not None:
             return table.add(host.pointer, element.code, host.count)
         if element.known_to_numpy:
-            return -1  # complex numbers have no order
+            return -1  # a complex type, which has no order
         wide = np.ascontiguousarray(self._elements_of(host, host.count))
         return table.add(wide.ctypes.data, DTYPE_CODES[wide.dtype.name], host.count)
 
     def _elements_of(self, host: HostTensor, count: int) -> npt.NDArray[Any]:
         element = host.element
         if count != host.count:
-            # A copy: the sample is kept longer than the tensor.
+            # Copied, because the sample is kept longer than the tensor.
             first = count if element.bits >= 8 else element.size(count)
             sample: npt.NDArray[Any] = widened_elements(host.raw()[:first], element, (count,)).copy()
             return sample
@@ -307,7 +309,7 @@ class NumpyReader:
 
 @dataclass(frozen=True, slots=True)
 class HostRuntime:
-    """A runtime whose tensors lie in the memory of this process, as a recording asks for it."""
+    """A `Runtime` whose tensors are in the memory of this process."""
 
     framework: str
     framework_version: str
