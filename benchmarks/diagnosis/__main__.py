@@ -1,7 +1,7 @@
 """How accurately a comparison of two dumps names the operator that introduced a difference.
 
     python -m benchmarks.diagnosis [--only TEXT] [--kind KIND] [--network NAME] [--sample N] [--jobs 2]
-        [--json FILE] [--verify] [--list]
+        [--json FILE [--resume]] [--verify] [--list]
 
 Every network of networks/ runs unchanged, and with one planted fault at a time, under `opdump run`. `opdump.compare`, if this opdump has
 it, and two plain rules compare the dumps, once with values and once with statistics only. The output is how often the first answer is
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.diagnosis.comparison import METHODS, methods
 from benchmarks.diagnosis.running import Dumps, Workers, scores_of
@@ -38,13 +39,19 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--mode", action="append", choices=MODES, default=[])
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth pair")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every score")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every score, after each pair")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the scores in the file of --json, and compare only the other pairs"
+    )
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="keep all dumps in this directory, and reuse those that exist"
     )
     parser.add_argument("--verify", action="store_true", help="check the suite itself; compare nothing")
     parser.add_argument("--list", action="store_true", help="list the pairs and exit")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    if asked.resume and asked.json is None:
+        parser.error("--resume continues the file of --json; add --json FILE")
+    return asked
 
 
 def chosen(pairs: list[Pair], asked: argparse.Namespace) -> list[Pair]:
@@ -76,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _verified(workers: Workers, pairs: list[Pair], dumps: Dumps) -> int:
     count = 0
-    for lines in workers.each(lambda worker, pair: complaints(worker, pair, dumps), pairs):
+    for _, lines in workers.each(lambda worker, pair: complaints(worker, pair, dumps), pairs):
         count += len(lines)
         for line in lines:
             print(line, flush=True)
@@ -87,11 +94,21 @@ def _verified(workers: Workers, pairs: list[Pair], dumps: Dumps) -> int:
 def _measured(workers: Workers, pairs: list[Pair], dumps: Dumps, asked: argparse.Namespace) -> int:
     used = asked.method or methods()
     modes = asked.mode or MODES
-    scores: list[Score] = []
-    for done, found in enumerate(workers.each(lambda w, pair: scores_of(w, pair, dumps, used, modes), pairs), 1):
-        scores += found
-        print(f"\r{done} of {len(pairs)} pairs", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    wanted = {(method, mode) for method in used for mode in modes}
+    known = _by_pair(json.loads(asked.json.read_text()) if asked.resume and asked.json.exists() else [])
+    found = {
+        name: scores for name, scores in known.items() if wanted <= {(score.method, score.mode) for score in scores}
+    }
+    left = [pair for pair in pairs if pair.name not in found]
+    done = len(pairs) - len(left)
+    for pair, scores in workers.each(lambda worker, pair: scores_of(worker, pair, dumps, used, modes), left):
+        found[pair.name] = scores
+        done += 1
+        said = "; ".join(f"{score.method}, {score.mode}: {_outcome(score)}" for score in scores)
+        print(f"{done} of {len(pairs)}: {pair.name}: {said}", file=sys.stderr, flush=True)
+        if asked.json:
+            _write(asked.json, [score.to_json() for each in found.values() for score in each])
+    scores = [score for pair in pairs for score in found[pair.name] if (score.method, score.mode) in wanted]
     for method in used:
         for mode in modes:
             of_it = [score for score in scores if (score.method, score.mode) == (method, mode)]
@@ -99,9 +116,27 @@ def _measured(workers: Workers, pairs: list[Pair], dumps: Dumps, asked: argparse
             print("\n".join(table(of_it)))
             if method == "opdump":
                 _print_misses(of_it)
-    if asked.json:
-        asked.json.write_text(json.dumps([score.to_json() for score in scores], indent=1))
     return 0
+
+
+def _by_pair(rows: list[dict[str, Any]]) -> dict[str, list[Score]]:
+    """The scores of a file, by the name of their pair."""
+    found: dict[str, list[Score]] = {}
+    for row in rows:
+        found.setdefault(row["pair"], []).append(Score.from_json(row))
+    return found
+
+
+def _outcome(score: Score) -> str:
+    rank = f", exact at {score.rank}" if score.rank else ""
+    return f"{score.verdict}{rank}{', MISSED' if score.missed else ''}, {score.seconds:.1f} s"
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace a file by a whole one, so that an interrupted run leaves the scores of all finished pairs."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(rows, indent=1))
+    new.replace(path)
 
 
 def _print_misses(scores: list[Score]) -> None:

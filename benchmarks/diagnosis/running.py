@@ -6,7 +6,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,21 @@ class Workers:
         finally:
             self._free.put(worker)
 
-    def each(self, work: Callable[[Worker, Pair], list[Any]], pairs: Iterable[Pair]) -> Iterator[list[Any]]:
-        """The result of `work` for each pair, in order."""
+    def each(
+        self, work: Callable[[Worker, Pair], list[Any]], pairs: Iterable[Pair]
+    ) -> Iterator[tuple[Pair, list[Any]]]:
+        """Each pair with the result of `work`, in the order in which they are finished."""
 
-        def with_worker(pair: Pair) -> list[Any]:
+        def with_worker(pair: Pair) -> tuple[Pair, list[Any]]:
             with self.one() as worker:
-                return work(worker, pair)
+                return pair, work(worker, pair)
 
-        with ThreadPoolExecutor(self.count) as pool:
-            yield from pool.map(with_worker, pairs)
+        pool = ThreadPoolExecutor(self.count)
+        try:
+            for done in as_completed([pool.submit(with_worker, pair) for pair in pairs]):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         for worker in self._all:

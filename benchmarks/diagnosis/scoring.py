@@ -45,6 +45,11 @@ class Score:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Score:
+        """The score that `to_json` wrote."""
+        return cls(**{**row, "said": tuple(row["said"])})
+
 
 def scored(pair: Pair, method: str, mode: str, answer: Mapping[str, Any]) -> Score:
     introduced = answer.get("introduced", ())

@@ -129,19 +129,21 @@ with torch.no_grad():
 """Imports the modules that a capture imports, so that no child has to. Has no backward: after one, a forked process could not run any."""
 
 
-def warm_up() -> None:
+def warm_up(known: dict[str, Callable[[Task], Any]]) -> None:
+    """Import what the tasks import, by a dump of a small program and its comparison with itself."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "warm_up.py"
         script.write_text(_WARM_UP)
-        dump({"settings": [], "full": True, "out": f"{folder}/dump", "script": str(script), "log": ""})
+        known["dump"]({"settings": [], "full": True, "out": f"{folder}/dump", "script": str(script), "log": ""})
+        known["compare"]({"a": f"{folder}/dump", "b": f"{folder}/dump", "methods": ["opdump"]})
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    warm_up()
     known = tasks()
+    warm_up(known)
     for line in sys.stdin:
         task = json.loads(line)
         answers.write(json.dumps(in_child(known[task["do"]], task)) + "\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,29 @@ def test_a_fault_that_changes_nothing_is_complained_of(worker: Worker, dumps: Du
 def test_the_list_of_pairs_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--network", "gpt", "--kind", "bit"]) == 0
     assert "gpt/a softmax" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_an_interrupted_run_continues_with_the_pairs_that_are_not_in_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.json"
+    arguments = ["--method", "sequence", "--mode", "statistics", "--jobs", "1", "--json", str(file), "--resume"]
+    assert main([*arguments, "--only", "mlp/swish", "--only", "mlp/residual"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in said] == [f"{done} of {len(said)}" for done in range(1, len(said) + 1)]
+    finished = json.loads(file.read_text())
+    assert len(finished) == len(said) > 1
+    file.write_text(json.dumps([{**finished[0], "said": ["from the file"]}]))
+    assert main([*arguments, "--only", "mlp/swish", "--only", "mlp/residual"]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == len(said) - 1
+    continued = json.loads(file.read_text())
+    assert continued[0]["said"] == ["from the file"]
+    assert {score["pair"] for score in continued} == {score["pair"] for score in finished}
+
+
+def test_a_run_without_a_file_cannot_be_continued(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--resume"])
+    assert "add --json FILE" in capsys.readouterr().err

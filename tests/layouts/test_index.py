@@ -22,8 +22,8 @@ import pytest
 
 from opdump.catalog.catalog import open_dump
 from opdump.checks import Thresholds
-from opdump.errors import DumpPathError
-from opdump.index.payload import FilePayload
+from opdump.errors import CorruptDumpError, DumpPathError
+from opdump.index.payload import FilePayload, dumps_unchanged
 from opdump.kernels import summarise
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
@@ -412,3 +412,34 @@ def test_the_view_gives_what_the_catalog_gives(tmp_path: Path) -> None:
         for record in records
     ]
     assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+def test_tensors_of_an_unchanged_dump_are_read_once(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
+    file_step(writer, sample_step(0))
+    records = [record for record in open_dump(tmp_path) if record.payload is not None and record.numpy().nbytes < 2**16]
+    with dumps_unchanged():
+        before = [record.numpy() for record in records]
+        with dumps_unchanged():
+            assert all(record.numpy() is kept for record, kept in zip(records, before, strict=True))
+        assert all(record.numpy() is kept for record, kept in zip(records, before, strict=True))
+    assert len(before) > 3
+    for record, kept in zip(records, before, strict=True):
+        assert not kept.flags.writeable
+        assert record.numpy() is not kept
+        np.testing.assert_array_equal(record.numpy(), kept)
+
+
+def test_elements_that_were_read_outlast_their_file_only_while_the_dump_counts_as_unchanged(tmp_path: Path) -> None:
+    writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
+    file_step(writer, sample_step(0))
+    record, *others = [record for record in open_dump(tmp_path) if record.payload is not None]
+    with dumps_unchanged():
+        kept = record.numpy()
+        for file in tmp_path.rglob("*.npy"):
+            file.unlink()
+        assert record.numpy() is kept
+        with pytest.raises(CorruptDumpError):
+            others[-1].numpy()
+    with pytest.raises(CorruptDumpError):
+        record.numpy()

@@ -25,6 +25,7 @@ from opdump.comparison.strangers import are_strangers
 from opdump.comparison.suspects import Suspect
 from opdump.comparison.window import Neighbour
 from opdump.errors import NotInDumpError
+from opdump.index.payload import dumps_unchanged
 from opdump.records import OpRecord
 
 Dump = str | os.PathLike[str] | Catalog
@@ -32,6 +33,7 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done (`judging steps`, `comparing outputs`), how much of it is done, and of how much."""
 
 
+@dumps_unchanged()
 def compare(
     a: Dump,
     b: Dump,
@@ -210,6 +212,7 @@ def _judged(
         yield judge(a, b, steps[rank], rank, given, step_done, may_join=may_join)
 
 
+@dumps_unchanged()
 def _judge_rank(
     paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None, may_join: bool
 ) -> Judgement:

@@ -259,11 +259,12 @@ def view_of(buffer: Array, record: TensorRecord) -> Array:
     if 0 in record.shape:
         return np.zeros(record.shape, buffer.dtype)
     (step,) = buffer.strides
+    strides = [stride * step for stride in where.strides]
+    if step == buffer.itemsize:  # a tenth of the time of `as_strided`
+        view: Array = np.ndarray(record.shape, buffer.dtype, buffer, where.offset * step, strides)
+        return view
     return np.lib.stride_tricks.as_strided(
-        buffer[where.offset :],
-        record.shape,
-        [stride * step for stride in where.strides],
-        writeable=buffer.flags.writeable,
+        buffer[where.offset :], record.shape, strides, writeable=buffer.flags.writeable
     )
 
 

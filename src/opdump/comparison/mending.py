@@ -67,6 +67,8 @@ class Mending:
         self._goal = self._first.goals[0]
         """Faults are looked for in what is coarsely something else, unless nothing is."""
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
+        self._missed_after: dict[AbstractSet[int], set[object]] = {}
+        """What B leaves that A does not, by the operators that were mended."""
         self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
     def cures(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
@@ -96,7 +98,7 @@ class Mending:
             if rest and len(self._missed_with(whole, _reached(differences, rest))) <= len(missed):
                 chosen = rest
         if len(chosen) > 1:
-            alone = {place: len(self._missed_with(whole, differences[place])) for place in chosen}
+            alone = {place: len(self._missed_with(whole, _reached(differences, [place]))) for place in chosen}
             return sorted(chosen, key=lambda place: (alone[place], place)), not missed
         return chosen, not missed
 
@@ -249,7 +251,13 @@ class Mending:
         return whole
 
     def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
-        """What B leaves with these operators mended that A does not. Where nothing that differs is read, it gives what it gave."""
+        """What B leaves with these operators mended that A does not."""
+        if mended not in self._missed_after:
+            self._missed_after[mended] = self._run_with(whole, mended)
+        return self._missed_after[mended]
+
+    def _run_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
+        """The same, computed. Where nothing that differs is read, an operator gives what it gave."""
         run = Execution(self._b)
         odd: set[_Place] = set()
         """Where something else is held."""

@@ -1,10 +1,15 @@
-"""Reads elements from npy files of a dump, and rejects paths outside of the dump."""
+"""Reads elements from npy files of a dump, once if they are asked for often, and rejects paths outside of the dump."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +30,57 @@ _STORED_AS: Final = {
 _ITEM_BITS: Final = {"bool": 8, "bfloat16": 16, "complex32": 32, "complex64": 64, "complex128": 128, "uint1": 1}
 
 
+_MOST_KEPT: Final = 1 << 27
+"""Bytes of elements that are kept at most."""
+_SMALL: Final = 1 << 16
+"""Larger tensors are mapped from their files, which costs little beside what is done with them, so they are not kept."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What was read from the files of dumps that do not change: the paths of files, and the elements of small tensors."""
+
+    paths: dict[tuple[Path, str], Path] = field(default_factory=dict)
+    elements: OrderedDict[InFile, npt.NDArray[Any]] = field(default_factory=OrderedDict)
+    """Those that were used last are at the end."""
+    size: int = 0
+
+    def path(self, root: Path, relative: str) -> Path:
+        found = self.paths.get((root, relative))
+        if found is None:
+            found = self.paths[root, relative] = inside(root, relative)
+        return found
+
+    def read(self, payload: InFile) -> npt.NDArray[Any]:
+        found = self.elements.get(payload)
+        if found is not None:
+            self.elements.move_to_end(payload)
+            return found
+        found = payload.read()
+        if found.nbytes < _SMALL:
+            self.elements[payload] = found
+            self.size += found.nbytes
+            while self.size > _MOST_KEPT:
+                self.size -= self.elements.popitem(last=False)[1].nbytes
+        return found
+
+
+_KEPT: Final[ContextVar[_Kept | None]] = ContextVar("_KEPT", default=None)
+
+
+@contextmanager
+def dumps_unchanged() -> Iterator[None]:
+    """Read each small tensor, and resolve the path of each file, only once inside this context: no dump changes there.
+
+    What was read is kept for the calling thread, up to 128 MB. A context inside another one uses what the outer one keeps.
+    """
+    token = _KEPT.set(_KEPT.get() or _Kept())
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class InFile:
     """Elements in the file `root`/`relative` of a dump; the base of payloads for each kind of file."""
@@ -35,7 +91,20 @@ class InFile:
     @property
     def path(self) -> Path:
         """The resolved path of the file. Raises CorruptDumpError if it is outside of the dump."""
-        return inside(self.root, self.relative)
+        kept = _KEPT.get()
+        return inside(self.root, self.relative) if kept is None else kept.path(self.root, self.relative)
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """Return the elements as a read-only array; bfloat16 and the 8-bit floats are float32.
+
+        Raises CorruptDumpError with the path if the file is missing, cut off, of another format, or does not match the index.
+        """
+        kept = _KEPT.get()
+        return self.read() if kept is None else kept.read(self)
+
+    @abstractmethod
+    def read(self) -> npt.NDArray[Any]:
+        """Read the elements from the file, as `to_host` returns them."""
 
     @property
     def file(self) -> str:
@@ -67,11 +136,7 @@ class FilePayload(InFile):
             raise CorruptDumpError(f"{path}: holds {header.dtype}; the index of the dump says {self.dtype}")
         return header
 
-    def to_host(self) -> npt.NDArray[Any]:
-        """Read the elements as a read-only array; bfloat16 and the 8-bit floats are float32.
-
-        Raises CorruptDumpError with the path if the file is missing, cut off, not an npy file, or does not match the index.
-        """
+    def read(self) -> npt.NDArray[Any]:
         self.header()
         return read_npy(self.path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from opdump.adapters.torch.private_names import operator_schema
 from opdump.adapters.torch.replay_arguments import call_of, has_unknown
 from opdump.adapters.torch.replay_script import script_of
 from opdump.adapters.torch.replay_tensors import array_of, empty_as, tensor_of
-from opdump.adapters.torch.schemas import Found, schema_of, tensors_returned
+from opdump.adapters.torch.schemas import Found, OperatorSchema, schema_of, tensors_returned
 from opdump.errors import CannotReplayError
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
@@ -75,11 +76,20 @@ def draws_random(op: OpRecord) -> bool:
     return drops != 0.0 and trains is not False
 
 
+_OVERLOADS: Final[dict[str, Any]] = {}
+"""The operators that were found by name. Others may be registered later."""
+
+
 def _overload(kernel: str) -> Any:
-    namespace, _, rest = kernel.partition("::")
-    name, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), name, None) if namespace and name else None
-    return None if packet is None else getattr(packet, overload or "default", None)
+    found = _OVERLOADS.get(kernel)
+    if found is None:
+        namespace, _, rest = kernel.partition("::")
+        name, _, overload = rest.partition(".")
+        packet = getattr(getattr(torch.ops, namespace), name, None) if namespace and name else None
+        found = None if packet is None else getattr(packet, overload or "default", None)
+        if found is not None:
+            _OVERLOADS[kernel] = found
+    return found
 
 
 def _replayable(op: OpRecord) -> Any:
@@ -129,7 +139,13 @@ def _called(
     args, kwargs = call_of(func, op, tensors, floating)
     with torch.no_grad():
         result = func(*args, **kwargs)
-    return tensors_returned(schema_of(func), tuple(args), kwargs, result)
+    return tensors_returned(_schema(func), tuple(args), kwargs, result)
+
+
+@cache
+def _schema(func: Any) -> OperatorSchema:
+    """The same as `schema_of`, worked out once for each operator."""
+    return schema_of(func)
 
 
 REPLAYER: Final = TorchReplayer()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -43,10 +44,10 @@ def call_of(
             given[name] = tensor
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for argument in operator_schema(func).arguments:
+    for argument in _arguments_of(func):
         value = given.get(argument.name, _MISSING)
         if value is _MISSING and argument.name in op.arguments:
-            value = _decoded(op.arguments[argument.name], str(argument.type), floating)
+            value = _decoded(op.arguments[argument.name], argument.kind, floating)
         if value is _MISSING:
             value = _left_out(argument)
         if value is _MISSING:
@@ -58,13 +59,30 @@ def call_of(
     return args, kwargs
 
 
-def _left_out(argument: Any) -> Any:
+class _Argument(NamedTuple):
+    """An argument of an operator's schema, of which PyTorch makes new objects each time."""
+
+    name: str
+    kind: str
+    kwarg_only: bool
+    of_schema: Any
+
+
+@cache
+def _arguments_of(func: Any) -> tuple[_Argument, ...]:
+    return tuple(
+        _Argument(argument.name, str(argument.type), argument.kwarg_only, argument)
+        for argument in operator_schema(func).arguments
+    )
+
+
+def _left_out(argument: _Argument) -> Any:
     """The value of an argument that was not given."""
-    if argument.has_default_value():
-        return argument.default_value
-    if "Optional" in str(argument.type):
+    if argument.of_schema.has_default_value():
+        return argument.of_schema.default_value
+    if "Optional" in argument.kind:
         return None
-    return [] if "List[Tensor]" in str(argument.type) else _MISSING
+    return [] if "List[Tensor]" in argument.kind else _MISSING
 
 
 def _decoded(value: Any, kind: str, floating: torch.dtype | None) -> Any:

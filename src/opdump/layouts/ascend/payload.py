@@ -46,7 +46,7 @@ class DumpPayload(InFile):
             )
         return tensors[self.slot]
 
-    def to_host(self) -> npt.NDArray[Any]:
+    def read(self) -> npt.NDArray[Any]:
         """The result of `DumpTensor.to_host`: mapped if the file is large, widened if numpy lacks the type.
 
         Raises CorruptDumpError if the file cannot be read, and UndecodableTensorError if the tensor cannot be decoded.

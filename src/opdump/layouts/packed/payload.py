@@ -32,11 +32,7 @@ class PackedPayload(InFile):
         """The header of the record. Raises CorruptDumpError like `inspect`."""
         return self._checked(read_header(self.path, self.offset))
 
-    def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a read-only array; bfloat16 and the 8-bit floats as float32.
-
-        Raises CorruptDumpError with the file name if the file is missing, cut off or damaged, or if the record does not match.
-        """
+    def read(self) -> npt.NDArray[Any]:
         header, elements = read_elements(self.path, self.offset)
         self._checked(header)
         return elements
