@@ -1,4 +1,4 @@
-"""Attaches an adapter to a framework that the program may not have imported yet: to import it for the program would change what that sees."""
+"""Attaches an adapter to a framework that the program may not have imported yet. An import by opdump could change what the program does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdump.interpreter.first_import import after_import
 
 
 class Attached(Protocol):
-    """What looks at a framework once it is there."""
+    """Observes a framework after its import."""
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -22,7 +22,7 @@ _Attached = TypeVar("_Attached", bound=Attached)
 
 @contextmanager
 def open_once_imported(framework: str, attached: _Attached) -> Iterator[_Attached]:
-    """Opens `attached` now, or when the program imports the framework while the block runs; closes it at the end in any case."""
+    """Open `attached` at once if the framework is imported, otherwise when the program imports it in the block. Always close it at the end."""
     with ExitStack() as stack:
         stack.callback(attached.close)
         if framework in sys.modules:

@@ -1,4 +1,4 @@
-"""The lines of the program in call stacks: that of a thread, and those that a framework has kept.
+"""Finds the lines of the program in call stacks: the stack of a thread, or one that a framework has kept.
 
 stacks = ProgramStacks(["/usr/lib/python3/site-packages/jax/"])
 stacks.running(sys._getframe())                      # innermost first
@@ -17,18 +17,19 @@ from opdump.call_stacks import Frame, Stacks, WalkedStacks
 from opdump.interpreter.frames import Frames
 
 Line = tuple[str, int, str]
-"""A file, the number of a line, the name of the function."""
+"""File, line number, function name."""
 Stack = Sequence[Frame]
 """Innermost first."""
 
 _MOST: Final = 10_000
-"""Code objects, and stacks of them, that are kept: a program may compile code in each step."""
+"""Maximum number of code objects, and of stacks, that are kept. A program may compile new code in each step."""
 
 
 class ProgramStacks:
-    """Reads stacks: the frames outside the framework, opdump and the standard library. Equal ones are one object, by which layouts know them.
+    """Reads stacks without the frames of the framework, opdump and the standard library.
 
-    `framework` are the directories of the framework's own files, each with a slash at its end.
+    Equal stacks are the same object, because layouts recognise them by identity. `framework` are the directories of the framework's files,
+    each with a trailing slash.
     """
 
     def __init__(self, framework: Iterable[str]) -> None:
@@ -38,7 +39,7 @@ class ProgramStacks:
         self._walked = self._new_walked()
 
     def running(self, frame: FrameType | None) -> Stack:
-        """The lines above a frame of a thread, and its own."""
+        """The program's stack at a frame of a thread, including the frame itself."""
         walked = self._walked
         found = walked.stacks.of(walked.walk(frame, 0)[0])
         if len(walked.stacks) > _MOST or len(walked.codes) > _MOST:
@@ -49,11 +50,11 @@ class ProgramStacks:
         return _Walked(self._programs, self._frames, self._stacks)
 
     def of_lines(self, lines: Iterable[Line]) -> Stack:
-        """Of a stack, innermost first."""
+        """The program's stack in these lines, which are innermost first."""
         return self._stacks.of([_frame(self._frames, line) for line in self.program_lines(lines)])
 
     def program_lines(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Those of a stack that are the program's."""
+        """The lines that belong to the program; they end at what runs the program, such as the command line."""
         for file, line, function in lines:
             is_mine = self._programs.have(file, function)
             if is_mine is None:
@@ -63,7 +64,7 @@ class ProgramStacks:
 
 
 def _frame(known: dict[Line, Frame], line: Line) -> Frame:
-    """The frame of a line, always the same object."""
+    """The frame of a line; always the same object."""
     found = known.get(line)
     if found is None:
         found = known.setdefault(line, Frame(*line, linecache.getline(*line[:2]).strip()))
@@ -71,14 +72,14 @@ def _frame(known: dict[Line, Frame], line: Line) -> Frame:
 
 
 class _Programs:
-    """Which functions are the program's, by their files and names."""
+    """Which functions belong to the program, by file and name."""
 
     def __init__(self, framework: tuple[str, ...]) -> None:
         self._framework = framework
         self._known: dict[tuple[str, str], bool | None] = {}
 
     def have(self, file: str, function: str) -> bool | None:
-        """None of what runs programs."""
+        """Whether a function belongs to the program; None if it runs programs."""
         key = (file, function)
         if key not in self._known:
             known = None if runs_programs(file) else is_programs(file, function, self._framework)
@@ -87,12 +88,12 @@ class _Programs:
 
 
 class _Walked:
-    """Stacks of code objects, which are known by their identity and so are kept alive."""
+    """Stacks by code objects. These are identified by identity, and therefore kept alive."""
 
     def __init__(self, programs: _Programs, frames: dict[Line, Frame], stacks: Stacks) -> None:
         codes: dict[int, CodeType] = {}
 
-        # Neither refers to what refers to it: the walker is not looked at by the garbage collector.
+        # The garbage collector does not traverse the native walker, so these functions must not refer to it, nor to `self`.
         def is_mine(code: CodeType) -> bool | None:
             codes[id(code)] = code
             return programs.have(code.co_filename, code.co_name)

@@ -1,14 +1,14 @@
-"""Functions of other packages that are replaced for a while, and put back as they were.
+"""Replaces functions of other packages for a while, and restores them.
 
     replacements.replace(nn.Module, "__call__", watched)
 
     nn.Module.__call__.__wrapped__            the original function
-    nn.Module.__call__.__code__.co_name       "_wrapped_call_impl", the original's, and not "watched"
+    nn.Module.__call__.__code__.co_name       "_wrapped_call_impl" as in the original, not "watched"
     a frame of it                             has its first argument as `self`
 
-Profilers, debuggers and compilers know a function by its code object, and by the names of its code and of its arguments: the tracer of
-`torch.profiler` takes `self` from every frame whose code is that of `nn.Module.__call__`, and dies where there is none. So a replacement gets
-the names of what it replaces.
+Profilers, debuggers and compilers recognise a function by its code object, and by the names of the code and its arguments. For example,
+`torch.profiler` reads `self` in every frame of the code of `nn.Module.__call__`, and crashes if there is none. So a replacement gets the
+names of the original.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import Any, Final
 
 _ABSENT = object()
 _Names = tuple[str, str, str]
-"""The name of a code, its qualified name, and the name of its first argument (empty: not changed)."""
+"""The name of a code object, its qualified name, and the name of its first argument (empty: not changed)."""
 
-# A code object is hashed by its content, and stays for the life of the process: captures begin and end, and a compiler that was told of a
-# code is to find the same one.
+# Renamed code objects are kept until the process ends: a compiler that was told to skip a code object must find the same one in later
+# captures.
 _RENAMED: Final[dict[tuple[CodeType, str, _Names], CodeType]] = {}
 _TOLD: Final[list[Callable[[CodeType], object]]] = []
 
 
 class Replacements(AbstractContextManager["Replacements"]):
-    """A stack of replaced attributes; as a context it restores them at its end.
+    """A stack of replaced attributes. As a context manager it restores them at its end.
 
-    `restore` leaves alone what someone else has replaced after us: their function calls ours, so a replacement must do
-    nothing of its own once it is no longer wanted.
+    `restore` does not touch an attribute that another package has replaced since. That function still calls the replacement, which must
+    then only call the original.
     """
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, replacement: Any) -> None:
-        """Set `owner.name`; an attribute that `owner` only inherits is deleted again at the end.
+        """Set `owner.name`. If `owner` only inherits the attribute, it is deleted at the end.
 
-        A function written in Python gets the names of the one that it replaces, so its code object is another one from here on.
+        A Python function gets the names of the original, and with them a new code object.
         """
         _name_alike(replacement, owner, name)
         self._replaced.append((owner, name, vars(owner).get(name, _ABSENT), replacement))
@@ -65,7 +65,7 @@ class Replacements(AbstractContextManager["Replacements"]):
 
 
 def for_each_replacement(tell: Callable[[CodeType], object]) -> None:
-    """Calls `tell` with the code of every replacement that has been made, and of each one that is made from now on."""
+    """Call `tell` with the code object of every replacement so far, and of each later one."""
     if tell not in _TOLD:
         _TOLD.append(tell)
     for code in list(_RENAMED.values()):
@@ -114,7 +114,7 @@ def _renamed(code: CodeType, names: _Names) -> CodeType:
 
 
 def _with_first(code: CodeType, first: str) -> dict[str, Any]:
-    """The names of variables where the first argument is called `first`, and no other one is."""
+    """The names of variables in which the first argument is called `first`, and no other variable is."""
     if not (first and code.co_argcount):
         return {}
     before = code.co_varnames[0]

@@ -1,4 +1,4 @@
-"""Runs recorded operators again: what an adapter offers for it, and which adapter knows which kernels."""
+"""Runs recorded operators again: the interface of replayers, and the replayer for each kernel."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from opdump.records import OpRecord, TensorRecord
 
 Array = NDArray[Any]
 AS_RECORDED: Final = "recorded"
-"""The `dtype` of a run in which every tensor has the type that it had."""
+"""The `dtype` of a run in which every tensor has its recorded type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What an operator gave when it was run again."""
+    """The results of an operator that was run again."""
 
     outputs: Mapping[int, Array]
-    """By slot; floats in `dtype`, or wider."""
+    """By slot; floats have `dtype` or a wider type."""
     dtype: str
-    """The type of floats that it was run in."""
+    """The type of floats in the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A program that runs one operator again without opdump. `arrays` are what it reads from the npz file of its own name; it may be empty."""
+    """A program that runs one operator again without opdump. `arrays` is the content of the npz file with its name; may be empty."""
 
     text: str
     arrays: Mapping[str, Array]
@@ -44,18 +44,18 @@ class Replayer(Protocol):
     def run(
         self, op: OpRecord, inputs: Mapping[int, TensorRecord], values: Mapping[int, Array], *, dtype: str = "float64"
     ) -> Replayed:
-        """The outputs for these input values by slot.
+        """The outputs for these input values; both are by slot.
 
-        `inputs` say which argument each slot is. Floats are computed in `dtype`, for "float64" in a narrower one where the kernel has no
-        such, for AS_RECORDED in the types that they had; `values` are not changed.
+        `inputs` name the argument of each slot. Floats are computed in `dtype`, with AS_RECORDED in their recorded types. If the kernel does
+        not support float64, a narrower type is used instead. `values` are not changed.
 
-        Raises CannotReplayError: the kernel is not known or does not take these inputs, it draws random numbers, an argument is missing.
+        Raises CannotReplayError if the kernel is unknown, does not take these inputs or draws random numbers, or an argument is missing.
         """
 
 
 @runtime_checkable
 class SupportsScripts(Protocol):
-    """A replayer that also writes programs."""
+    """A replayer that can also write programs."""
 
     def script(
         self,
@@ -65,18 +65,18 @@ class SupportsScripts(Protocol):
         outputs: Mapping[int, TensorRecord],
         title: str,
     ) -> Script:
-        """A program that runs the operator in the types that it had and in float64, and prints how far both and the recorded outputs are apart.
+        """A program that runs the operator in its recorded types and in float64, and prints the distances to the recorded outputs.
 
-        `title` is its first line. Raises what `run` raises.
+        `title` is its first line. Raises the errors of `run`.
         """
 
 
 @runtime_checkable
 class SupportsDefaults(Protocol):
-    """A replayer that also knows what an operator does where the program left an argument out."""
+    """A replayer that also knows the default arguments of operators."""
 
     def defaults(self, op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
-        """The arguments that the operator has, of those that the program may leave out, as JSON values; empty where that is not known."""
+        """The effective values of the operator's optional arguments, as JSON values; empty if unknown."""
 
 
 REPLAYERS: Final[Registry[Replayer]] = Registry(
@@ -88,18 +88,18 @@ REPLAYERS: Final[Registry[Replayer]] = Registry(
         "com.microsoft": "opdump.adapters.onnxruntime.replay:REPLAYER",
     },
 )
-"""By the namespace of the kernel: what stands before `::`."""
+"""By the namespace of the kernel: the part before `::`."""
 
 
 _PACKAGES: Final[Mapping[str, str]] = {
     "aten": "torch",
     **dict.fromkeys(("ai.onnx", "ai.onnx.ml", "com.microsoft"), "onnx onnxruntime"),
 }
-"""What is to be installed for a namespace."""
+"""The packages that a namespace needs."""
 
 
 def can_replay(namespace: str = "aten") -> bool:
-    """Whether operators of that namespace can be run again: its framework is installed."""
+    """Whether operators of this namespace can be run again, because its framework is installed."""
     try:
         REPLAYERS.load(namespace)
     except ImportError:
@@ -108,7 +108,7 @@ def can_replay(namespace: str = "aten") -> bool:
 
 
 def replayer_of(op: OpRecord) -> Replayer | None:
-    """Who runs operators of that framework again; None where nobody does, or the framework is not installed."""
+    """The replayer for an operator; None if there is none, or its framework is not installed."""
     try:
         return required_replayer(op)
     except CannotReplayError:
@@ -116,13 +116,13 @@ def replayer_of(op: OpRecord) -> Replayer | None:
 
 
 def defaults_of(op: OpRecord, inputs: Mapping[int, TensorRecord]) -> Mapping[str, Any]:
-    """What an operator does where the program left an argument out; empty where its framework is not installed or does not tell."""
+    """The default arguments of an operator; empty if its framework is not installed or they are unknown."""
     replayer: object = replayer_of(op)
     return replayer.defaults(op, inputs) if isinstance(replayer, SupportsDefaults) else {}
 
 
 def required_replayer(op: OpRecord) -> Replayer:
-    """The same; raises CannotReplayError, which says why, where there is none."""
+    """The replayer for an operator. If there is none, raises CannotReplayError with the reason."""
     namespace, found, _ = op.kernel.partition("::")
     if not found or namespace not in REPLAYERS:
         raise CannotReplayError(_why_unknown(op, namespace if found else ""))
@@ -130,13 +130,13 @@ def required_replayer(op: OpRecord) -> Replayer:
         return REPLAYERS.load(namespace)
     except ImportError as error:
         raise CannotReplayError(
-            f"{op.kernel} is run again by its framework, which cannot be imported here ({error}); type: pip install {_PACKAGES.get(namespace, namespace)}"
+            f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); type: pip install {_PACKAGES.get(namespace, namespace)}"
         ) from error
 
 
 def _why_unknown(op: OpRecord, namespace: str) -> str:
     if op.kernel.startswith("compiled"):
-        return f"{op.op_name} is a whole graph that torch.compile made; capture with `opdump run --eager`, and its operators are in the dump"
+        return f"{op.op_name} is a whole graph compiled by torch.compile; to record the operators inside, use `opdump run --eager`"
     known = ", ".join(f"{name}::" for name in REPLAYERS.names())
     what = f"operators of {namespace}:: are" if namespace else f"{op.kernel or op.op_type} is"
-    return f"{what} not run again here: replayers are there for {known}; a package adds others under opdump.replayers (docs/extensions.md)"
+    return f"{what} not run again here: there are replayers for {known}; packages can add others under opdump.replayers (docs/extensions.md)"

@@ -1,24 +1,22 @@
-"""Threads of the user's program: a dispatch mode of PyTorch, and a callback of TensorFlow, see the thread that they were put on in, so each
-thread puts them on itself.
+"""Runs the work of the program's threads inside a context. A dispatch mode of PyTorch and a callback of TensorFlow only affect the thread
+that entered them, so each thread must enter them itself.
 
     ThreadEntry(enter).attach()              every thread that starts now runs its work inside `with enter():`
     threading.Thread(target=train).start()
-    pool.submit(evaluate, model)             also where the pool and its threads are older
+    pool.submit(evaluate, model)             also if the pool and its threads are older
 
-What enters: threads started through `threading.Thread` (a subclass that overrides `run` included: `start` gives the new
-thread's object a `run` of ours), and calls submitted to a `ThreadPoolExecutor`, each for itself, which covers
-`loop.run_in_executor`, `asyncio.to_thread` and pools that were there before.
+Covered: threads started through `threading.Thread`, including subclasses that override `run` (the thread object gets a wrapped `run`),
+and each call submitted to a `ThreadPoolExecutor`. This includes `loop.run_in_executor`, `asyncio.to_thread` and existing pools.
 
-What does not enter: threads that are already running, other than those of an executor; threads started through `_thread`; the
-threads of PyTorch's data loader, of its compiler, of Keras' data loader, and of opdump itself. Processes (data-loader workers) leave capture
-altogether: a forked child takes the mode off and opens no file of its parent's.
+Not covered: threads that are already running, except those of an executor; threads started through `_thread`; the threads of PyTorch's
+data loader and compiler, of Keras' data loader, and of opdump itself. Processes (data-loader workers) are not captured: a forked child
+removes the mode and opens none of its parent's files.
 
-Autograd needs nothing: it runs the backward of CPU tensors in the thread that calls it, and gives its device threads
-the modes of that thread.
+Autograd needs nothing: it runs the backward pass of CPU tensors in the calling thread, and its device threads get the modes of that thread.
 
-Nobody can put a mode on in another thread, so a thread that may still run when the next step is dumped has it on all the time,
-and the mode lets operators pass while it does not record: four microseconds for each operator of such a thread. A thread
-that outlives the capture goes on paying them until its work ends.
+A mode cannot be entered in another thread. So a thread that may still run in the next recorded step keeps the mode on all the time; while
+nothing is recorded, the mode passes operators on, at four microseconds per operator of such a thread. A thread that outlives the capture
+has this cost until its work ends.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ _OWN_WORK = (
     "keras.src.trainers.data_adapters.",
     "keras.src.utils.data_utils.",
 )
-"""Modules whose threads do not run the user's operators. An executor's threads enter call by call."""
+"""Modules whose threads do not run the user's operators. The threads of an executor enter for each call."""
 
 
 class ThreadEntry:
-    """Has threads do their work inside `enter()`, from `attach` to `detach`.
+    """Runs the work of threads inside `enter()`, from `attach` to `detach`.
 
-    `enter` is called in the thread that is to work. A thread that outlives `detach` stays inside until its work ends.
-    In a forked child process the hooks go away by themselves, and then `forked` is called there. `beginning` is called in the thread that
-    starts another one, or hands a call to an executor, before it does; what it gives is `begun` in the other one.
+    `enter` is called in the thread that works. A thread that outlives `detach` stays inside until its work ends. In a forked child process
+    the hooks are removed, and then `forked` is called. `beginning` is called in the thread that starts another one or submits a call to an
+    executor; its result is `begun` in the other thread.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class ThreadEntry:
 
     @property
     def begun(self) -> Any:
-        """What `beginning` gave where the work of this thread was begun; None in any other thread."""
+        """The result of `beginning` in the thread that started the work of this one; None in other threads."""
         return getattr(self._inside, "begun", None)
 
     def attach(self) -> None:
@@ -95,7 +93,7 @@ class ThreadEntry:
         self._replacements.replace(threading.Thread, "start", start_inside)
         self._replacements.replace(ThreadPoolExecutor, "submit", submit_inside)
         if hasattr(os, "register_at_fork"):
-            # It cannot be taken back, so it must not keep us alive.
+            # This cannot be unregistered, so it must not keep the object alive.
             reference = weakref.ref(self)
             os.register_at_fork(after_in_child=lambda: _leave(reference))
 
@@ -116,7 +114,7 @@ class ThreadEntry:
                 attributes.update(own)
 
         def run_inside() -> None:
-            # First, so that the object looks as before and does not refer to itself.
+            # First restore `run`, so that the program sees its own attribute and the object does not refer to itself.
             put_back()
             self._call(begun, run)
 
