@@ -359,7 +359,7 @@ def test_a_name_that_the_program_watches_is_told_as_that(keys: dict[str, Any], t
         _train()
     assert dump.report is not None
     assert any(
-        warning.startswith("watch: 'conv_1' is no operator and no module that ran; nearest: 'conv1'")
+        warning.startswith("watch: 'conv_1' is no operator or module that ran; nearest: 'conv1'")
         for warning in dump.report.warnings
     ), dump.report.warnings
 

@@ -294,7 +294,7 @@ def test_a_name_that_nothing_has_is_told_at_the_end(tmp_path: Path) -> None:
         Net()(torch.randn(2, 4))
     assert dump.report is not None
     (warning,) = dump.report.warnings
-    assert warning.startswith("watch: 'conv9' is no operator and no module that ran; nearest: ")
+    assert warning.startswith("watch: 'conv9' is no operator or module that ran; nearest: ")
 
 
 def test_show_names_the_writer(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What connects a framework to the recorder. A framework is imported below this package and nowhere else."""
+"""Connects frameworks to the recorder. Except for conversions to PyTorch tensors, only this package imports frameworks."""

@@ -1,4 +1,4 @@
-"""What a capture tells an adapter beside its plan."""
+"""The interfaces of an adapter, and the settings of a capture beside its plan."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ Steps = Literal["auto", "manual"]
 
 
 class DumpComplete(BaseException):
-    """Raised in the program's own thread once the last wanted step is on disk (`stop_after_dump`).
+    """Raised in the program's thread when the last selected step is on disk (`stop_after_dump`).
 
-    It is no Exception, so that a program's `except Exception` does not swallow it; `capture` lets it end the block.
+    It is not an `Exception`, so that `except Exception` in a program does not catch it. It ends the block of `capture`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to capture, beside what."""
+    """How to capture. The plan says what to capture."""
 
     rank_id: int = 0
     eager: bool = False
     stop_after_dump: bool = False
     steps: Steps = "auto"
     marks: ProgramMarks = field(default_factory=ProgramMarks)
-    """What `set_dump` has marked so far, and marks while the capture runs."""
+    """The marks of `set_dump`, including those made while the capture runs."""
     model_names: ModelNames = field(default_factory=ModelNames)
-    """Names that the program has given to its models so far, and gives while the capture runs."""
+    """The names of models in the program, including those given while the capture runs."""
     watch: Mapping[str, Any] = field(default_factory=dict)
     """Tensors of the program to watch from the start, by name (watch mode)."""
 
 
 class StepController(Protocol):
-    """The half of an attached adapter that a program may drive."""
+    """The part of an attached adapter that a program can control: its steps."""
 
     @property
     def step(self) -> int:
-        """The iteration that the program is in."""
+        """The number of the current step."""
 
     def manual_step(self) -> None:
-        """Ends the current iteration; from the first call on nothing else ends one."""
+        """End the current step. After the first call, steps end only here."""
 
 
 @runtime_checkable
 class SupportsWatch(Protocol):
-    """A clock of an adapter that watches memory."""
+    """A step controller that can watch memory."""
 
     def watch(self, nodes: Sequence[str], tensors: Mapping[str, Any]) -> None:
-        """Watches the outputs of operators by their names, and tensors of the program, from now on."""
+        """Watch the outputs of operators, by name, and tensors of the program, from now on."""
 
 
 @runtime_checkable
 class SupportsMarks(Protocol):
-    """A clock of an adapter that looks at marks."""
+    """A step controller that handles marks and names that are set while the program runs."""
 
     def marked(self, target: Any) -> None:
-        """`set_dump` has just marked `target`, while the program runs."""
+        """`set_dump` has marked `target`."""
 
     def named(self, model: Any, name: str) -> None:
-        """`name_model` has just named `model`, while the program runs."""
+        """`name_model` has named `model`."""
 
 
 @runtime_checkable
 class SupportsForks(Protocol):
-    """A clock of an adapter that can leave a forked process."""
+    """A step controller that can leave a forked process."""
 
     def abandon(self) -> str:
-        """Takes everything out of a process that inherited the capture of its parent; nothing is filed.
+        """Remove all hooks in a process that inherited the capture of its parent. Nothing is filed.
 
-        Returns why this process cannot be captured on its own; nothing where it can.
+        Returns why this process cannot be captured separately; empty if it can.
         """
 
 
@@ -84,29 +84,29 @@ class SupportsGroups(Protocol):
 
     @property
     def group_rank(self) -> int | None:
-        """The rank of this process in its group; None where it is in none."""
+        """The rank of this process in its group; None if it is not in a group."""
 
 
 @runtime_checkable
 class SupportsOwnLayout(Protocol):
-    """An adapter of a framework that dumps by itself, in a layout of its own."""
+    """An adapter of a framework with its own dump and layout."""
 
     @property
     def own_layout(self) -> str:
-        """The layout of plans that leave it open."""
+        """The layout if a plan names none."""
 
 
 @runtime_checkable
 class SupportsCaptureTime(Protocol):
-    """An adapter that can tell the time of its capture from that of the program."""
+    """An adapter that can separate the time of the capture from the time of the program."""
 
     @property
     def measures_capture(self) -> bool:
-        """Whether it can: then it is what `Recorder.clock` measures."""
+        """Whether it can. If so, `Recorder.clock` measures the time of the capture."""
 
 
 class Runtime(Protocol):
-    """What runs the operators, as a recording asks for it."""
+    """The facts about a framework that a recording needs."""
 
     @property
     def framework(self) -> str:
@@ -117,14 +117,14 @@ class Runtime(Protocol):
 
     @property
     def device_target(self) -> str:
-        """The kind of device that operators run on: CPU, GPU."""
+        """The kind of device on which operators run: CPU, GPU."""
 
     def reader(self, plan: DumpPlan) -> Reader:
-        """Looks at the framework's tensors as the plan wants."""
+        """A reader of the framework's tensors for this plan."""
 
 
 class Adapter(Runtime, Protocol):
     """Connects a framework to a recorder."""
 
     def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[StepController]:
-        """Captures while the context is open."""
+        """Capture while the context is open."""

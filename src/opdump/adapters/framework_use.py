@@ -1,4 +1,4 @@
-"""Whether a program uses a framework: opdump itself may have imported it for the program."""
+"""Finds out whether a program uses a framework. That the framework is imported proves nothing: opdump may have imported it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LARGEST_SOURCE: Final = 2**20
 
 
 def is_used_by_program(framework: str) -> bool:
-    """Whether a loaded module that is no part of the framework holds something of it, or a file of the program imports it.
+    """Whether a module outside of the framework contains something of it, or a file of the program imports it.
 
-    In doubt it is: the caller is about to tell the user that it is not.
+    In doubt, returns True, because the caller otherwise reports to the user that the framework is not used.
     """
     loaded = sys.modules.get(framework)
     if loaded is None:
@@ -41,7 +41,7 @@ def _holds(module: ModuleType | None, loaded: ModuleType, framework: str) -> boo
 
 
 def _imports(module: ModuleType | None, framework: str) -> bool:
-    """Whether the source of a module of the program imports the framework somewhere, in a function too."""
+    """Whether the source of a module of the program imports the framework, also inside a function."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py") or not _INSTALLED.isdisjoint(Path(file).parts):
         return False

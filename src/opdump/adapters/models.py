@@ -1,8 +1,8 @@
-"""Finds the model of `dump_list` that an operator belongs to, its execution, and whether it is dumped.
+"""Finds the model of `dump_list` that an operator belongs to, its execution, and whether the operator is dumped.
 
-A root module of PyTorch, or a root Cell of MindSpore, whose class (or the name that the program gave it) is named in `dump_list` is a model;
-everything else, optimizers among it, is single operators. Models are numbered from 1 in the order of first calls, executions of each
-from 0.
+A model is a root module of PyTorch, or a root Cell of MindSpore, whose class or name (given by the program) is in `dump_list`. All other
+operators, including those of optimizers, are single operators. Models are numbered from 1 in the order of first calls, the executions
+of each from 0.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from opdump.records import IO, OpRecord
 
 
 class SupportsNames(Protocol):
-    """What knows the names that a configuration may use for an operator."""
+    """Has the names that a configuration may use for an operator."""
 
     def of(self, op_name: str) -> frozenset[str]:
-        """Every name that means the operator with this full name."""
+        """All names that refer to the operator with this full name."""
 
 
 class _Ranges:
     """Follows the `opname_range` entries of a model through one execution.
 
-    A name may mean several operators: the range begins with the first of its `begin` and ends with the last of its `end`.
+    A name may refer to several operators. A range begins at the first operator of `begin` and ends at the last consecutive one of `end`.
     """
 
     def __init__(self, ranges: Sequence[OperatorRange]) -> None:
         self._ranges = ranges
         self.opened: set[OperatorRange] = set()
-        """Those that contained something in some execution."""
+        """The ranges that contained an operator in any execution."""
         self.restart()
 
     def restart(self) -> None:
@@ -45,7 +45,7 @@ class _Ranges:
         self._over = [False] * len(self._ranges)
 
     def contains(self, names: frozenset[str]) -> bool:
-        """Whether the next operator in execution order lies in a range; to be asked once for each."""
+        """Whether the next operator in execution order is in a range. Must be called once for each operator."""
         found = not self._ranges
         for place, each in enumerate(self._ranges):
             if self._over[place]:
@@ -54,7 +54,7 @@ class _Ranges:
             if self._ending[place] and not ends:
                 self._inside[place] = self._ending[place] = False
             if ends and not begins and not self._inside[place]:
-                self._over[place] = True  # its end came first
+                self._over[place] = True  # the end came before the beginning
                 continue
             if begins:
                 self._inside[place] = True
@@ -67,7 +67,7 @@ class _Ranges:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """A model, and how often it ran."""
+    """A model, with the number of its executions."""
 
     name: str
     model_id: int
@@ -77,9 +77,9 @@ class _Model:
 
 
 class Models:
-    """Places operators in models. `given` are names that the program gives to modules, `names` those of operators.
+    """Assigns operators to models. `given` has the names that the program gives to modules, `names` the names of operators.
 
-    `unwrapped` gives a root module and the modules that it only wraps, outermost first; `class_name` what the class of one is called.
+    `unwrapped` returns a root module and the modules that it only wraps, outermost first; `class_name` returns the name of a module's class.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Models:
         unwrapped: Callable[[Any], Sequence[Any]],
         class_name: Callable[[Any], str],
     ) -> None:
-        """`wants` says of the number of a step, or of an execution of a model, whether it is recorded."""
+        """`wants` returns whether a step, or an execution of a model, with this number is recorded."""
         self._unwrapped = unwrapped
         self._class_name = class_name
         self._plan = plan
@@ -100,21 +100,21 @@ class Models:
         self._given = given
         self._models: dict[tuple[int, str], _Model] = {}
         self._calls: dict[int, int] = {}
-        """How often root modules were called that are no models, by identity."""
+        """The number of calls of root modules that are not models, by identity."""
         self._notes: list[str] = []
         self._modules: dict[int, Any] = {}
-        """Keeps the modules alive whose identity stands for a model."""
+        """Keeps modules alive whose identity is used as a key."""
         self._running: dict[int, _Model] = {}
         self._lock = threading.Lock()
-        # An entry without a name chooses among the operators outside of every model too.
+        # An entry without a name also selects among the operators outside of all models.
         nameless: tuple[ModelSelection, ...] = tuple(entry for entry in plan.models or () if entry.model_name is None)
         self._single = ModelFilter(nameless or (ModelSelection(),))
         self._single_ranges = _ranges_of(self._single)
         self.names = names
-        self._matches = ListMatches(plan.models, plan.dialect, "operator and no module that ran")
+        self._matches = ListMatches(plan.models, plan.dialect, "operator or module that ran")
 
     def begins(self, module: Any, graph_id: int) -> int | None:
-        """A root module is called; which execution of a model this is, None where it is no model."""
+        """Note the call of a root module. Returns the number of the model's execution; None if the module is not a model."""
         original = self._unwrapped(module)[0]
         names = self._names_of(module)
         name = self._wanted_of(names)
@@ -137,7 +137,7 @@ class Models:
             return model.executions - 1
 
     def is_wanted(self, module: Any) -> bool:
-        """Whether a name that the program gave a module, or its class, is in `dump_list`: then it is a model, whatever it consists of."""
+        """Whether a module's name (given by the program) or class is in `dump_list`. If so, it is a model, whatever it contains."""
         return self._wanted_of(self._names_of(module)) is not None
 
     def _names_of(self, module: Any) -> list[str]:
@@ -150,19 +150,19 @@ class Models:
         return next((name for name in names if name in wanted), None)
 
     def renamed(self, module: Any, name: str) -> None:
-        """The program has just named a root module: its calls before were no executions of that model."""
+        """The program has named a root module. Its earlier calls were not counted as executions of that model, so add a warning."""
         with self._lock:
             calls = max((self._calls.get(id(each), 0) for each in self._unwrapped(module)), default=0)
             if calls and any(entry.model_name == name for entry in self._plan.models or ()):
                 self._notes.append(
-                    f"name_model: {name!r} was called {calls} times before it had this name; these are missing. "
+                    f"name_model: {name!r} was called {calls} times before it had this name; these calls are missing. "
                     "Name it before its first call"
                 )
 
     def placed(self, op: OpRecord, *, inside: bool) -> OpRecord:
-        """The operator with its model and execution, and the reason where it is not dumped.
+        """The operator with its model and execution and, if it is not dumped, the reason.
 
-        `inside`: it runs in the network of its graph or computes a gradient of it.
+        `inside`: it runs in the network of its graph, or computes one of its gradients.
         """
         model = self._running.get(op.graph_id) if inside else None
         names = self.names.of(op.op_name)
@@ -177,7 +177,7 @@ class Models:
         placed = self._of(op, model)
         if op.skip in ("view", "allocation", "metadata"):
             return placed
-        # An entry with ranges and no layers takes what lies in them.
+        # An entry with ranges and without layers selects only the operators in the ranges.
         layers = [entry for entry in chosen.entries if entry.layers is not None or not entry.ranges]
         by_name = any(entry.layers is None or not names.isdisjoint(entry.layers) for entry in layers)
         by_range = in_range and any(entry.ranges for entry in chosen.entries)
@@ -202,7 +202,7 @@ class Models:
 
     @property
     def executions(self) -> dict[str, int]:
-        """How often each model of `dump_list` ran, by its name; the most of those with one name."""
+        """The number of executions of each model in `dump_list`, by name; the maximum of models with the same name."""
         found: dict[str, int] = {}
         for model in self._models.values():
             found[model.name] = max(found.get(model.name, 0), model.executions)
@@ -214,7 +214,7 @@ class Models:
 
     @property
     def chose_nothing(self) -> ChoseNothing:
-        """Why `dump_list` chose no operator of those that ran."""
+        """Why `dump_list` selected no operator that ran."""
         self._warn_of_ranges()
         return self._matches.chose_nothing
 

@@ -1,6 +1,6 @@
-"""What a program says of its own parts: which of them are marked (`set_dump`), and what its models are called (`name_model`).
+"""The parts of a program that it has marked (`set_dump`), and the names of its models (`name_model`).
 
-A capture that runs looks at the same objects, so that a mark counts from the moment when it is made.
+A running capture uses the same objects, so a mark takes effect at once.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from opdump.records import escaped
 
 _LONGEST_NAME: Final = 255
 FunctionKey = tuple[str, int, str]
-"""A function by its file, its first line and its name: code that a compiler made of it has the same."""
+"""File, first line and name of a function. Code that a compiler made from the function has the same key."""
 
 
 class MarkError(TypeError, ValueError):
-    """`set_dump` was given something that it cannot mark, or `name_model` something that it cannot name."""
+    """Raised if `set_dump` cannot mark its argument, or `name_model` cannot name it."""
 
 
 class Mark(NamedTuple):
-    """A mark or its opposite; of several that concern an operator the latest decides, as it has the highest number."""
+    """A mark, or the removal of one. If several concern an operator, the latest takes effect: it has the highest number."""
 
     number: int
     enabled: bool
 
 
 UNMARKED: Final = Mark(-1, False)
-"""What nobody has spoken of."""
+"""The mark of something that was never marked or unmarked."""
 
 
 class ProgramMarks:
-    """Marked and unmarked modules (Cells of MindSpore among them), classes and functions. False in a boolean context while nothing is marked.
+    """Marked and unmarked modules (including MindSpore Cells), classes and functions. False in a boolean context if nothing is marked.
 
-    `version` grows with each change.
+    `version` increases with each change.
     """
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class ProgramMarks:
         self._modules: dict[int, tuple[weakref.ref[Any], Mark]] = {}
         self._classes: dict[type, Mark] = {}
         self._functions: dict[FunctionKey, tuple[str, dict[int | None, weakref.ref[Any] | None]]] = {}
-        """A function's name to be shown, and the objects that it is marked for; None for every one."""
+        """The displayed name of a function, and the objects for which it is marked, by identity; None for all objects."""
         self.function_names: frozenset[str] = frozenset()
-        """Names of the marked functions without their modules: most functions are told apart by that."""
+        """The names of the marked functions without their modules, which exclude most other functions quickly."""
 
     def __bool__(self) -> bool:
         return (
@@ -58,10 +58,10 @@ class ProgramMarks:
         )
 
     def set(self, target: Any, *, enabled: bool) -> Any:
-        """Marks or unmarks a module, a module class, a function or a method; what was meant by it.
+        """Mark or unmark a module, a module class, a function or a method. Returns the object that was marked.
 
-        What `torch.compile`, `functools.partial` or a decorator made of something means the thing itself; a method of a module means
-        the method of that module. Raises MarkError for anything else, and for an `enabled` that is no bool.
+        If `torch.compile`, `functools.partial` or a decorator made `target` from something, that original is marked. A method of a module
+        is marked only for that module. Raises MarkError for anything else, and if `enabled` is not a bool.
         """
         if not isinstance(enabled, bool):
             raise MarkError(f"set_dump: enabled is {enabled!r}, expected True or False")
@@ -73,7 +73,7 @@ class ProgramMarks:
             self._set_function(meant, None, enabled)
         elif not (is_module(meant) or is_cell(meant)):
             raise MarkError(
-                f"set_dump: {target!r} is no PyTorch module, MindSpore Cell, class of these or Python function"
+                f"set_dump: {target!r} is not a PyTorch module, a MindSpore Cell, a class of these or a Python function"
             )
         elif isinstance(meant, type):
             self._classes[meant] = mark
@@ -83,7 +83,7 @@ class ProgramMarks:
         return meant
 
     def of_module(self, module: Any) -> Mark:
-        """The latest mark of a module, of its class, or of a class that this derives from."""
+        """The latest mark of a module, its class, or a base class."""
         own = self._modules.get(id(module))
         found = UNMARKED if own is None else own[1]
         if self._classes:
@@ -91,14 +91,14 @@ class ProgramMarks:
         return found
 
     def owners_of(self, code: CodeType) -> Mapping[int | None, object] | None:
-        """The objects whose function with this code is marked, by identity; None among them for every one."""
+        """The objects for which the function with this code is marked, by identity; a key None means all objects. None if it is not marked."""
         if code.co_name not in self.function_names:
             return None
         found = self._functions.get(key_of(code))
         return None if found is None else found[1]
 
     def enabled_targets(self) -> Iterator[tuple[Any, str]]:
-        """What is marked: modules and classes themselves, functions by their key; each with a name to be shown."""
+        """The marked modules and classes, and the keys of marked functions; each with a displayed name."""
         for reference, mark in list(self._modules.values()):
             module = reference()
             if mark.enabled and module is not None:
@@ -124,7 +124,7 @@ class ProgramMarks:
         self.function_names = frozenset(name for _, _, name in self._functions)
 
     def _forget_owner(self, key: FunctionKey, owner: int, _: object) -> None:
-        """An object died whose method was marked: the next one may get its identity."""
+        """Forget an object that died and whose method was marked, because another object may get its identity."""
         _, owners = self._functions.get(key, ("", {}))
         owners.pop(owner, None)
         if not owners:
@@ -132,29 +132,29 @@ class ProgramMarks:
 
 
 class ModelNames:
-    """Names that a program gave to its models."""
+    """The names that a program gave to its models."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._files: dict[str, str] = {}
 
     def set(self, model: Any, name: str) -> Any:
-        """Gives a model a name; what was meant by `model`: a module, a Cell, a Keras model, or the file of an ONNX model.
+        """Name a model: a module, a Cell, a Keras model, or the file of an ONNX model. Returns the object that was named.
 
-        Raises MarkError for anything else, and for a name that is no text or empty.
+        Raises MarkError for anything else, and if the name is not a string, is empty or is too long.
         """
         meant = original_of(model)
         is_file = isinstance(meant, str | os.PathLike)
         if not (is_file or is_module(meant) or is_cell(meant) or _is_keras_model(meant)) or isinstance(meant, type):
             raise MarkError(
-                f"name_model: {model!r} is no PyTorch module, no MindSpore Cell, no Keras model and no file of an ONNX model; a tf.function has the name "
+                f"name_model: {model!r} is not a PyTorch module, a MindSpore Cell, a Keras model or the file of an ONNX model; a tf.function has the name "
                 "of its Python function"
             )
         if not name or type(name) is not str:
-            raise MarkError(f"name_model: the name is {name!r}, expected a name")
+            raise MarkError(f"name_model: the name is {name!r}, expected a non-empty string")
         if len(escaped(name).encode()) > _LONGEST_NAME:
             raise MarkError(
-                f"name_model: the name has more than {_LONGEST_NAME} bytes, and a directory is named for it: {name[:40]!r}..."
+                f"name_model: the name has more than {_LONGEST_NAME} bytes, the maximum for a directory name: {name[:40]!r}..."
             )
         if is_file:
             self._files[os.path.realpath(meant)] = name
@@ -171,7 +171,7 @@ class ModelNames:
 
 
 def original_of(target: Any) -> Any:
-    """What the program wrote, of a thing that `torch.compile`, `functools.partial` or a decorator made of it."""
+    """The object from which `torch.compile`, `functools.partial` or a decorator made `target`; otherwise `target`."""
     while True:
         if isinstance(target, functools.partial):
             target = target.func
@@ -183,23 +183,23 @@ def original_of(target: Any) -> Any:
         elif isinstance(target, FunctionType | MethodType) and hasattr(target, "__wrapped__"):
             target = _bound_as(target, inspect.unwrap(target))
         elif not isinstance(target, type) and "_orig_mod" in getattr(target, "_modules", ()):
-            target = target._modules["_orig_mod"]  # OptimizedModule
+            target = target._modules["_orig_mod"]  # the OptimizedModule of torch.compile
         else:
             return target
 
 
 def key_of(code: CodeType) -> FunctionKey:
-    """What a function and code that was made of it have in common."""
+    """The key that a function shares with code that was made from it."""
     return code.co_filename, code.co_firstlineno, code.co_name
 
 
 def is_module(target: Any) -> bool:
-    """Whether something is a module of PyTorch, or a class of them, without importing it to ask."""
+    """Whether something is a PyTorch module or a class of modules. Does not import PyTorch."""
     return _is_a("torch.nn.modules.module", "Module", target)
 
 
 def is_cell(target: Any) -> bool:
-    """Whether something is a Cell of MindSpore, or a class of them, without importing it to ask."""
+    """Whether something is a MindSpore Cell or a class of Cells. Does not import MindSpore."""
     return _is_a("mindspore.nn.cell", "Cell", target)
 
 
@@ -231,5 +231,5 @@ def _reference(owner: Any, forget: Callable[[object], None]) -> weakref.ref[Any]
 
 
 def _forget(table: dict[int, Any], key: int, _: object) -> None:
-    """A module died: the next object may get its identity."""
+    """Forget a module that died, because another object may get its identity."""
     table.pop(key, None)

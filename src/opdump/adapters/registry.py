@@ -18,4 +18,4 @@ FRAMEWORKS: Final[Registry[Adapter]] = Registry(
         "mindspore": "opdump.adapters.mindspore.adapter:ADAPTER",
     },
 )
-"""What loads an adapter imports its framework."""
+"""Loading an adapter may import its framework."""

@@ -1,8 +1,7 @@
-"""Watch mode: records, after each operator A, the outputs of the watched operators C as they are now, as `A_To_C`.
+"""Watch mode: after each operator A, records the current content of the outputs of each watched operator C, as `A_To_C`.
 
-What is looked at is memory, not the program's variables: a write through a view, an alias, `.data`, numpy or a kernel of somebody
-else's shows up at the next operator. The memory of an output stays until its operator runs again, or the capture ends, so that
-nobody else gets it in between.
+It reads memory, not variables of the program: a write through a view, an alias, `.data`, numpy or a foreign kernel appears at the next
+operator. The memory of an output is kept until its operator runs again or the capture ends, so that it is not reused in between.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from opdump.records import OpRecord
 
 _MOST_SEEN = 100_000
 TENSOR = "Tensor"
-"""op_type of a watched tensor that the program named itself."""
+"""op_type of a watched tensor of the program."""
 
 
 Look: TypeAlias = Callable[[], Any]
-"""Gives what a reader takes of a watched tensor, as its memory is now."""
+"""Returns a watched tensor with its current content, for a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,9 @@ class _Watched:
 
 
 class Watches:
-    """Follows the `watcher_nodes` of a plan through a run. `now` gives a new timestamp, `names` the names of operators.
+    """Follows the `watcher_nodes` of a plan through a run. `now` returns a new timestamp, `names` has the names of operators.
 
-    `hold` keeps the memory of a tensor, to look at it later; `apart` is a context in which what is done here is not the program's.
+    `hold` keeps the memory of a tensor alive and returns its `Look`. `apart` is a context in which operations do not count as the program's.
     """
 
     def __init__(
@@ -65,17 +64,17 @@ class Watches:
         self._configured = frozenset(
             name
             for entry in self._entries
-            if entry.layers is not None  # a file names both, a program the watched ones alone
+            if entry.layers is not None  # a file has layers and watched operators, a program only the latter
             for name in (*entry.layers, *entry.watcher_nodes)
         )
         self._watched: dict[str, _Watched] = {}
         self._tensors: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self.matched: set[str] = set()
-        """Names in the plan that some operator had."""
+        """Names in the plan that matched an operator."""
 
     def add_tensors(self, tensors: Mapping[str, Any], op: OpRecord) -> None:
-        """Watches tensors of the program from now on; `op` is their place."""
+        """Watch tensors of the program from now on. `op` is a record of the current position."""
         with self._lock, self._apart():
             for name, tensor in tensors.items():
                 watched = _Watched(TENSOR, name, name, ((0, "", self._hold(tensor)),))
@@ -88,7 +87,7 @@ class Watches:
             self._entries.append(ModelSelection(watcher_nodes=tuple(nodes)))
 
     def ran(self, op: OpRecord, outputs: Iterable[tuple[int, str, Any]], *, collective: bool) -> None:
-        """An operator that launches a kernel has run; its outputs by slot and name."""
+        """Process an operator that has launched a kernel. `outputs` are (slot, name, tensor)."""
         if op.step not in self._steps:
             return
         names = self._names.of(op.op_name)
@@ -125,14 +124,12 @@ class Watches:
         watchers = {node for entry in self._entries for node in entry.watcher_nodes}
         seen = dict.fromkeys(name for op_name in self._seen for name in (op_name, *self._names.of(op_name)))
         return [
-            with_nearest(
-                f"{self._key(name, name in watchers)}: {name!r} is no operator and no module that ran", name, seen
-            )
+            with_nearest(f"{self._key(name, name in watchers)}: {name!r} is no operator or module that ran", name, seen)
             for name in sorted(named - self.matched)
         ]
 
     def _key(self, name: str, is_watcher: bool) -> str:
-        """Where such a name stands: in a configuration, or in the program."""
+        """The origin of a name: its key in a configuration, or `watch` for a program."""
         if name not in self._configured:
             return "watch"
         return "dump_list.watcher_nodes" if is_watcher else "dump_list.layer"

@@ -25,7 +25,7 @@ _MOST_SEEN = 100_000
 class ListMatches:
     """Collects the matches of the entries of a `dump_list` or, in a TensorFlow configuration, of its `dump_layer`.
 
-    `what` describes what a name refers to here ("operator and no module that ran").
+    `what` describes what a name refers to here ("operator or module that ran").
     """
 
     def __init__(self, models: Sequence[ModelSelection] | None, dialect: str, what: str = "operator that ran") -> None:

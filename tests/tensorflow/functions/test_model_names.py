@@ -148,7 +148,7 @@ def test_a_range_that_holds_nothing_is_told() -> None:
 
 def test_what_cannot_be_named_says_what_can() -> None:
     with pytest.raises(
-        MarkError, match="is no PyTorch module, no MindSpore Cell, no Keras model and no file of an ONNX model; a"
+        MarkError, match="is not a PyTorch module, a MindSpore Cell, a Keras model or the file of an ONNX model; a"
     ):
         opdump.name_model(tf.function(tf.sin), "sine")
 
