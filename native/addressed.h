@@ -1,4 +1,4 @@
-// Memory that Python names by its address: checked, and summarised with or without the GIL.
+// Checks memory that Python passes by address, and summarises it with or without the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,10 +12,10 @@ namespace opdump {
 
 namespace nb = nanobind;
 
-// Giving up the GIL and getting it back costs more than so many bytes take to read.
+// Releasing and reacquiring the GIL takes longer than reading this many bytes.
 constexpr int64_t kReleaseBytes = 256 * 1024;
 
-// The bytes of so many adjacent elements, whatever their size, are a number that an integer holds.
+// The bytes of this many adjacent elements of any size fit into an int64.
 constexpr int64_t kMostAdjacent = INT64_MAX / 16;
 
 inline DType dtype_of(int64_t code) {
@@ -48,8 +48,7 @@ inline Summary summary_of(uintptr_t pointer, int code, int64_t count) {
   return summarise(elements, dtype, count);
 }
 
-// The product of the sizes. Neither the bytes of all elements nor the distance of two may be more than an integer
-// holds.
+// The product of the sizes. The bytes of all elements and the distance between any two must fit into an int64.
 inline int64_t count_of(size_t dimensions, const int64_t* sizes, const int64_t* steps, int64_t item) {
   for (size_t d = 0; d < dimensions; ++d) {
     if (sizes[d] == 0) return 0;

@@ -15,19 +15,19 @@ namespace opdump {
 
 namespace {
 
-// Records share a block of so many bytes, and one write; of an eighth of all that may wait, if that is less.
+// Records share blocks of this size, each with one write; smaller if an eighth of the capacity is less.
 constexpr int64_t kBlockBytes = int64_t{1} << 23;
 constexpr int64_t kLeastBlockBytes = int64_t{1} << 16;
-// What is written past the cache begins and ends at multiples of this, in memory and in the file.
+// Writes past the cache begin and end at multiples of this, in memory and in the file.
 constexpr int64_t kPage = 4096;
-// Fewer bytes at a time are written faster into the cache.
+// Smaller writes are faster through the cache.
 constexpr int64_t kLeastPastCache = int64_t{1} << 18;
-// The cache is used where it is faster by more than this.
+// The cache is used only if it is faster by more than this factor.
 constexpr double kWorth = 4;
-// The other way is tried again after so many blocks.
+// The other way is tried again after this many blocks.
 constexpr int kPatience = 16;
 constexpr int kMostPatience = 256;
-// Both ways in turns, before one is chosen.
+// The first blocks alternate between both ways, before one is chosen.
 constexpr int kFirstTries = 4;
 
 int64_t padded(int64_t bytes) { return (bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment; }
@@ -72,10 +72,10 @@ AppendFile::Outcome AppendFile::append(const uint8_t* header, int64_t header_byt
       if (!open_) return Outcome::kNoRoom;
     }
     std::vector<Record>& records = open_->records;
-    if (records.size() == records.capacity()) records.reserve(2 * records.size() + 16);  // it may throw here alone
+    if (records.size() == records.capacity()) records.reserve(2 * records.size() + 16);  // only this may throw
     next_offset_ += bytes;
   }
-  // Nobody else touches the open block: `push` waits for `appending_`, too.
+  // No other thread touches the open block: `push` waits for `appending_`, too.
   Block& block = *open_;
   uint8_t* at = block.begin + block.used;
   *offset = block.offset + block.used;
@@ -123,7 +123,7 @@ void AppendFile::start_thread() {
   try {
     threads_.emplace_back([this] { run(); });
   } catch (const std::exception&) {
-    // No more threads, or no memory for one. Those that run do the work; without any, that is the failure.
+    // No more threads, or no memory for one: the running threads do the work. It is an error only if there are none.
     if (!threads_.empty()) return;
     error_ = EAGAIN;
     unfinished_ -= static_cast<int>(queue_.size());
@@ -200,7 +200,7 @@ void AppendFile::run() {
     lock.unlock();
     if (!failed) finish_records(*block);
     lock.lock();
-    // Blocks reach the file in their order: what is there is whole up to its end, wherever the process was killed.
+    // Blocks are written in order, so that the file has no gaps, wherever the process is killed.
     turn_.wait(lock, [&] { return next_turn_ == block->offset; });
     failed = error_ != 0;
     lock.unlock();
@@ -269,7 +269,7 @@ bool AppendFile::next_goes_past_cache() {
   return !is_past;
 }
 
-// Returns how many of these bytes are written; the others are to be written through the cache, which finds what failed.
+// Returns the number of bytes written; the caller writes the rest through the cache, which reports any error.
 int64_t AppendFile::write_past_cache([[maybe_unused]] const uint8_t* bytes, [[maybe_unused]] int64_t count,
                                      [[maybe_unused]] int64_t offset) {
   int64_t written = 0;

@@ -1,9 +1,9 @@
-// A file that records are appended to: copied into recycled buffers by the caller, hashed and written by threads of its
-// own. The format is that of src/opdump/layouts/packed/record.py.
+// Appends records to a file: the caller copies them into recycled buffers, and threads of the file hash and write them.
+// The format is that of src/opdump/layouts/packed/record.py.
 //
-// Large blocks are written past the cache of the system (O_DIRECT) where that is not much slower: a copy into the cache
-// costs more of the processor than all else here, and takes the cache from the program. src/opdump/sink/file_bytes.py
-// does the same with files.
+// Large blocks are written past the system's page cache (O_DIRECT) if that is not much slower: copying into the cache
+// takes more processor time than everything else here, and displaces the program's data from the cache.
+// src/opdump/sink/file_bytes.py does the same for single files.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace opdump {
 
-// Where the fields of a record's header are that are filled in here.
+// The positions of the header fields that are filled in here.
 constexpr int64_t kRecordAlignment = 64;
 constexpr int64_t kRecordOffsetField = 24;
 constexpr int64_t kRecordElementsHash = 48;
@@ -27,9 +27,9 @@ constexpr int64_t kRecordHeaderHash = 56;
 
 class AppendFile {
  public:
-  // Writes into an open file from its beginning on; the caller closes the descriptor after `stop`. Buffers that are
-  // filled, queued or being written have at most `capacity` bytes together; a record that is larger waits until it is
-  // alone.
+  // Writes into an open file from its beginning; the caller closes the descriptor after `stop`. Buffers that are
+  // filled, queued or being written have at most `capacity` bytes in total; a larger record waits until there is no
+  // other.
   AppendFile(int descriptor, int threads, int64_t capacity);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
@@ -37,20 +37,21 @@ class AppendFile {
 
   enum class Outcome { kDone, kNoRoom, kBusy, kStopped };
 
-  // Copies a record: a header of a multiple of 64 bytes, and its elements, which are padded to one. `offset` is where
-  // it begins. kNoRoom and kBusy: nothing was done; `wait_for_room` and the other caller end that.
+  // Copies a record: a header, whose size is a multiple of 64 bytes, and its elements, which are padded to one. Sets
+  // `offset` to its beginning. kNoRoom, kBusy: nothing was done; retry after `wait_for_room`, or when the other caller
+  // has finished.
   Outcome append(const uint8_t* header, int64_t header_bytes, const uint8_t* elements, int64_t element_bytes,
                  int64_t* offset);
-  // Waits until buffers came back, or for so long.
+  // Waits until buffers are free, but at most this long.
   void wait_for_room(std::chrono::milliseconds most);
-  // Hands what was appended over to the threads.
+  // Passes the appended records to the threads.
   void push();
-  // Whether all that was handed over is written or dropped, after waiting for that for so long at most.
+  // Waits, at most this long, until all passed records are written or dropped; returns whether they are.
   bool wait_until_empty(std::chrono::milliseconds most);
-  // Ends the threads; what was handed over is written before.
+  // Ends the threads, after they have written all passed records.
   void stop();
 
-  // The errno of the first write that failed, after which nothing is written; 0 while there was none.
+  // The errno of the first failed write, after which nothing more is written; 0 without one.
   int error() const;
   int64_t bytes_appended() const;
   int64_t bytes_written() const;
@@ -63,7 +64,7 @@ class AppendFile {
   };
   struct Block {
     uint8_t* memory = nullptr;
-    // Its bytes: as far from a page's beginning as `offset`, where they come into the file.
+    // Its bytes; the distance from the beginning of a page is that of `offset`, their position in the file (O_DIRECT).
     uint8_t* begin = nullptr;
     int64_t capacity = 0;
     int64_t used = 0;
@@ -84,8 +85,8 @@ class AppendFile {
   const int descriptor_;
   const int most_threads_;
   const int64_t block_bytes_;
-  // For the thread whose turn it is to write: seconds a byte through the cache, and past it, 0 until that was tried;
-  // whether the file system refuses; and when the slower way is tried again, ever later as long as it loses.
+  // Only for the thread whose turn it is to write: seconds per byte through the cache and past it (0 until tried);
+  // whether the file system refuses O_DIRECT; and when to try the slower way again, at growing intervals.
   double pace_[2] = {0, 0};
   bool is_refused_ = false;
   int since_ = 0;

@@ -1,7 +1,6 @@
-// An audit hook that costs Python nothing for the events that nobody asked for: `id()` and each look at a frame are
-// events, too.
+// An audit hook that runs Python code only for selected events: even `id()` and each access to a frame are events.
 //
-// The module is apart from the kernels, without numpy and nanobind, since it is loaded where a Python starts.
+// It is a separate module, without numpy and nanobind, because it is loaded when a Python process starts.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -31,7 +30,7 @@ bool is_wanted(const Hook& hook, const char* event) {
   return false;
 }
 
-// Of all interpreters: a hook in C, unlike one in Python, is not of the one that made it.
+// Called for all interpreters: a hook in C, unlike one in Python, does not belong to the interpreter that added it.
 int on_event(const char* event, PyObject* arguments, void* data) {
   const Hook& hook = *static_cast<Hook*>(data);
   if (!is_wanted(hook, event) || is_finalizing() || PyInterpreterState_Get() != PyInterpreterState_Main()) return 0;
@@ -48,7 +47,7 @@ PyObject* add_audit_hook(PyObject*, PyObject* arguments) {
   PyObject* call;
   PyObject* names;
   if (!PyArg_ParseTuple(arguments, "OO!:add_audit_hook", &call, &PyTuple_Type, &names)) return nullptr;
-  Hook* hook = new Hook{{}, call};  // for ever, as the hook is
+  Hook* hook = new Hook{{}, call};  // never freed: audit hooks cannot be removed
   for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(names); ++place) {
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, place));
     if (name == nullptr) {

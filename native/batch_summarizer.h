@@ -1,4 +1,4 @@
-// Reads the tensors of an operator, all of a side in one call.
+// Reads all inputs or all outputs of an operator in one call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 
 namespace opdump {
 
-// What a tensor is comes from DLPack's exchange API, which costs a tenth of seven attributes.
+// The properties of a tensor come from DLPack's exchange API, in a tenth of the time that seven attributes take.
 class BatchSummarizer {
  public:
   BatchSummarizer(nb::handle table, nb::handle prototype, const nb::tuple& classes, nb::handle digests, nb::handle seen,
@@ -44,7 +44,7 @@ class BatchSummarizer {
   static constexpr const char* kNames[kPlaces] = {"dtype", "shape", "data_size", "row",      "table",
                                                   "op",    "io",    "slot",      "argument", "source"};
 
-  // Null where it must be looked at otherwise.
+  // Null if the tensor must be read by other means.
   nb::object take_plain(PyObject* tensor) const {
     View view;
     PyObject* dtype = nullptr;

@@ -1,4 +1,4 @@
-// Binds the native kernels to Python. Pointers come as integers, so that no array or tensor is parsed on the way.
+// Binds the native kernels to Python. Pointers are passed as integers, so that no array or tensor is parsed.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -58,7 +58,7 @@ void write_row(const Rows& rows, int64_t row, const Summary& summary) {
   std::memcpy(rows.data() + row * opdump::kFields, &summary, sizeof summary);
 }
 
-// No address of an element, nor the distance of two, may be beyond what an integer holds.
+// Checks that addresses of elements and distances between them fit into an int64.
 void require_extent(int64_t item, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   int64_t bytes = item;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -173,13 +173,13 @@ uint64_t xxh3_low(uintptr_t pointer, int64_t count) {
   return opdump::xxh3_128(bytes, count).low;
 }
 
-// An AppendFile of a Python process: whoever waits gives up the GIL, and hears of signals meanwhile.
+// An AppendFile for Python: waiting releases the GIL and checks for signals.
 class Appender {
  public:
   Appender(int descriptor, int threads, int64_t capacity)
       : file_(new opdump::AppendFile(descriptor, threads, capacity)), process_(getpid()) {}
   ~Appender() {
-    // In a forked process the threads are not there to be joined, and a lock may be held by one of them for ever.
+    // A forked process has no threads to join, and one of them may have held a lock that is now never released.
     if (process_ != getpid()) return;
     const nb::gil_scoped_release released;
     delete file_;
@@ -275,7 +275,7 @@ bool use_instruction_set(const std::string& name) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  nb::set_leak_warnings(false);  // a table that a module still holds at exit is no mistake
+  nb::set_leak_warnings(false);  // a table that a module still holds at exit is not an error
   m.def(
       "summarise_pointer",
       [](uintptr_t pointer, int code, int64_t count, const Rows& rows, int64_t row) {

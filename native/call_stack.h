@@ -1,4 +1,4 @@
-// Frames of Python's call stack, and what a function of Python says of their code objects.
+// Frames of Python's call stack, and the answers of a Python function about their code objects.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,8 +12,8 @@ namespace opdump {
 
 enum class Answer : signed char { no, yes, ends };
 
-// What a function of Python says of code objects, asked once for each. Keeps them alive, so that no other gets their
-// identity.
+// Calls a Python function once per code object, and keeps its answers. Keeps the code objects alive, so that their
+// identities are not reused.
 class Question {
  public:
   explicit Question(PyObject* ask) : ask_(ask) { Py_INCREF(ask_); }
@@ -24,7 +24,7 @@ class Question {
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
 
-  // False with an exception set where the function raises.
+  // False with an exception set if the function raises.
   bool answer(PyObject* code, Answer* answer) {
     const auto found = known_.find(code);
     if (found != known_.end()) {
@@ -44,7 +44,7 @@ class Question {
   std::unordered_map<PyObject*, Answer> known_;
 };
 
-// A frame with its code; both are held.
+// A frame with its code; holds references to both.
 class Place {
  public:
   explicit Place(PyFrameObject* frame) { set(frame); }  // takes the reference over
@@ -56,13 +56,13 @@ class Place {
   PyFrameObject* frame() const { return frame_; }
   PyObject* code() const { return reinterpret_cast<PyObject*>(code_); }
   void up() { set(PyFrame_GetBack(frame_)); }
-  PyObject* give() {  // None where there is none
+  PyObject* give() {  // None without a frame
     if (frame_ == nullptr) Py_RETURN_NONE;
     Py_INCREF(frame_);
     return reinterpret_cast<PyObject*>(frame_);
   }
 
-  // Bytes from the first instruction; -1 with an exception set where that is not known.
+  // The offset of the instruction in bytes; -1 with an exception set if unknown.
   long instruction(bool* failed) const {
 #if PY_VERSION_HEX >= 0x030B0000
     *failed = false;

@@ -1,4 +1,4 @@
-// Cuts two tensors into spans, and puts the results of the spans together in order.
+// Splits two tensors into spans, and combines the results of the spans in order.
 #include "compare.h"
 
 #include <sys/mman.h>
@@ -18,9 +18,9 @@ namespace opdump {
 namespace {
 
 constexpr int64_t kMostSpans = 64;
-constexpr int64_t kMostIndices = int64_t{1} << 20;  // of an axis whose sums are kept: those of one span take 8 MiB
+constexpr int64_t kMostIndices = int64_t{1} << 20;  // longer axes have no sums; the sums of one span take 8 MiB
 constexpr int64_t kThreadedBytes = 1024 * 1024;     // as in summarise.cpp
-constexpr int64_t kAhead = 8 * kChunk;              // a disk takes longer than a chunk of elements
+constexpr int64_t kAhead = 8 * kChunk;              // reading from disk takes longer than processing a chunk
 
 const PairFunctions& active_pairs() {
 #if defined(OPDUMP_X86_KERNELS)
@@ -38,7 +38,7 @@ struct Reader {
   int64_t item;
   bool dense;
 
-  // Asks for the pages of a mapped file before they are read; of other memory it is nothing.
+  // Prefetches pages of a mapped file; does nothing for other memory.
   void ask_for(int64_t first, int64_t end) const {
     end = std::min(end, walk.count);
     if (!dense || first >= end) return;
@@ -78,7 +78,7 @@ Reader reader_of(const PairSide& side, int dimensions, const int64_t* shape) {
   return reader;
 }
 
-// The axes of more than one index, and where the sums of each begin among those of all; -1 for those that have none.
+// The axes with more than one index, and where the sums of each begin among all sums; -1 for axes without sums.
 struct Axes {
   int count = 0;
   int number[kMaxDimensions];
@@ -102,7 +102,7 @@ Axes axes_of(int dimensions, const int64_t* shape) {
   return axes;
 }
 
-// What is known of the rows of both, of one row at a time.
+// The maxima of the current row of both tensors.
 struct Row {
   RowMaximum first;
   RowMaximum second;
@@ -128,8 +128,8 @@ struct Span {
   int64_t distances[kDistances] = {};
   std::vector<double> axis_sums;
   bool ends_a_row = false;
-  Row head;  // what the span has of the row that it ends first
-  Row tail;  // and of the row that it does not end
+  Row head;  // the span's part of the first row that ends in it
+  Row tail;  // and of the row that continues after it
 };
 
 struct Comparison {
@@ -138,14 +138,14 @@ struct Comparison {
   PairTolerance tolerance;
   Axes axes;
   int64_t count = 1;
-  int64_t row = 1;  // elements along the last of the axes
+  int64_t row = 1;  // elements along the last axis
   bool with_argmax = false;
   std::vector<Span> spans = {};
   std::vector<std::unique_ptr<PairBlock>> blocks = {};                 // one for each span
   std::vector<std::array<CompensatedSum, kPairSums>> chunk_sums = {};  // one for each chunk
 
   bool same_type() const { return first.type == second.type; }
-  // Their difference may be lost once they are doubles.
+  // Converted to double first, such integers could lose their difference.
   bool exact_integers() const {
     return same_type() &&
            (first.type == static_cast<int>(DType::int64) || first.type == static_cast<int>(DType::uint64));
@@ -163,10 +163,10 @@ struct Comparison {
   }
 
  private:
-  // Where in its rows a span is.
+  // The position of a span in its rows.
   struct Place {
     int64_t column;
-    int64_t index[kMaxDimensions];  // of all axes but the last
+    int64_t index[kMaxDimensions];  // for all axes except the last
 
     Place(const Comparison& comparison, int64_t first) : column(first % comparison.row) {
       int64_t rest = first / comparison.row;
@@ -216,7 +216,7 @@ struct Comparison {
     add_to_axes(span, block, place, size);
   }
 
-  // Calls take(offset, count) for each part of a row in a block, and ended() after the last part of one.
+  // Calls take(offset, count) for each part of a row in a block, and ended() after the last part of a row.
   template <class Take, class Ended>
   void each_run(Place& place, int64_t size, Take&& take, Ended&& ended) const {
     for (int64_t offset = 0; offset < size;) {
@@ -269,7 +269,7 @@ struct Comparison {
         [](int64_t) {});
   }
 
-  // Counts NaN and Inf and puts zeros in their place; where the first is that the other tensor does not have, or -1.
+  // Counts NaN and Inf and replaces them with zeros; returns the first one that the other tensor lacks, or -1.
   int64_t set_aside_nonfinite(Span& span, PairBlock& block, int64_t size) const {
     int64_t first_out = -1;
     for (int64_t i = 0; i < size; ++i) {
@@ -288,7 +288,7 @@ struct Comparison {
         span.counts[kInfSecond] += std::isinf(y);
         ++span.counts[kDifferent];
         ++span.counts[kOutOfTolerance];
-        --span.distances[0];  // which will be counted below
+        --span.distances[0];  // offsets the zeros, which are counted below
         if (first_out < 0) first_out = i;
       }
       block.first[i] = block.second[i] = 0.0;
@@ -304,7 +304,8 @@ struct Comparison {
   }
 };
 
-// Whole chunks, few enough that the sums of the axes take less than a quarter of the memory of any tensors, or a MiB.
+// Whole chunks per span, few enough spans that the sums of the axes take less than a quarter of the tensors' memory, or
+// a MiB.
 int64_t span_count(int64_t count, int64_t axis_sums) {
   const int64_t chunks = (count + kChunk - 1) / kChunk;
   const int64_t by_memory = axis_sums == 0 ? kMostSpans : std::max(count / 16, int64_t{1} << 17) / axis_sums;
@@ -336,7 +337,7 @@ void run_all(Comparison& comparison) {
   }
   run_parallel(
       [](void* context, int64_t index) {
-        const PlainArithmetic plain;  // the pool's threads have a mode of their own
+        const PlainArithmetic plain;  // the pool's threads have their own floating-point mode
         static_cast<Comparison*>(context)->run(index);
       },
       &comparison, spans);

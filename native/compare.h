@@ -1,8 +1,9 @@
-// One pass over two tensors of one shape: what every metric of how much they differ follows from.
+// One pass over two tensors of the same shape, from which every metric of their difference follows.
 //
-// The meaning is defined by src/opdump/kernels/pair_reference.py, the numpy twin of this file; both give the same bits.
-// Elements are taken in the order of their indices, the last of which runs fastest. Sums are added as summarise.h says.
-// A span is a run of whole chunks; how many there are follows from the shape alone, and each is the work of one thread.
+// src/opdump/kernels/pair_reference.py, the numpy twin of this file, is the specification; both produce the same bits.
+// Elements are processed in the order of their indices, the last of which varies fastest. summarise.h defines the order
+// of additions. A span is a run of whole chunks and the work of one thread; the number of spans depends only on the
+// shape.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ enum PairCount {
   kSignFlips,
   kFromZero,
   kArgmaxFlips,
-  kFirstOut,  // the place of the first element out of tolerance; -1 where there is none
+  kFirstOut,  // the index of the first element out of tolerance; -1 without one
   kPairCounts
 };
 constexpr int kDistances = 65;  // 0, 1, 2-3, 4-7, ..., 2^63 and more
@@ -37,7 +38,7 @@ struct PairTolerance {
   double relative;  // of the first tensor
 };
 
-// Up to 2048 elements of both, at work. Lanes of sixteen are filled up with zeros.
+// Working memory for up to 2048 elements of both tensors, padded with zeros to a multiple of sixteen.
 struct PairBlock {
   alignas(64) double first[kBlock];
   alignas(64) double second[kBlock];
@@ -49,15 +50,15 @@ struct PairBlock {
   alignas(64) char second_gathered[kBlock * 8];
 };
 
-// What `measure` finds of one block, whose elements are finite. Of the counts it leaves those alone that are not its
-// own; maxima grow.
+// The results of `measure` for one block of finite elements. It adds to its own counts and leaves the others unchanged;
+// maxima only grow.
 struct PairBlockTotals {
   double sum[kPairSums];
   double* maximum;
   int64_t* count;
 };
 
-// The largest element so far, and where it is first; a NaN is larger than any number. The index is -1 before the first.
+// The largest element so far and its first index; NaN counts as larger than any number. The index is -1 at the start.
 struct RowMaximum {
   double value = 0.0;
   int64_t index = -1;
@@ -66,10 +67,10 @@ struct RowMaximum {
 struct PairFunctions {
   // Casts to double.
   void (*widen[kDTypes])(const void* elements, int64_t count, double* out);
-  // How many numbers of their type lie between two elements, the second included; for integers their difference.
+  // The number of representable values between two elements, including the second; for integers their difference.
   void (*distance[kDTypes])(const void* first, const void* second, int64_t count, uint64_t* out);
   bool (*are_finite)(const PairBlock& block, int64_t count);
-  // `differences_given`: block.difference holds them already.
+  // `differences_given`: block.difference is already filled in.
   void (*measure)(PairBlock& block, int64_t count, const PairTolerance& tolerance, bool differences_given,
                   PairBlockTotals& totals);
   void (*count_distances)(const uint64_t* distances, int64_t count, int64_t (&counts)[kDistances]);
@@ -93,7 +94,7 @@ struct PairSide {
   const int64_t* strides;  // in elements: negative, zero and overlapping too
 };
 
-// Where along an axis the sum of squared differences is largest.
+// The index of an axis at which the sum of squared differences is largest.
 struct WorstIndex {
   int axis;
   int64_t index;
@@ -104,7 +105,7 @@ struct PairTotals {
   double sum[kPairSums] = {};
   double maximum[kPairMaxima] = {};
   int64_t count[kPairCounts] = {};
-  std::vector<int64_t> distances;  // empty for two types
+  std::vector<int64_t> distances;  // empty for different dtypes
   std::vector<WorstIndex> worst;   // empty without a difference
 };
 

@@ -1,5 +1,5 @@
-// The loops over blocks of two tensors. Compiled once for each instruction set, with OPDUMP_KERNELS naming the
-// namespace. Several plain passes over a block that lies in the cache: all totals at once fit into no set of registers.
+// The loops over blocks of two tensors. Compiled once per instruction set, with OPDUMP_KERNELS as the namespace. Each
+// block is read in several simple passes while it is in the cache, because all totals together exceed the registers.
 #include "compare.h"
 #include "lanes.h"
 
@@ -50,7 +50,7 @@ void widen_integers(const void* data, int64_t count, double* out) {
   for (int64_t i = count; i < in_lanes(count); ++i) out[i] = 0.0;
 }
 
-// Sign and magnitude as an integer that grows with the number; both zeros are 0.
+// Maps the bits of a float to an integer that increases with the number; both zeros become 0.
 template <class Bits>
 inline auto place_of_float(Bits bits) {
   using Signed = std::make_signed_t<Bits>;
@@ -85,7 +85,7 @@ void distance_of_integers(const void* first, const void* second, int64_t count, 
   }
 }
 
-// A number less itself is 0, or NaN where it is not finite.
+// x - x is 0, or NaN if x is not finite.
 bool are_finite(const PairBlock& block, int64_t count) {
   Mask finite = ~Mask{};
   for (int64_t i = 0; i < count; i += kWidth) {
@@ -170,7 +170,7 @@ void measure(PairBlock& block, int64_t count, const PairTolerance& tolerance, bo
   totals.sum[kSumProduct] = sum_of(count, product(block.first, block.second));
 }
 
-// Four tables in turn: of equal distances each would wait for the one before.
+// Four tables in turn: in a single table, each increment of an equal distance would wait for the previous one.
 void count_distances(const uint64_t* distances, int64_t count, int64_t (&counts)[kDistances]) {
   uint32_t table[4][kDistances] = {};
   for (int64_t i = 0; i < count; ++i) {
@@ -185,7 +185,7 @@ void distances_to_differences(const uint64_t* distances, int64_t count, double* 
   for (int64_t i = count; i < in_lanes(count); ++i) differences[i] = 0.0;
 }
 
-// The largest of a run, then where it is.
+// First the largest value of a run, then its position.
 void extend_maximum(const double* run, int64_t count, int64_t column, RowMaximum& maximum) {
   if (maximum.value != maximum.value) return;
   double largest = -__builtin_inf();
@@ -213,7 +213,7 @@ void extend_maximum(const double* run, int64_t count, int64_t column, RowMaximum
   maximum.index = column + place;
 }
 
-// The same additions for less than sixteen, but for those of zeros.
+// The same additions for fewer than sixteen elements, without those of zeros.
 double sum_short_run(const double* run, int64_t count) {
   double lane[kLanes];
   for (int64_t j = 0; j < count; ++j) lane[j] = run[j];

@@ -1,4 +1,4 @@
-// Neumaier's summation. Not for files that are compiled for several instruction sets.
+// Neumaier's summation. Do not include it in files that are compiled for several instruction sets (see lanes.h).
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Where the bytes of a tensor go: into lanes with those of others, or through a hash that needs no others.
+// Passes the bytes of a tensor to lanes shared with other tensors, or to a hash that runs alone.
 #include "digest_batch.h"
 
 #include <cstring>
@@ -85,7 +85,7 @@ size_t DigestBatch::add(const StridedElements& tensor) {
   return size_++;
 }
 
-// Slices that are enough by themselves are hashed where they lie; what is left waits with those of other tensors.
+// Groups of slices that fill the lanes are hashed in place; the rest waits for slices of other tensors.
 void DigestBatch::add_sha1(const StridedElements& tensor, const uint8_t* dense) {
   const int64_t slice = kSha1Slice * tensor.item;
   const int64_t bytes = tensor.count * tensor.item;

@@ -1,4 +1,4 @@
-// Digests of tensors, by the names of the statistics: `md5`, `hash` (SHA-1 as MindSpore computes it) and `xxh3`.
+// Digests of tensors, named as statistics: `md5`, `hash` (SHA-1 as MindSpore computes it) and `xxh3`.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace opdump {
 
-// The elements of a tensor where they lie, any strides, in bytes. `dimensions` <= kMaxDimensions.
+// The elements of a tensor in place, with any strides, in bytes. `dimensions` <= kMaxDimensions.
 struct StridedElements {
   const void* elements;
   int64_t item;
@@ -21,24 +21,24 @@ struct StridedElements {
   int64_t count;
 };
 
-// The elements as adjacent bytes in C order; null where they do not lie so.
+// The address of the elements if they are adjacent in C order, else null.
 const uint8_t* dense_bytes(const StridedElements& tensor);
-// Copies them in C order; `dense` is what `dense_bytes` gives.
+// Copies the elements in C order; `dense` is the result of `dense_bytes`.
 void copy_dense(const StridedElements& tensor, const uint8_t* dense, uint8_t* to);
 
-// MindSpore hashes in slices of so many elements, and then the hexadecimal digests of the slices, joined.
+// MindSpore hashes slices of this many elements, then the concatenated hexadecimal digests of the slices.
 constexpr int64_t kSha1Slice = 20480;
 
 class DigestBatch {
  public:
-  // std::invalid_argument for a name that is none. See HashBatch for the others.
+  // Throws std::invalid_argument for an unknown name. See HashBatch for the other arguments.
   DigestBatch(const std::vector<std::string>& names, int64_t capacity, bool with_instructions);
 
-  // Takes the elements as they are now; the number of the tensor.
+  // Takes the current elements; returns the number of the tensor.
   size_t add(const StridedElements& tensor);
-  // Whether it hashes what was added before when the next one is added.
+  // Whether the next `add` hashes the tensors that were added before.
   bool is_full() const;
-  // In the order of the names, hexadecimal.
+  // Hexadecimal digests, in the order of the names.
   std::vector<std::string> digests(size_t number);
   size_t size() const { return size_; }
   void clear();
@@ -55,7 +55,7 @@ class DigestBatch {
   std::vector<Kind> kinds_;
   std::unique_ptr<HashBatch> md5_;
   std::unique_ptr<HashBatch> sha1_;
-  std::vector<Slices> slices_;  // those of each tensor in sha1_
+  std::vector<Slices> slices_;  // of each tensor, in sha1_
   bool with_xxh3_ = false;
   std::vector<Xxh3> xxh3_;
   std::vector<uint8_t> gathered_;

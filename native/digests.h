@@ -1,4 +1,4 @@
-// Digests of many tensors, as Python sees them.
+// Digests of many tensors: the Python class.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,7 @@
 
 namespace opdump {
 
-// Whoever holds the mutex does not wait for the GIL, so others may wait for it with the GIL.
+// A thread that holds the mutex never waits for the GIL, so other threads may wait for the mutex while holding the GIL.
 class Digests {
  public:
   Digests(const std::vector<std::string>& names, int64_t capacity, bool with_instructions)
@@ -22,7 +22,7 @@ class Digests {
     for (const std::string& name : names) names_.push_back(nb::str(name.c_str()));
   }
 
-  // `steps` in elements; `row`: that of the tensor's summary, -1 without one.
+  // `steps` in elements; `row` of the tensor's summary, -1 without one.
   size_t add(const void* elements, int64_t item, int dimensions, const int64_t* sizes, const int64_t* steps,
              int64_t count, int64_t row) {
     int64_t strides[kMaxDimensions];
@@ -64,7 +64,7 @@ class Digests {
     return by_name(found);
   }
 
-  // Those of all tensors that have a summary, by its row.
+  // The digests of all tensors with a summary, by its row.
   nb::dict by_row() {
     std::vector<std::pair<int64_t, std::vector<std::string>>> found;
     {
@@ -102,8 +102,8 @@ class Digests {
   std::mutex mutex_;
   std::vector<nb::str> names_;
   DigestBatch batch_;
-  std::vector<std::pair<int64_t, size_t>> rows_;  // and the numbers of the tensors
-  // What is asked for without the mutex.
+  std::vector<std::pair<int64_t, size_t>> rows_;  // with the numbers of the tensors
+  // Read without the mutex.
   std::atomic<bool> full_{false};
   std::atomic<size_t> size_{0};
 };

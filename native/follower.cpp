@@ -11,7 +11,7 @@
 namespace opdump {
 namespace {
 
-constexpr int64_t kMostNodes = 16;  // ForwardLinks: nodes that one operator makes at the most
+constexpr int64_t kMostNodes = 16;  // as in ForwardLinks: one operator makes at most this many autograd nodes
 
 int64_t nanoseconds(clockid_t clock) {
   timespec now;
@@ -19,7 +19,7 @@ int64_t nanoseconds(clockid_t clock) {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Calls of Python that the thread has left below its recursion limit.
+// The number of Python calls that the thread has left below its recursion limit.
 int calls_left() {
   const PyThreadState* thread = PyThreadState_Get();
 #if PY_VERSION_HEX >= 0x030C0000
@@ -31,7 +31,7 @@ int calls_left() {
 #endif
 }
 
-// With fewer left an operator is recorded by those who raise the limit.
+// With fewer calls left, an operator is recorded by the slow path, which raises the limit.
 constexpr int kCallsLeft = 64;
 
 class Busy {
@@ -172,7 +172,7 @@ void Follower::close() {
   }
 }
 
-// A step that is followed
+// Following a step
 
 void Follower::begins(const nb::object& link) {
   if (!link || link.is_none()) return;
@@ -191,7 +191,7 @@ void Follower::begins(const nb::object& link) {
   last_link_ = link;
 }
 
-// As `beside_the_program`.
+// Adds to the capture's time, like `isolated_from_program`.
 void Follower::spent(int64_t began) {
   PyObject*& slot = Prototype::slot(clock_.ptr(), spent_slot_);
   PyObject* now = PyLong_FromLongLong(number(nb::borrow(slot)) + nanoseconds(CLOCK_MONOTONIC) - began);
@@ -211,7 +211,7 @@ void Follower::counts(const nb::object& kind) {
   set_item(counted_, kind.ptr(), nb::int_(before == nullptr ? 1 : number(nb::borrow(before)) + 1).ptr());
 }
 
-// From here to its end nothing lets another thread run.
+// Does not release the GIL, so the operator is added as a whole.
 void Follower::commit(bool is_stamped) {
   if (is_stamped) {
     timestamp_ = std::max(timestamp_ + 1, nanoseconds(CLOCK_REALTIME) / 1000);
@@ -228,7 +228,7 @@ bool Follower::differs(const char* what) {
   return false;
 }
 
-// Whether the operator is the known one, up to its inputs; then it is noted as running.
+// Whether the operator matches the known one up to its inputs; if so, notes it as running.
 bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   const uint64_t generation = generation_;
   if (number(called(depth_)) != 0) return differs("modes");
@@ -274,7 +274,7 @@ bool Follower::begin(const Event& known, PyObject* args, PyObject* kwargs) {
   return true;
 }
 
-// Whether the outputs are the known ones; then they are read.
+// Whether the outputs match the known ones; if so, reads them.
 bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObject* result) {
   const uint64_t generation = generation_;
   const Function& function = *known.function;
@@ -304,7 +304,7 @@ bool Follower::end(const Event& known, PyObject* args, PyObject* kwargs, PyObjec
   return true;
 }
 
-// As Naming._release: nobody holds a lock here that the recorder might wait for.
+// Like Naming._release; no lock is held here that the recorder might wait for.
 void Follower::release_deferred() {
   OPDUMP_NAME(is_deferring);
   if (owned(PyObject_GetAttr(recorder_.ptr(), is_deferring)).ptr() == Py_False) return;
@@ -314,7 +314,7 @@ void Follower::release_deferred() {
   if (is_network || updates || number(called(task_)) >= 0) called(release_);
 }
 
-// Whether nobody knows yet where elements are to be filed.
+// Whether nothing may be written yet, because the step or the rank is unknown.
 bool Follower::keeps_back() const {
   if (!files_elements_) return false;
   OPDUMP_NAME(keeps_back);
@@ -353,7 +353,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   if (!is_known) return missed_;
   spent(began);
   const bool is_kernel = known.kind == EventKind::kKernel;
-  // The operator has begun: what stops it here, Ctrl-C, does so as an error of its own does.
+  // The operator has begun: Ctrl-C from here on counts as an error of the operator.
   const auto ends_with = [&](nb::python_error& error) {
     if (is_kernel && host_) failed_(func, args, kwargs, error.value());
   };
@@ -374,7 +374,7 @@ nb::object Follower::follow(nb::handle func, nb::handle types, nb::handle args, 
   if (!host_) return result;  // the capture has ended
   began = nanoseconds(CLOCK_MONOTONIC);
   bool is_same = false;
-  if (generation == generation_) {  // else somebody has recorded it by other means meanwhile
+  if (generation == generation_) {  // else it was recorded by other means meanwhile
     const Busy busy(busy_);
     try {
       if (is_kernel) {

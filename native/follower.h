@@ -1,10 +1,9 @@
-// Follows a step of a program that runs what the step before ran.
+// Fast path for steps that repeat an earlier step.
 //
-// A step is learned first: what each operator was, where in the program it ran, what it was given, and what its tensors
-// were. In a step that follows, each operator is looked at in the same way and compared with the one that stands next.
-// Where all is equal, nothing is made of it but a time stamp and the summaries of its tensors, and of arguments that
-// are no tensors what the host keeps of them (`given`), where they are others. Where something else differs, `follow`
-// says so, and whoever called it records the operator by other means. src/opdump/adapters/torch/following.py is the
+// First a step is learned: each operator, its place in the program, its arguments, and its tensors. In a later step,
+// each operator is compared with the next learned one. If everything matches, only a time stamp and summaries of its
+// tensors are recorded, and other arguments only if their values differ (`given`). If something else differs, `follow`
+// returns `missed`, and the caller records the operator by the slow path. src/opdump/adapters/torch/following.py is the
 // other half.
 #pragma once
 
@@ -24,60 +23,60 @@ namespace opdump {
 enum class EventKind : int {
   kKernel,      // with its tensors
   kListed,      // without a kernel: named and counted
-  kQuick,       // the same in a gradient that ran it before: counted
-  kAllocation,  // the same, and its outputs are noted
-  kValue,       // what no operator made
-  kOther,       // not to be followed
+  kQuick,       // without a kernel, in a gradient that ran it before: only counted
+  kAllocation,  // counted, and its outputs are noted
+  kValue,       // a value without an operator
+  kOther,       // not followed
 };
 
 class Follower {
  public:
-  // Of the sides of an operator whose tensors are filed, inputs or outputs, summaries and digests are taken, and
-  // elements where these are filed. `host` has the functions and tables that are asked for in the constructor, by these
-  // names.
+  // `files_inputs` and `files_outputs` select the tensors of which summaries and digests are taken, and with
+  // `files_elements` values. `host` provides functions and tables as attributes; the constructor reads them by name.
   Follower(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place,
            bool files_inputs, bool files_outputs, bool files_elements, nb::handle host);
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
-  // A step begins, in the thread that calls: it is compared with the lesson of that number, or learned as that.
+  // Begins a step in the calling thread: it is compared with lesson number `lesson`, or learned as that lesson.
   void start(int lesson, nb::handle position, nb::handle nodes, int64_t order, int64_t timestamp);
-  // The same in the middle of a step, where the event at `place` comes next.
+  // The same in the middle of a step; the event at `place` comes next.
   void resume(size_t place, nb::handle nodes, int64_t order, int64_t timestamp);
-  // Nothing is followed until `resume` or `start`: (order, timestamp). The nodes get what was noted for them.
+  // Stops following until `resume` or `start`, and passes on what was noted for the nodes. Returns (order, timestamp).
   nb::tuple suspend();
-  // What was followed since the last time: (first event, behind the last event, step, time stamps, rows, counted, where
-  // the elements of each tensor are, None of those that were not filed).
+  // What was followed since the last call: (first event, end of the events, step, time stamps, rows, counted, location
+  // of the elements of each tensor, None if they were not filed).
   nb::tuple take();
 
-  // Has elements filed that were not yet: filed(place among the tensors since `take`, address, first event, step) says
-  // where they are. Whatever stops that, each tensor keeps its place; those behind it are filed where it is Ctrl-C.
+  // Files pending elements: filed(place among the tensors since `take`, address, first event, step) returns their
+  // location. If a call raises, its tensor has no location; after Ctrl-C the later tensors are still filed, after
+  // another error they are not.
   void file_kept(const nb::object& filed);
-  // Of an operator since `take`.
+  // The time stamp of an operator since `take`.
   int64_t timestamp(size_t place) const { return timestamps_.at(place); }
 
-  // The result of the operator, or `missed`, and nothing was done.
+  // Runs the operator and returns its result; returns `missed`, without running it, if it cannot be followed.
   nb::object follow(nb::handle func, nb::handle types, nb::handle args, nb::handle kwargs);
   bool follow_value(nb::handle name, nb::handle graph_id, nb::handle tensor);
 
   void forget(int lesson);
-  // The capture has ended: lets go of the host.
+  // Ends the capture: releases the host.
   void close();
-  // Looks at an operator that is about to run, and whose inputs have been read; false where it cannot be followed.
-  // `constants`: the slots of those that it gave their names.
+  // Learns an operator that is about to run and whose inputs have been read; false if it cannot be followed.
+  // `constants`: the slots of the inputs that became constants named by it.
   bool look(int kind, nb::handle func, nb::handle schema, nb::handle args, nb::handle kwargs, int64_t order,
             const nb::set& constants);
-  // The same operator has run, and its outputs have been read. Appends it to what is known: what was seen of its
-  // tensors, as (slot, dtype, shape, storage, offset, strides, version, source, is_empty, is_unwritten) of those inputs
-  // and outputs that are filed; None where it cannot be followed.
+  // Appends that operator to the lesson after it has run and its outputs have been read. Returns (slot, dtype, shape,
+  // storage, offset, strides, version, source, is_empty, is_unwritten) for each filed input and output; None if it
+  // cannot be followed.
   nb::object learn(nb::handle args, nb::handle kwargs, nb::handle result, nb::handle link, nb::handle sources);
   nb::object learn_value(nb::handle name, nb::handle graph_id, nb::handle tensor, int64_t order);
   void learn_other();
-  // The event that was learned last is not to be followed after all.
+  // Marks the event that was learned last as not followed.
   void refuse();
 
-  // The calls of networks, optimizers and gradients of this step, by their numbers.
+  // The number of a call of a network, optimizer or gradient within this step.
   int call_number(int64_t call);
   const std::vector<int64_t>& calls() const { return calls_; }
 
@@ -86,7 +85,7 @@ class Follower {
   bool is_following() const { return following_; }
   bool is_in_operator() const { return in_operator_; }
   bool missed_place() const { return missed_place_; }
-  // What was different when an operator was missed the last time.
+  // What differed at the last miss.
   const char* difference() const { return difference_; }
   nb::object missed() const { return missed_; }
 
@@ -97,13 +96,13 @@ class Follower {
     bool is_written = false;
     bool is_unread = false;
   };
-  // What is known of an operator by its schema.
+  // The properties of an operator that follow from its schema.
   struct Function {
     nb::object func;
     nb::object kind;
     std::vector<Argument> tensors, others, written, counted;
     int64_t non_blocking = -1;
-    int64_t factor = -1;  // of `self`, which is not read where it is 0
+    int64_t factor = -1;  // position of the factor of `self`; if the factor is 0, `self` is not read
     bool asynchronous = false;
     bool declares_writes = false;
     bool writes = false;
@@ -114,19 +113,19 @@ class Follower {
     size_t argument;
     PyObject* tensor;
   };
-  // Where the elements of a tensor are: in the memory of the program, or a place in `copied_`, -1 without any.
+  // The location of the elements of a tensor: in the program's memory, or an offset in `copied_`, -1 without elements.
   struct Kept {
     const uint8_t* lent;
     int64_t copied;
     int64_t bytes;
   };
-  // What is known of a tensor but its numbers.
+  // The properties of a tensor, without its values.
   struct Slot {
     int64_t slot = 0;
     size_t argument = 0;
     int code = 0;
     std::vector<int64_t> dimensions;  // sizes, then strides
-    int64_t storage = 0;              // what no record tells is not looked at
+    int64_t storage = 0;              // the number of the storage in the step
     int64_t offset = 0;
     int64_t version = 0;
     nb::object source;
@@ -136,7 +135,7 @@ class Follower {
 
     bool is_same(const Slot& other) const;
   };
-  // Where in the program an operator runs.
+  // The place in the program where an operator runs.
   struct Site {
     std::vector<std::pair<PyObject*, long>> frames;
     nb::object callers;
@@ -146,7 +145,7 @@ class Follower {
     int call = 0;
     bool in_backward = false;
     nb::object found;            // the operator whose gradient runs
-    nb::object parameter_scope;  // where none was found
+    nb::object parameter_scope;  // if none was found
 
     bool is_same(const Site& other) const;
   };
@@ -158,7 +157,7 @@ class Follower {
     std::vector<nb::object> arguments;
     std::vector<Slot> inputs, outputs;
     nb::object link;
-    std::vector<nb::object> sources;  // of the outputs, as the operators that read them are told
+    std::vector<nb::object> sources;  // names of the outputs as sources of later operators
     nb::object name, graph_id;        // of a value
   };
 
@@ -174,7 +173,7 @@ class Follower {
   bool outputs_of(const Function& function, PyObject* args, PyObject* kwargs, PyObject* result,
                   std::vector<Found>& found) const;
   static bool ignores_self(const Function& function, PyObject* args, PyObject* kwargs);
-  // `given`: what an input is given to; null of an output. `ignores_self`: its first tensor is not read.
+  // `given`: the operator that an input is passed to; null for an output. `ignores_self`: its first tensor is not read.
   bool observe(const Found& found, bool is_counted, const Function* given, bool ignores_self, const Slot* known,
                Slot& slot, View& view);
   void locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot);
@@ -189,7 +188,7 @@ class Follower {
             bool is_filed);
   void keep(const View& view);
   bool must_file() const;
-  // Files what must be; where that is stopped, nothing is left that lies in a tensor.
+  // Files elements; if that is interrupted, copies those that are still in the program's memory.
   void file();
   bool keeps_back() const;
   void counts(const nb::object& kind);
@@ -202,13 +201,13 @@ class Follower {
   void broke(nb::python_error& error);
   bool differs(const char* what);
   static bool is_among(PyObject* tensor, const std::vector<Found>& found);
-  // The arguments that were given by name; null without one.
+  // The keyword arguments; null without any.
   static PyObject* named(nb::handle kwargs);
 
   PlainTensors tensors_;
   const bool files_inputs_, files_outputs_, files_elements_;
   nb::object host_, missed_;
-  // Of the host.
+  // Attributes of the host.
   nb::object depth_, task_, node_, sequence_, grad_enabled_, unseen_, callers_of_, source_, note_, hold_, observer_,
       recorder_, tensor_class_, release_, file_, cut_off_, failed_, broke_, skipped_, given_, collectives_, storages_;
   nb::object sources_, parts_, first_, held_, unwritten_, parameter_scopes_, comparable_, engine_, clock_;
@@ -220,7 +219,7 @@ class Follower {
   std::map<PyObject*, std::unique_ptr<Function>> functions_;
   std::map<int, std::shared_ptr<std::vector<Event>>> lessons_;
   std::shared_ptr<std::vector<Event>> events_ = std::make_shared<std::vector<Event>>();
-  Event now_;  // what is looked at
+  Event now_;  // the current operator
   std::vector<PyObject*> arguments_;
   std::vector<Found> found_;
   std::vector<View> views_;
@@ -232,7 +231,7 @@ class Follower {
   size_t cursor_ = 0, first_event_ = 0;
   int64_t order_ = 0, timestamp_ = 0, last_node_ = -1;
   nb::object last_link_, step_;
-  uint64_t generation_ = 0;  // grows with each `suspend`
+  uint64_t generation_ = 0;  // increases with each `suspend`
   std::vector<int64_t> timestamps_, rows_, new_rows_;
   nb::dict counted_;
   std::vector<Kept> kept_, new_kept_;

@@ -1,4 +1,4 @@
-// What the follower sees of an operator and its arguments.
+// The follower's view of an operator and its arguments.
 #include <algorithm>
 
 #include "follower.h"
@@ -51,7 +51,7 @@ bool Follower::is_tensor(PyObject* value, bool* is_foreign) const {
   return false;
 }
 
-// False where one is of a class of its own, or lies deeper than in a list.
+// False if a tensor is of a foreign class, or nested deeper than in a list.
 bool Follower::gather(const std::vector<Argument>& places, PyObject* args, PyObject* kwargs, std::vector<Found>& found,
                       std::vector<PyObject*>* numbers) const {
   const int64_t given = PyTuple_GET_SIZE(args);
@@ -88,7 +88,7 @@ bool Follower::gather(const std::vector<Argument>& places, PyObject* args, PyObj
   return true;
 }
 
-// As OperatorSchema.unread_among.
+// Like OperatorSchema.unread_among.
 bool Follower::ignores_self(const Function& function, PyObject* args, PyObject* kwargs) {
   if (function.factor < 0) return false;
   OPDUMP_NAME(beta);
@@ -158,7 +158,7 @@ bool Follower::outputs_of(const Function& function, PyObject* args, PyObject* kw
   if (!gather(function.written, args, kwargs, found, nullptr)) return false;
   for (size_t i = returned; i < found.size(); ++i) {
     found[i].slot += first;
-    found[i].argument += size_t{1} << 32;  // none that was returned
+    found[i].argument += size_t{1} << 32;  // distinguishes written arguments from returned tensors
   }
   return true;
 }

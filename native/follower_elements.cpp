@@ -1,4 +1,4 @@
-// The elements of followed operators, from the tensors to whoever files them.
+// Passes the elements of followed operators from the tensors to the writer.
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -10,9 +10,9 @@
 namespace opdump {
 namespace {
 
-// Smaller tensors are copied, and filed with those of other operators; larger ones are filed where they lie.
+// Smaller tensors are copied and filed together with those of other operators; larger ones are filed from their memory.
 constexpr int64_t kLentBytes = int64_t{1} << 16;
-// So many bytes of copies are filed without waiting for more.
+// Copies are filed once they have this many bytes.
 constexpr size_t kMostCopied = size_t{1} << 20;
 
 }  // namespace

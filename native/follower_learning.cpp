@@ -1,4 +1,4 @@
-// A step is learned while others record it.
+// Learns a step while the slow path records it.
 #include <utility>
 
 #include "follower.h"

@@ -1,4 +1,4 @@
-// What the follower sees of the place in the program where an operator runs.
+// The follower's view of the place in the program where an operator runs.
 #include <cstring>
 
 #include "follower.h"
@@ -12,7 +12,7 @@ bool Follower::Site::is_same(const Site& other) const {
       found.ptr() != other.found.ptr()) {
     return false;
   }
-  if (found && !found.is_none()) return true;  // the rest is that operator's
+  if (found && !found.is_none()) return true;  // the rest is inherited from that operator
   return are_equal(phase.ptr(), other.phase.ptr()) && are_equal(graph_id.ptr(), other.graph_id.ptr()) &&
          (in_backward ? are_equal(parameter_scope.ptr(), other.parameter_scope.ptr())
                       : are_equal(scope.ptr(), other.scope.ptr()));
@@ -26,7 +26,8 @@ int Follower::call_number(int64_t call) {
   return static_cast<int>(calls_.size() - 1);
 }
 
-// As StackReader.read: the frames up to the innermost running call of a module, and the interned lines that lead there.
+// Like StackReader.read: the frames up to the innermost running call of a module, and the interned lines of its
+// callers.
 void Follower::walk(PyFrameObject* frame, PyObject* running, Site& site) {
   const void* boundary = nullptr;
   if (running != Py_None) {
@@ -54,7 +55,7 @@ void Follower::walk(PyFrameObject* frame, PyObject* running, Site& site) {
   }
 }
 
-// As StackReader.inside_engine.
+// Like StackReader.inside_engine.
 void Follower::below(PyFrameObject* frame, Site& site) {
   for (Place place(frame); place; place.up()) {
     const auto* code = reinterpret_cast<PyCodeObject*>(place.code());

@@ -1,4 +1,4 @@
-// What the follower sees of tensors, and what is noted of them for those that read them later.
+// The follower's view of tensors, and the notes about them for later readers.
 #include <utility>
 
 #include "follower.h"
@@ -24,7 +24,7 @@ nb::object Follower::source_of(const nb::object& key, PyObject* tensor) {
   return found == nullptr ? nb::object() : nb::borrow(found);
 }
 
-// As Provenance.note.
+// Like Provenance.note.
 void Follower::note(PyObject* tensor, const nb::object& source) {
   OPDUMP_NAME(untyped_storage);
   OPDUMP_NAME(_cdata);
@@ -42,7 +42,7 @@ void Follower::note(PyObject* tensor, const nb::object& source) {
   if (item(sources_, key.ptr()) == nullptr) {
     hold(key, storage);
   } else if (view.bytes < number(owned(PyObject_CallMethodNoArgs(storage.ptr(), nbytes)))) {
-    note_(nb::handle(tensor), source);  // a part
+    note_(nb::handle(tensor), source);  // a write to a part of the storage
     return;
   }
   set_item(sources_, key.ptr(), source.ptr());
@@ -51,7 +51,7 @@ void Follower::note(PyObject* tensor, const nb::object& source) {
   }
 }
 
-// As Storages.memory_of_plain.
+// Like Storages.memory_of_plain.
 void Follower::locate(PyObject* tensor, const nb::object& key, const nb::object& storage, bool is_counted, Slot& slot) {
   OPDUMP_NAME(_version);
   OPDUMP_NAME(storage_offset);
@@ -78,7 +78,7 @@ void Follower::locate(PyObject* tensor, const nb::object& key, const nb::object&
   }
 }
 
-// As Provenance.lives. `known`: what a constant is named that no operator was seen to write.
+// Like Provenance.lives. `known` has the name of a constant, an input without a known writer.
 bool Follower::observe(const Found& found, bool is_counted, const Function* given, bool ignores_self, const Slot* known,
                        Slot& slot, View& view) {
   PyObject* const tensor = found.tensor;
@@ -103,7 +103,7 @@ bool Follower::observe(const Found& found, bool is_counted, const Function* give
     if (is_in < 0) nb::raise_python_error();
     slot.is_unwritten =
         is_in == 1 && (given->tensors[found.argument].is_unread || (ignores_self && found.argument == 0));
-    if (is_in == 1 && !slot.is_unwritten) source = nb::object();  // something else wrote what is read
+    if (is_in == 1 && !slot.is_unwritten) source = nb::object();  // something other than an operator wrote it
     const bool is_named = source && PyUnicode_GET_LENGTH(source.ptr()) > 0;
     slot.is_constant = !is_named && known != nullptr && known->is_constant;
     if (slot.is_constant) source = known->source;
@@ -139,7 +139,7 @@ void Follower::read(const std::vector<Found>& found, const std::vector<View>& vi
   }
 }
 
-// As CaptureMode._forget_written; the inputs are in found_.
+// Like CaptureMode._forget_written; the inputs are in found_.
 void Follower::forget_written(const Function& function) {
   Seen* seen = tensors_.seen();
   if (seen == nullptr || seen->size() == 0) return;

@@ -143,7 +143,7 @@ PyObject* calling_frame(PyObject*, PyObject* number) {
 }
 
 PyMethodDef functions[] = {{"calling_frame", calling_frame, METH_O,
-                            "calling_frame(depth)\n--\n\nWhat sys._getframe gives, which is no event for audit hooks."},
+                            "calling_frame(depth)\n--\n\nLike sys._getframe, but without an event for audit hooks."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace opdump {
 
-// Adds the class `Frames` to a module; -1 with an exception set where that fails.
+// Adds the class `Frames` to a module; -1 with an exception set on failure.
 int add_frames(PyObject* module);
 
 }  // namespace opdump

@@ -1,5 +1,5 @@
-// Elements of 16 bits that are floats: extremes, signs, NaN and Inf from their bits, sums in lanes of doubles. In a
-// namespace for each instruction set, as lanes.h is.
+// 16-bit floats: extremes, signs, NaN and Inf from their bits, sums in lanes of doubles. In a namespace per instruction
+// set, like lanes.h.
 #pragma once
 
 #include "integer_block.h"
@@ -9,7 +9,7 @@
 namespace opdump {
 namespace OPDUMP_KERNELS {
 
-// The bits of infinity. Positive floats are ordered as their bits are, and beyond infinity there are NaN.
+// The bits of infinity. Positive floats have the order of their bits, and NaN come after infinity.
 template <class Element>
 constexpr uint16_t kInfinity = 0;
 template <>
@@ -21,7 +21,7 @@ using Bits = Vector<uint16_t>;
 inline Bits all(uint16_t bits) { return Bits{} + bits; }
 
 #if defined(__SSE2__) && !defined(__AVX2__)
-// SSE2 compares signed numbers alone; a difference that stops at zero does as well.
+// SSE2 compares only signed numbers; a saturating difference has the same effect.
 inline Bits larger(Bits x, Bits y) {
   const auto more = reinterpret_cast<Bits>(_mm_subs_epu16(reinterpret_cast<__m128i>(x), reinterpret_cast<__m128i>(y)));
   return y + more;
@@ -54,11 +54,11 @@ class HalfSigns {
     largest_ = as_signed > largest_ ? as_signed : largest_;
     farthest_ = larger(for_extremes, farthest_);
     nearest_ = smaller(for_extremes, nearest_);
-    zeros_.equal(x + x, Bits{});  // without the sign
+    zeros_.equal(x + x, Bits{});  // doubling removes the sign
     positives_.greater(x, Bits{});
   }
 
-  // `nan` of all elements, `positive_nan` of them without a sign.
+  // `partial.nan` must be set; `positive_nan` counts those without a sign.
   void store(Partial& partial, int64_t count, int64_t padding, int64_t positive_nan) const {
     partial.zero = zeros_.count() - padding;
     partial.negative = count - partial.zero - partial.nan - (positives_.count() - positive_nan);
@@ -78,9 +78,9 @@ class HalfSigns {
  private:
   static Vector<int16_t> signed_bits(Bits x) { return reinterpret_cast<Vector<int16_t>>(x); }
 
-  Vector<int16_t> largest_;  // the largest of those without a sign, if there is one
-  Bits farthest_;            // the one farthest from zero of those with a sign, if there is one
-  Bits nearest_;             // the one nearest to zero, of those without a sign if there is one
+  Vector<int16_t> largest_;  // the largest element without a sign, if any
+  Bits farthest_;            // the element with a sign that is farthest from zero, if any
+  Bits nearest_;             // the element nearest to zero, without a sign if any
   Tally<uint16_t> zeros_, positives_;
 };
 
@@ -109,7 +109,7 @@ class HalfNonfinite {
 
 #if defined(__AVX2__)
 
-// Converts as few at a time as there are doubles in a vector: none is taken apart.
+// Converts as many at a time as a vector has doubles, so that no vector is split.
 inline Vector<double> widened(Vector<float, kVectorBytes / 2> x) {
 #if defined(__AVX512F__)
   return _mm512_cvtps_pd(x);
@@ -137,8 +137,8 @@ class Float16Sums {
   Sums sums_;
 };
 
-// Two bfloat16 side by side are the upper halves of two floats, which a shift and a mask bring out: of those at even
-// places, and of those at odd ones. Each lane is added in its order, but lies elsewhere until it is folded.
+// Of two adjacent bfloat16, a shift extracts one and a mask the other, each as the upper half of a float: those at even
+// places, and those at odd ones. Each lane is added in its order, but is stored elsewhere until it is folded.
 class BFloat16Sums {
  public:
   void take(const BFloat16* elements) {
@@ -153,7 +153,7 @@ class BFloat16Sums {
  private:
   using Pairs = Vector<uint32_t, kVectorBytes / 2>;
   using Floats = Vector<float, kVectorBytes / 2>;
-  static constexpr int kParts = Doubles::kParts / 2;  // of the lanes at even places
+  static constexpr int kParts = Doubles::kParts / 2;  // for the lanes at even places
 
   static Doubles in_order(const Doubles& x) {
     double lanes[kLanes];
@@ -182,7 +182,7 @@ inline BlockSums sum_half_block(const Element* elements, int64_t count) {
 
 #else
 
-// Without an instruction for it, converting to float is expensive: once for both passes over a block.
+// Without a native instruction, conversion to float is expensive, so it is done once for both passes over a block.
 template <class Element>
 inline BlockSums sum_half_block(const Element* elements, int64_t count) {
   float floats[kBlock];
@@ -200,8 +200,8 @@ inline BlockSums sum_half_block(const Element* elements, int64_t count) {
 }
 #endif
 
-// NaN and Inf show in the sums, whose squares are far from what a double holds: from then on they are counted, and
-// nothing is added, since the sums follow from the counts.
+// NaN and Inf show up in the sums, because squares of finite elements cannot overflow a double. From then on they are
+// counted and nothing is added, because the sums follow from the counts.
 template <class Element>
 void half_chunk(const void* data, int64_t count, bool sums_wanted, Partial& partial) {
   const auto* elements = static_cast<const Element*>(data);

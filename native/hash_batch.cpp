@@ -1,4 +1,4 @@
-// Keeps copies of messages until they fill the lanes, and hands them to the instruction set that is in use.
+// Keeps copies of messages until they fill the lanes, and passes them to the instruction set in use.
 #include "hash_batch.h"
 
 #include <algorithm>
@@ -51,8 +51,8 @@ bool has_sha1_instructions() {
 }
 #endif
 
-// Measured on a Zen 4, GB/s: sixteen lanes 5.5 (AVX-512), 3.1 (AVX2), 1.6 (base); one message 0.85, with the
-// instructions for SHA-1 1.9 and four at a time 4.6.
+// Measured on a Zen 4, in GB/s: sixteen lanes 5.5 (AVX-512), 3.1 (AVX2), 1.6 (base); one message 0.85; with the
+// instructions for SHA-1, one message 1.9 and four at a time 4.6.
 HashWays sha1_ways([[maybe_unused]] bool with_instructions) {
 #if defined(OPDUMP_X86_KERNELS)
   constexpr size_t kNever = kHashLanes + 1;
@@ -68,7 +68,7 @@ HashWays sha1_ways([[maybe_unused]] bool with_instructions) {
 
 int64_t padded(int64_t bytes) { return (bytes + 8) / kHashBlock * kHashBlock + kHashBlock; }
 
-// Writes what follows `bytes` of a message, up to `end`, the end of a block.
+// Writes the padding after `bytes` of a message, up to `end`, the end of a block.
 void pad(uint8_t* from, uint8_t* end, int64_t bytes, bool big_endian) {
   std::memset(from, 0, end - from);
   *from = 0x80;
@@ -229,7 +229,7 @@ void HashBatch::run_shared(const std::vector<HashMessage*>& messages, size_t kee
 void HashBatch::advance() { finish(held_ > capacity_ ? 0 : kHashLanes - 1); }
 
 void HashBatch::finish(size_t keep) {
-  // The longest are taken first, from the end, so that no lane is left with a long one.
+  // The longest are taken first, from the end, so that no long message runs alone at the end.
   std::sort(pending_.begin(), pending_.end(),
             [](const Held* a, const Held* b) { return a->message.blocks < b->message.blocks; });
   std::vector<HashMessage*> messages;

@@ -1,4 +1,4 @@
-// MD5 (RFC 1321) and SHA-1 (FIPS 180-4) of many messages at once, each in a lane of its own.
+// MD5 (RFC 1321) and SHA-1 (FIPS 180-4) of many messages at once, one per lane.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 
 namespace opdump {
 
-// How the messages of a hash are taken further.
+// The functions that process the messages of a hash.
 struct HashWays {
   HashFunctions functions;
-  size_t worth_lanes;     // a lane costs as much as a message by itself where fewer than so many are filled
-  HashFew few = nullptr;  // in the place of `single` where it is to be had
+  size_t worth_lanes;     // with fewer filled lanes, hashing messages one by one is as fast
+  HashFew few = nullptr;  // replaces `single` if available
 };
 
 struct Hash {
@@ -29,34 +29,34 @@ struct Hash {
 extern const Hash kMd5;
 extern const Hash kSha1;
 
-// Copies of messages, which are hashed when there are enough of them to fill the lanes, or too many bytes to keep.
+// Copies of messages, which are hashed once they fill the lanes or take too much memory.
 class HashBatch {
  public:
-  // Holds no more than `capacity` bytes of messages, and one buffer more. `with_instructions`: those for a hash are
-  // used where the processor has them.
+  // Holds at most `capacity` bytes of messages and one more buffer. `with_instructions`: use the processor's
+  // instructions for a hash if it has them.
   HashBatch(const Hash& hash, int64_t capacity, bool with_instructions)
       : hash_(hash), capacity_(capacity), with_instructions_(with_instructions) {}
   HashBatch(const HashBatch&) = delete;
   HashBatch& operator=(const HashBatch&) = delete;
   ~HashBatch();
 
-  // Where so many bytes are to be copied to.
+  // Memory into which the caller copies `bytes` bytes.
   uint8_t* space(int64_t bytes);
-  // Makes messages of them, when they are there: one, or one of each `slice` bytes, a multiple of kHashBlock. The
-  // number of the first.
+  // Makes messages of the copied bytes: one, or one per `slice` bytes, a multiple of kHashBlock. Returns the number of
+  // the first.
   size_t added(int64_t slice);
-  // How many messages are worth hashing without others.
+  // The number of messages that are worth hashing without others.
   int64_t worth_together() const;
-  // Hashes whole slices at once, where they lie; the number of the first.
+  // Hashes whole slices in place, at once. Returns the number of the first.
   size_t hash_slices(const uint8_t* bytes, int64_t slices, int64_t slice);
-  // A few bytes, at once. Hexadecimal.
+  // The hexadecimal hash of a few bytes, computed at once.
   std::string hash(const std::string& bytes) const;
 
-  // Whether there is enough to hash, so that the copies are still near.
+  // Whether there is enough to hash while the copies are still in the cache.
   bool is_full() const { return held_ > capacity_ || pending_.size() >= kWorthHashing; }
-  // Hashes as long as all lanes are filled; to the end where too many bytes are held.
+  // Hashes as long as all lanes are filled, and everything if too many bytes are held.
   void advance();
-  // Hexadecimal.
+  // The hexadecimal digest of a message.
   std::string digest(size_t number);
   void clear();
 
@@ -70,7 +70,7 @@ class HashBatch {
   };
   struct Held {
     HashMessage message;
-    Buffer* buffer = nullptr;  // null where the bytes are not ours
+    Buffer* buffer = nullptr;  // null if the bytes are not a copy
   };
   static constexpr size_t kWorthHashing = 4 * kHashLanes;
 
@@ -89,7 +89,7 @@ class HashBatch {
   std::deque<Held> messages_;
   std::deque<Buffer> buffers_;
   std::vector<Held*> pending_;
-  std::map<int64_t, std::array<uint8_t, kHashBlock>> tails_;  // by the bytes of a slice
+  std::map<int64_t, std::array<uint8_t, kHashBlock>> tails_;  // by the size of a slice
   std::vector<std::vector<uint8_t*>> free_;                   // by size class
 };
 

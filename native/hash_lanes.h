@@ -1,8 +1,8 @@
-// Hashes of blocks of 64 bytes with a state of 32-bit words (MD5, SHA-1), one message in each of sixteen lanes.
-// Included by one file for each hash, which is compiled once for each instruction set. The hash is a structure:
+// Hashes with blocks of 64 bytes and a state of 32-bit words (MD5, SHA-1), one message in each of sixteen lanes.
+// Included by one file per hash, which is compiled once per instruction set. The hash is a structure:
 //   kWords                     32-bit words of the state
-//   kWidth                     how many lanes it computes at a time
-//   compress(state, words)     takes the state one block further; Word is uint32_t or a vector of kWidth of them
+//   kWidth                     lanes that it computes at a time
+//   compress(state, words)     advances the state by one block; Word is uint32_t or a vector of kWidth of them
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace OPDUMP_KERNELS {
 
 template <int kWidth>
 struct HashVector {
-  // The compiler makes one or more registers of it.
+  // The compiler maps it to one or more registers.
   using Type __attribute__((vector_size(4 * kWidth))) = uint32_t;
 };
 

@@ -1,5 +1,5 @@
-// A message that is being hashed, and the functions that take messages further. Compilations for several instruction
-// sets include it: nothing of the standard library that makes code is used (see lanes.h).
+// A message that is being hashed, and the functions that advance messages. Compilations for several instruction sets
+// include it, so nothing of the standard library that generates code is used (see lanes.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ constexpr int kHashLanes = 16;
 constexpr int kHashWords = 5;
 constexpr int64_t kHashBlock = 64;
 
-// A message on its way: whole blocks. `tail`, where it is not null, is the block that comes last.
+// The remaining whole blocks of a message. `tail`, if not null, is the last block.
 struct HashMessage {
   uint32_t state[kHashWords] = {};
   const uint8_t* next = nullptr;
@@ -18,7 +18,7 @@ struct HashMessage {
   const uint8_t* tail = nullptr;
 };
 
-// Takes each of kHashLanes messages `blocks` blocks further. Entries may be null.
+// Advances each of kHashLanes messages by `blocks` blocks. Entries may be null.
 using HashLanes = void (*)(HashMessage* const (&lanes)[kHashLanes], int64_t blocks);
 // The same for one message, faster than a single lane.
 using HashSingle = void (*)(HashMessage& message, int64_t blocks);
@@ -32,7 +32,7 @@ struct HashFunctions {
 };
 
 #if defined(OPDUMP_X86_KERNELS)
-// By the instructions that a processor may have for it.
+// With the processor's instructions for SHA-1, if it has them.
 void sha1_by_instructions(HashMessage* const* messages, int count, int64_t blocks);
 #endif
 

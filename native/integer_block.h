@@ -1,4 +1,4 @@
-// Blocks of integers: extremes, signs and sums. In a namespace for each instruction set, as lanes.h is.
+// Blocks of integers: extremes, signs and sums. In a namespace per instruction set, like lanes.h.
 #pragma once
 
 #include "lanes.h"
@@ -7,8 +7,8 @@
 namespace opdump {
 namespace OPDUMP_KERNELS {
 
-// Calls take(vector, vector) for each vector of a block. Of the last one, which the block does not fill, the first
-// argument is filled up with zeros and the second with the first element.
+// Calls take(vector, vector) for each vector of a block. If the block does not fill the last one, the first argument is
+// padded with zeros and the second with the first element.
 template <class Element, class Take>
 __attribute__((always_inline)) inline void each_vector(const Element* elements, int64_t count, Take take) {
   constexpr int kWidth = kVectorWidth<Element>;
@@ -26,7 +26,7 @@ __attribute__((always_inline)) inline void each_vector(const Element* elements, 
   take(with_zeros, with_first);
 }
 
-// The zeros that each_vector adds.
+// The number of zeros that each_vector adds.
 template <class Element>
 inline int64_t padding(int64_t count) {
   return -count & (kVectorWidth<Element> - 1);
@@ -76,7 +76,7 @@ class IntegerSigns {
   Tally<Element> zeros_, negatives_;
 };
 
-// The same of a block, one by one, added to what was there: SSE2 cannot compare 64-bit integers.
+// The same for one block, element by element, added to `partial`: SSE2 cannot compare 64-bit integers.
 template <class Element>
 void sign_scalars(const Element* elements, int64_t count, Partial& partial) {
   Element max = elements[0];
@@ -91,7 +91,7 @@ void sign_scalars(const Element* elements, int64_t count, Partial& partial) {
   if (static_cast<double>(min) < partial.min) partial.min = static_cast<double>(min);
 }
 
-// The squares of wide integers are rounded: in lanes, as those of floats are.
+// The squares of wide integers are rounded, so they are added in lanes like those of floats.
 template <class Element>
 BlockSums sum_wide_block(const Element* elements, int64_t count) {
   Sums sums;
@@ -113,8 +113,8 @@ __attribute__((always_inline)) inline void each_block(const Element* elements, i
   }
 }
 
-// The sums of blocks of up to 16 bits are exact as doubles, and so is the sum of those of a chunk: less than 2^49.
-// Their order does not matter, and nothing is compensated.
+// For integers of up to 16 bits, the sums of blocks and of a chunk are exact as doubles (less than 2^49), so their
+// order does not matter and no compensation is needed.
 template <class Element>
 void narrow_integer_chunk(const Element* elements, int64_t count, Partial& partial) {
   IntegerSigns<Element> signs(elements[0]);
@@ -161,7 +161,7 @@ void integer_chunk(const void* data, int64_t count, bool, Partial& partial) {
   }
 }
 
-// Any byte but zero is true.
+// Any non-zero byte is true.
 inline void boolean_chunk(const void* data, int64_t count, bool, Partial& partial) {
   each_block(static_cast<const uint8_t*>(data), count,
              [&](const uint8_t* block, int64_t size) { partial.zero += count_zeros(block, size); });

@@ -16,8 +16,7 @@ PyObject* release_interrupts(PyObject*, PyObject*) { Py_RETURN_NONE; }
 
 #else
 
-// Of the main thread, which alone runs handlers that are written in Python; there is one handler of SIGINT in a
-// process, whoever wrote it.
+// State of the main thread, the only one that runs Python signal handlers. A process has only one handler of SIGINT.
 struct sigaction before;
 volatile sig_atomic_t depth = 0;
 volatile sig_atomic_t is_noted = 0;
@@ -32,7 +31,7 @@ void call_before(int number, siginfo_t* information, void* context) {
 
 void note(int number, siginfo_t* information, void* context) {
   if (is_noted != 0) {
-    call_before(number, information, context);  // who presses it again does not want to wait
+    call_before(number, information, context);  // a user who presses Ctrl-C again does not want to wait
   }
   is_noted = 1;
 }
@@ -41,7 +40,7 @@ bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == note;
 }
 
-// Whether a signal has come meanwhile. Somebody else's handler that was installed meanwhile stays.
+// Restores the handler, unless another one was installed meanwhile. Returns whether a signal has arrived.
 bool restore() {
   struct sigaction now;
   if (sigaction(SIGINT, nullptr, &now) == 0 && is_ours(now)) sigaction(SIGINT, &before, nullptr);
@@ -51,7 +50,7 @@ bool restore() {
   return has_come;
 }
 
-// A process that another thread forks meanwhile has no thread that would ever release them.
+// A process that another thread forks while interrupts are held has no thread that would release them.
 void after_fork() {
   if (depth != 0) restore();
 }
@@ -61,8 +60,8 @@ PyObject* hold_interrupts(PyObject*, PyObject*) {
     depth = depth + 1;
     Py_RETURN_TRUE;
   }
-  // Of one that has come already, while compiled code ran, the program is told in the next instruction, unless it is
-  // now.
+  // A signal that arrived earlier, during compiled code, would reach the program at its next instruction, while
+  // interrupts are held; handle it now.
   if (PyErr_CheckSignals() < 0) return nullptr;
   struct sigaction held;
   if (sigaction(SIGINT, nullptr, &before) != 0) Py_RETURN_FALSE;
@@ -90,14 +89,14 @@ PyObject* release_interrupts(PyObject*, PyObject*) {
 
 #endif
 
-PyMethodDef methods[] = {{"hold_interrupts", hold_interrupts, METH_NOARGS,
-                          "hold_interrupts()\n--\n\nFrom now on SIGINT waits for `release_interrupts`, a second one "
-                          "does not. False where nobody handles it: then "
-                          "nothing is held. Raises what handlers of signals raise that have come already."},
-                         {"release_interrupts", release_interrupts, METH_NOARGS,
-                          "release_interrupts()\n--\n\nWhoever handles SIGINT is told of one that has come, once what "
-                          "was held as often is released as often."},
-                         {nullptr, nullptr, 0, nullptr}};
+PyMethodDef methods[] = {
+    {"hold_interrupts", hold_interrupts, METH_NOARGS,
+     "hold_interrupts()\n--\n\nHold back SIGINT until `release_interrupts`; a second one is not held back. Returns "
+     "False, "
+     "and holds nothing, if SIGINT has no handler. Raises what handlers of pending signals raise."},
+    {"release_interrupts", release_interrupts, METH_NOARGS,
+     "release_interrupts()\n--\n\nAfter as many calls as of `hold_interrupts`, deliver a SIGINT that was held back."},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

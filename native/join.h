@@ -1,4 +1,4 @@
-// Names that differ by the set of instructions that a file is compiled for.
+// Names that depend on the instruction set for which a file is compiled.
 #pragma once
 
 #define OPDUMP_JOIN_(a, b) a##b

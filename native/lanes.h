@@ -1,8 +1,8 @@
 // Sixteen elements at a time, in as few vectors as the instruction set of this compilation allows: vectors of 64 bytes
-// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Vector extensions of GCC and Clang; intrinsics only where
-// these have no word for an instruction. Everything is in a namespace of its own for each instruction set and nothing
-// of the standard library that makes code is used: of a function that two compilations share, the linker might keep the
-// one that most machines cannot run.
+// with AVX-512, 32 with AVX2, 16 otherwise (SSE2, NEON). Uses the vector extensions of GCC and Clang, and intrinsics
+// only for instructions that these cannot express. Everything is in a namespace per instruction set, and nothing of the
+// standard library that generates code is used: if two compilations share a function, the linker might keep the version
+// that most machines cannot run.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// 16 running sums and 16 running sums of squares fill all 16 registers of SSE2: more passes over a block in the cache
-// are cheaper than keeping them in memory.
+// 16 running sums and 16 running sums of squares fill all 16 registers of SSE2; another pass over a block in the cache
+// is cheaper than keeping some of them in memory.
 constexpr bool kSumsInOnePass = kVectorBytes > 16;
 
 struct Float16 {
@@ -53,8 +53,8 @@ struct Lanes {
 using Floats = Lanes<float>;
 using Doubles = Lanes<double>;
 
-// Calls step(0), ..., step(kCount - 1), each with a constant: an array that is indexed by constants alone lives in
-// registers, one that a loop indexes lives on the stack until the loop is unrolled, which is too late.
+// Calls step(0), ..., step(kCount - 1) with constants: an array that is indexed only by constants is kept in registers;
+// one that is indexed by a loop is kept on the stack until the loop is unrolled, which is too late.
 template <int kCount, int kFrom = 0, class Step>
 __attribute__((always_inline)) inline void each(Step&& step) {
   if constexpr (kFrom < kCount) {
@@ -123,7 +123,7 @@ inline Floats load(const Float16* p) {
 #else
     const Vector<uint32_t> half = __builtin_convertvector(narrow, Vector<uint32_t>);
     const Vector<uint32_t> magnitude = half & 0x7fffU;
-    // Moved into place the exponent is 112 too small, also that of denormals: one exact product corrects it.
+    // After the shift, the exponent is 112 too small, also for denormals; one exact product corrects it.
     const Vector<float> scaled = reinterpret_cast<Vector<float>>(magnitude << 13) * 0x1p112F;
     const Vector<uint32_t> nonfinite = reinterpret_cast<Vector<uint32_t>>(magnitude > 0x7bffU) & 0x7f800000U;
     const Vector<uint32_t> sign = (half & 0x8000U) << 16;
@@ -133,9 +133,8 @@ inline Floats load(const Float16* p) {
   return x;
 }
 
-// Asks for memory that comes 8 KiB later, the next block's included: hardware stops at the end of a page and the
-// folding of a block is a pause. Worth a third of the speed from memory, nothing in the cache. Past the tensor it does
-// nothing.
+// Prefetches memory 8 KiB ahead, across blocks: hardware prefetching stops at the end of a page and pauses while a
+// block is folded. It gains a third of the speed from memory, nothing in the cache, and does nothing past the tensor.
 template <class Element>
 inline void prefetch(const Element* elements, int count) {
   constexpr int kLine = 64;
@@ -156,7 +155,7 @@ inline Vector<double> widened_half(Vector<float> x) {
 #endif
 }
 
-// The vector k of the sixteen elements as doubles.
+// Vector k of the sixteen elements as doubles.
 template <int k>
 inline Vector<double> widened(const Doubles& x) {
   return x.part[k];
@@ -166,9 +165,9 @@ inline Vector<double> widened(const Floats& x) {
   return widened_half<k % 2>(x.part[k / 2]);
 }
 
-// 64-bit integers, one or a vector of them, become doubles with one rounding, half by half: (2^84 + high * 2^32) and
-// (2^52 + low) are exact, so is the first difference, and the last addition rounds. Unlike a cast this is vectorised
-// without AVX-512 too.
+// Converts 64-bit integers, one or a vector of them, to doubles with one rounding, half by half: (2^84 + high * 2^32),
+// (2^52 + low) and the first difference are exact; the last addition rounds. Unlike a cast, this is also vectorised
+// without AVX-512.
 template <class Double, bool kSigned, class Word>
 inline Double rounded(Word value) {
   const Word high = ((value >> 32) ^ uint64_t{kSigned ? 0x80000000U : 0U}) | 0x4530000000000000U;
@@ -184,7 +183,7 @@ inline double to_double(uint64_t value) { return rounded<double, false>(value); 
 inline double to_double(int32_t value) { return value; }
 inline double to_double(uint32_t value) { return value; }
 
-// 32-bit integers are exact, those of 64 bits rounded once.
+// 32-bit integers are exact, 64-bit ones are rounded once.
 template <int k, class Integer>
 inline Vector<double> widened_integers(const Integer* source) {
   constexpr int kWidth = kVectorBytes / 8;
@@ -223,8 +222,8 @@ inline Vector<double> widened_integers(const Integer* source) {
 #endif
 }
 
-// The same from the memory that x was loaded from: where that holds floats, a conversion reads them while it converts,
-// which costs less than taking a vector apart.
+// The same from the memory that x was loaded from: for floats, a conversion that reads memory is cheaper than splitting
+// a vector.
 template <int k, class Element, class Source>
 inline Vector<double> widened(const Lanes<Element>& x, [[maybe_unused]] const Source* source) {
 #if defined(__AVX512F__)
@@ -235,12 +234,12 @@ inline Vector<double> widened(const Lanes<Element>& x, [[maybe_unused]] const So
   return widened<k>(x);
 }
 
-// The square is rounded before it is added, on every instruction set (the build forbids the compiler to fuse the two).
+// The square is rounded before it is added, on every instruction set (the build forbids fusing the two operations).
 template <class Element>
 inline Vector<double> add_square(Vector<double> total, Vector<double> x) {
 #if defined(__AVX2__)
   if constexpr (std::is_same_v<Element, float>) {
-    // The square of what was a float is exact: fused or not, the result is the same. That of an integer is not.
+    // The square of a former float is exact, so fusing does not change the result; the square of an integer is not.
 #if defined(__AVX512F__)
     return _mm512_fmadd_pd(x, x, total);
 #else
@@ -255,13 +254,13 @@ struct Sums {
   Doubles sum = zeros<double>();
   Doubles squares = zeros<double>();
 
-  // The vector k of the sixteen, whose elements were floats or less.
+  // Vector k of the sixteen, whose elements were floats or narrower.
   template <int k>
   void add(Vector<double> x) {
     sum.part[k] += x;
     squares.part[k] = add_square<float>(squares.part[k], x);
   }
-  // Vector by vector, so that few registers are in use at a time: all but three of AVX2's hold totals.
+  // Vector by vector, so that few registers are needed at a time: totals occupy all but three of AVX2's registers.
   template <class Element, class Source>
   void take(const Lanes<Element>& x, const Source* source) {
     each<Doubles::kParts>(OPDUMP_STEP(k) {
@@ -293,7 +292,7 @@ struct BlockSums {
   double squares;
 };
 
-// Lane j + lane j + 8, and so on down to one.
+// Adds lane j + 8 to lane j, and so on in halves, down to one lane.
 inline double fold(const Doubles& x) {
   Doubles folded = x;
   if constexpr (Doubles::kParts == 8) {
@@ -355,7 +354,7 @@ inline Vector<double> smaller(Vector<double> x, Vector<double> y) {
 #endif
 }
 
-// The largest and the smallest element so far. A NaN is passed over: it is counted elsewhere.
+// The largest and the smallest element so far. NaN are ignored, because they are counted elsewhere.
 template <class Element>
 class Extremes {
  public:
@@ -381,7 +380,7 @@ class Extremes {
   Vector<Element> min_ = spread<Element>(__builtin_inf());
 };
 
-// How many elements of at most one block fulfil a condition.
+// Counts the elements of at most one block that fulfil a condition.
 #if defined(__AVX512F__)
 // A comparison leaves a mask; counting its bits keeps the vector units free.
 template <class Element>
@@ -410,7 +409,7 @@ class Count {
   int64_t total_ = 0;
 };
 #else
-// A comparison leaves -1 in each lane where it holds.
+// A comparison leaves -1 in each lane for which it is true.
 template <class Element>
 class Count {
  public:

@@ -1,4 +1,4 @@
-// The rounds of MD5 (RFC 1321). Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
+// The rounds of MD5 (RFC 1321). Compiled once per instruction set, with OPDUMP_KERNELS as the namespace.
 #include "hash_lanes.h"
 #include "join.h"
 
@@ -21,10 +21,10 @@ constexpr int kShifts[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23},
 
 struct Md5 {
   static constexpr int kWords = 4;
-  // All lanes: each step waits for the one before it, and where a register holds fewer, the others fill the time.
+  // All lanes: each step waits for the previous one, and if lanes need several registers, these fill the waiting time.
   static constexpr int kWidth = kHashLanes;
 
-  // `mixed` is known last.
+  // `mixed` is added last, because it is available last.
   template <class Word>
   static inline void step(Word& a, Word& b, Word& c, Word& d, const Word& mixed, const Word& word, int i) {
     const Word sum = (a + (word + kSines[i])) + mixed;

@@ -1,5 +1,5 @@
-// Integers and bit patterns, a vector of them at a time: as many as fit, where lanes.h takes sixteen. What is here is
-// exact, so that the order of additions does not matter. In a namespace for each instruction set, as lanes.h is.
+// Integers and bit patterns, a full vector at a time, while lanes.h takes sixteen. All results are exact, so the order
+// of additions does not matter. In a namespace per instruction set, like lanes.h.
 #pragma once
 
 #include "lanes.h"
@@ -10,7 +10,7 @@ namespace OPDUMP_KERNELS {
 template <class Element>
 constexpr int kVectorWidth = kVectorBytes / static_cast<int>(sizeof(Element));
 
-// x[2 i] * y[2 i] + x[2 i + 1] * y[2 i + 1]. The sum of two squares of -2^15 is 2^31, as an unsigned number.
+// x[2 i] * y[2 i] + x[2 i + 1] * y[2 i + 1]. Read the result as unsigned: the sum of two squares of -2^15 is 2^31.
 inline Vector<int32_t> pair_products(Vector<int16_t> x, Vector<int16_t> y) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Vector<int32_t>>(
@@ -30,7 +30,7 @@ inline Vector<int32_t> pair_products(Vector<int16_t> x, Vector<int16_t> y) {
 #endif
 }
 
-// The sum of each eight bytes.
+// The sums of groups of eight bytes.
 inline Vector<uint64_t> sums_of_eight(Vector<uint8_t> x) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Vector<uint64_t>>(_mm512_sad_epu8(reinterpret_cast<__m512i>(x), _mm512_setzero_si512()));
@@ -53,7 +53,7 @@ inline int64_t total(Vector<Element> x) {
   return sum;
 }
 
-// How many elements of at most one chunk fulfil a condition.
+// Counts the elements of at most one chunk that fulfil a condition.
 #if defined(__AVX512F__)
 // A comparison leaves a mask; counting its bits keeps the vector units free.
 template <class Element>
@@ -83,7 +83,7 @@ class Tally {
   int64_t count_ = 0;
 };
 #else
-// A comparison leaves -1 in each lane where it holds.
+// A comparison leaves -1 in each lane for which it is true.
 template <class Element>
 class Tally {
  public:
@@ -92,7 +92,7 @@ class Tally {
   void greater(Vector<Element> x, Vector<Element> y) {
     minus_ += reinterpret_cast<Mask>(x) > reinterpret_cast<Mask>(y);
   }
-  // A lane of 8 bits holds no more: a block has 128 vectors of 16 bytes. Wider ones hold a chunk.
+  // An 8-bit lane can count only one block, which has 128 vectors of 16 bytes; wider lanes can count a chunk.
   void end_block() {
     if constexpr (sizeof(Element) > 1) return;
     sums_ += sums_of_eight(reinterpret_cast<Vector<uint8_t>>(-minus_));
@@ -113,7 +113,7 @@ class Tally {
 };
 #endif
 
-// As unsigned numbers: that of -2^7 is 2^7.
+// The results are unsigned: the magnitude of -2^7 is 2^7.
 inline Vector<uint8_t> magnitudes(Vector<uint8_t> x) { return x; }
 inline Vector<uint8_t> magnitudes(Vector<int8_t> x) {
 #if defined(__AVX512F__)
@@ -126,8 +126,8 @@ inline Vector<uint8_t> magnitudes(Vector<int8_t> x) {
 #endif
 }
 
-// Sums of at most one chunk of vectors of int8 or uint8. Totals in 32 bits hold: a chunk is 2^16 squares of less than
-// 2^16, shared by eight lanes.
+// Sums of at most one chunk of vectors of int8 or uint8. 32-bit totals suffice: eight lanes share the 2^16 squares of a
+// chunk, each less than 2^16.
 template <class Element>
 class ByteSums {
  public:
@@ -156,7 +156,7 @@ class ByteSums {
   int64_t taken_ = 0;
 };
 
-// The same for int16 and uint16. uint16 is taken as a number from -2^15 on: x = y + b, x^2 = y^2 + 2 b y + b^2.
+// The same for int16 and uint16. uint16 is shifted to begin at -2^15: x = y + b, x^2 = y^2 + 2 b y + b^2.
 template <class Element>
 class WordSums {
  public:

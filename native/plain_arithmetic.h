@@ -1,4 +1,4 @@
-// The mode in which the kernels calculate.
+// The floating-point mode of the kernels.
 #pragma once
 
 #if defined(OPDUMP_X86_KERNELS)
@@ -8,8 +8,8 @@
 namespace opdump {
 
 #if defined(OPDUMP_X86_KERNELS)
-// The caller may run with denormals flushed (torch.set_flush_denormal), other rounding or trapping exceptions; what a
-// tensor holds does not depend on that. Restores the caller's mode, without the flags that the kernels raised.
+// The caller may flush denormals (torch.set_flush_denormal), round differently or trap exceptions; statistics must not
+// depend on that. Restores the caller's mode, without the flags that the kernels raised.
 class PlainArithmetic {
  public:
   PlainArithmetic() : saved_(_mm_getcsr()) {

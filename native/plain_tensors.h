@@ -1,5 +1,4 @@
-// Tensors of a framework that lie in the memory of the host, read in place: what they are comes from DLPack's exchange
-// API.
+// Reads tensors of a framework in host memory in place; their properties come from DLPack's exchange API.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,8 +15,7 @@
 
 namespace opdump {
 
-// The table of functions behind `__dlpack_c_exchange_api__`, which dlpack.h describes; the members used here have
-// names.
+// The function table behind `__dlpack_c_exchange_api__`, as in dlpack.h; only the members used here have names.
 struct ExchangeApi {
   uint32_t major;
   uint32_t minor;
@@ -43,7 +41,7 @@ struct Kind {
   PyObject* name = nullptr;
 };
 
-// What elements DLPack means, among those that can be summarised; a code of -1 for others.
+// The dtype code of a DLPack type; -1 if it cannot be summarised.
 inline Kind kind_of(nb::dlpack::dtype dtype) {
   using Code = nb::dlpack::dtype_code;
   static PyObject* const names[kDTypes] = {
@@ -70,7 +68,7 @@ inline Kind kind_of(nb::dlpack::dtype dtype) {
   return {static_cast<int>(found), names[static_cast<int>(found)]};
 }
 
-// A tensor's memory, as it lies; the sizes and strides are the tensor's own.
+// A tensor's memory in place; the sizes and strides belong to the tensor.
 struct View {
   const void* elements = nullptr;
   int code = 0;
@@ -81,8 +79,8 @@ struct View {
   int64_t bytes = 0;
 };
 
-// Reads plain tensors: of one of some classes, on the host, of a type that can be summarised. With `seen` a large one
-// that was read before, and that nothing has written since, is not read again.
+// Reads plain tensors: on the host, of one of the given classes and of a dtype that can be summarised. With `seen`, a
+// large one that was read before and not written since is not read again.
 class PlainTensors {
  public:
   PlainTensors(nb::handle table, const nb::tuple& classes, nb::handle digests, nb::handle seen, nb::handle place)
@@ -99,7 +97,7 @@ class PlainTensors {
   PyObject* table() const { return table_object_.ptr(); }
   Seen* seen() const { return seen_; }
 
-  // The properties of a subclass may be overridden, and it may have no memory of its own.
+  // Not for subclasses: they may override properties and may have no memory of their own.
   bool is_plain(PyObject* tensor) const { return is_plain_class(reinterpret_cast<PyObject*>(Py_TYPE(tensor))); }
   bool is_plain_class(PyObject* type) const {
     for (nb::handle each : classes_) {
@@ -108,11 +106,11 @@ class PlainTensors {
     return false;
   }
 
-  // False where the tensor must be looked at otherwise, unless it is merely empty.
+  // False if the tensor must be read by other means. True for an empty tensor.
   bool describe(PyObject* tensor, View* view, PyObject** dtype) const {
     nb::dlpack::dltensor facts;
     if (api_->describe(tensor, &facts) != 0) {
-      // No memory, or none that has a shape (RuntimeError), or nothing that DLPack has a word for (BufferError).
+      // No memory, or no strided memory (RuntimeError), or a type that DLPack cannot express (BufferError).
       if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
         nb::raise_python_error();
       }
@@ -159,7 +157,7 @@ class PlainTensors {
     return row;
   }
 
-  // What was read of the same view, where nothing has written into its storage since.
+  // The row of an earlier read of the same view if its storage was not written since; else reads it.
   size_t read_once(PyObject* tensor, const View& view) const {
     const nb::object place = place_(nb::handle(tensor));
     int64_t extent = 1;

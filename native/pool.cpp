@@ -12,7 +12,7 @@
 namespace opdump {
 namespace {
 
-// Beyond this the memory bus is long saturated.
+// More threads gain nothing: the memory bus is saturated with fewer.
 constexpr int kMostThreads = 16;
 
 int usable_processors() {
@@ -53,7 +53,7 @@ class Pool {
         try {
           std::thread([this] { serve(); }).detach();
         } catch (const std::exception&) {
-          break;  // no more threads or memory to be had: the threads that exist, and the caller, do the work
+          break;  // no more threads or memory: the existing threads and the caller do the work
         }
         ++started_;
       }
@@ -63,7 +63,7 @@ class Pool {
     wake_.notify_all();
     work.run();
     std::unique_lock<std::mutex> hold(mutex_);
-    work_ = nullptr;  // a helper that wakes up from now on finds nothing, and nobody waits for it
+    work_ = nullptr;  // a helper that wakes up later finds no work, and is not waited for
     left_.wait(hold, [this] { return working_ == 0; });
   }
 
@@ -93,8 +93,8 @@ class Pool {
   int started_ = 0;
 };
 
-// Never destroyed: its threads sleep on it until the process ends. A forked child inherits the object without the
-// threads, and perhaps with locked mutexes, so it leaves the parent's alone and makes its own.
+// Never destroyed: its threads sleep on it until the process ends. A forked child inherits the object without its
+// threads, and perhaps with locked mutexes, so it does not touch the parent's pool and makes its own.
 struct PoolOfProcess {
   pid_t process;
   Pool pool;

@@ -6,7 +6,7 @@
 
 namespace opdump {
 
-// How many threads work on a large tensor, the calling one included. Starts as the number of usable processors.
+// The number of threads that work on a large tensor, including the caller; initially the number of usable processors.
 int threads();
 void set_threads(int count);
 

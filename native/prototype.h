@@ -1,4 +1,4 @@
-// Python objects that bind.cpp makes by the thousand.
+// Python objects of which thousands are made in a step.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,20 +12,20 @@ namespace opdump {
 
 namespace nb = nanobind;
 
-// Never freed, as the strings of a module are.
+// Never freed, like the strings of a module.
 inline PyObject* interned(const char* text) {
   PyObject* name = PyUnicode_InternFromString(text);
   if (name == nullptr) nb::raise_python_error();
   return name;
 }
 
-// Copies of one object of a class with __slots__, to be filled in place: there are thousands in a step, and a Python
-// __init__ of sixteen attributes takes twenty times as long.
+// Makes copies of one object of a class with __slots__ and fills them in place: a Python __init__ of sixteen attributes
+// takes twenty times as long.
 class Prototype {
  public:
   explicit Prototype(nb::handle object) : object_(nb::borrow(object)), type_(Py_TYPE(object.ptr())) {}
 
-  // Where the slots of these names lie in an object; the other slots are copied.
+  // The offsets of the slots with these names; the other slots are copied.
   template <size_t kCount>
   void find(const char* const (&names)[kCount], Py_ssize_t (&offsets)[kCount]) {
     const nb::object slots = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type_)), "__slots__");
@@ -49,7 +49,7 @@ class Prototype {
     return nb::steal(made);
   }
 
-  // Whether the slots of an object lie where those of the prototype do.
+  // Whether an object has the slots of the prototype at the same offsets.
   bool is_alike(nb::handle object) const { return Py_TYPE(object.ptr()) == type_; }
 
   static PyObject*& slot(PyObject* object, Py_ssize_t offset) {

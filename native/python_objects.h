@@ -1,4 +1,4 @@
-// Short ways to Python's objects. All raise nb::python_error.
+// Short functions for Python objects. All throw nb::python_error on failure.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,7 +24,7 @@ inline int64_t number(const nb::object& value) {
   return found;
 }
 
-// Null where it is not there.
+// Null if the key is missing.
 inline PyObject* item(const nb::object& dict, PyObject* key) {
   PyObject* found = PyDict_GetItemWithError(dict.ptr(), key);
   if (found == nullptr && PyErr_Occurred() != nullptr) nb::raise_python_error();
@@ -43,7 +43,7 @@ inline bool are_equal(PyObject* one, PyObject* other) {
   return found == 1;
 }
 
-// Of arguments: 1, 1.0 and True are equal but not the same, nor are 0.0 and -0.0.
+// Compares arguments: 1, 1.0 and True are equal but not the same, nor are 0.0 and -0.0.
 inline bool is_same_argument(PyObject* one, PyObject* other) {
   if (one == other) return true;
   if (Py_TYPE(one) != Py_TYPE(other)) return false;
@@ -60,7 +60,7 @@ inline bool is_same_argument(PyObject* one, PyObject* other) {
   return true;
 }
 
-// Where the slot of a class with __slots__ lies in an object.
+// The offset of a slot in an object of a class with __slots__.
 inline Py_ssize_t slot_of(PyObject* object, const char* name) {
   const nb::object found = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object))), name);
   if (!Py_IS_TYPE(found.ptr(), &PyMemberDescr_Type)) {
@@ -69,10 +69,10 @@ inline Py_ssize_t slot_of(PyObject* object, const char* name) {
   return reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
 }
 
-// The interned string of that text, as a local variable.
+// Defines a local variable with the interned string of its name.
 #define OPDUMP_NAME(text) static PyObject* const text = interned(#text)
 
-// Hides from the program's function modes what is asked of its tensors.
+// Hides accesses to tensors from the program's function modes.
 class Unseen {
  public:
   explicit Unseen(const nb::object& make) : guard_(called(make)) {

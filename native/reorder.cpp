@@ -11,21 +11,21 @@
 namespace opdump {
 namespace {
 
-// A thread takes so much at a time.
+// The amount of work that a thread takes at a time.
 constexpr int64_t kTaskBytes = 1024 * 1024;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPage = 4096;
-// So many rows of the destination are written side by side at the speed of memory. More of them are put together in the
-// cache, a part of a row at a time, and streamed past it: where the destination is large and its rows are long.
+// This many rows of the destination can be written side by side at the speed of memory. More rows are assembled in the
+// cache, a part of a row at a time, and streamed past it if the destination is large and its rows are long.
 constexpr int64_t kCachedRows = 16;
 constexpr int64_t kStreamedBytes = 16 * 1024 * 1024;
 constexpr int64_t kStreamedRow = 1024;
 constexpr int64_t kTileRow = 512;
 constexpr int64_t kTileRows = 32;
-// What is fetched ahead: a source whose rows are farther apart has more between them than what is needed.
+// Sources are prefetched only if their rows are at most this far apart; else most of the prefetched data is not needed.
 constexpr int64_t kFetchedRow = 128;
 
-// Of the instruction set in use.
+// The functions for the instruction set in use.
 const PlaneFunctions& active_planes() {
 #if defined(OPDUMP_X86_KERNELS)
   const InstructionSet* active = &active_instruction_set();
@@ -44,7 +44,7 @@ struct Copy {
   Axis fast;
   Axis other;
   bool streamed;
-  // A unit of work is a strip of the plane: of `fast` where elements change rows, of `other` where runs are copied.
+  // A unit of work is a strip of the plane, of `fast` if `across` (elements change rows), else of `other`.
   bool across;
   int64_t strip;
   int64_t strips;
@@ -56,9 +56,9 @@ struct Copy {
 
 int64_t place_in_line(const char* memory) { return reinterpret_cast<uintptr_t>(memory) & (kCacheLine - 1); }
 
-// Puts a part of a plane at a time together in the cache, and streams its rows to the destination while the source of
-// the next part is fetched. A row of the tile begins at the same place of a line as that of the destination, so that
-// whole lines go out; what is left of the last one waits for the next part.
+// Assembles one part of a plane at a time in the cache, and streams its rows to the destination while the source of the
+// next part is fetched. A row of the tile has the alignment of its destination, so that whole cache lines are written;
+// the rest of the last line waits for the next part.
 void stream_plane(const Copy& copy, const char* source, char* destination, const Axis& fast, const Axis& other) {
   alignas(kCacheLine) char tile[kTileRows * (kTileRow + 3 * kCacheLine)];
   const int64_t pitch = kTileRow + 2 * kCacheLine + other.destination % kCacheLine;
@@ -147,8 +147,9 @@ PlaneFunction plane_function(const PlaneFunctions& planes, int64_t run, bool acr
   return planes.copy_any;
 }
 
-// Without axes of one element and negative strides of the destination, its widest stride first, and axes that continue
-// each other in both as one. Moves the two pointers to the element that comes first then. False if there is none.
+// Removes axes of one element and negative strides of the destination, sorts axes by its stride, widest first, and
+// merges axes that are contiguous in both. Moves both pointers to the new first element. False if there are no
+// elements.
 bool simplify(int dimensions, const int64_t* shape, const int64_t* source_strides, const int64_t* destination_strides,
               Copy& copy) {
   int count = 0;
@@ -198,8 +199,8 @@ void run(Copy& copy) {
   run_parallel(&copy_units, &copy, copy.tasks);
 }
 
-// Of the axes outside the plane, steps along the one whose places lie next to each other in the source come together,
-// as many as fill a page: else each page of the source would be fetched anew for the few bytes of one step.
+// Groups steps along the outer axis with the smallest stride in the source, as many as fill a page; otherwise each page
+// of the source would be fetched again for the few bytes of one step.
 void visit_pages_whole(Copy& copy) {
   int nearest = -1;
   for (int d = 0; d < copy.outer; ++d) {
@@ -239,7 +240,7 @@ void reorder(const void* source, void* destination, int64_t item, int dimensions
       --copy.outer;
     }
   }
-  if (copy.outer == 0 && copy.run > kTaskBytes) {  // threads share a plain copy, too; the last piece is shorter
+  if (copy.outer == 0 && copy.run > kTaskBytes) {  // split a plain copy for the threads; the last piece is shorter
     const int64_t whole = copy.run / kTaskBytes * kTaskBytes;
     std::memcpy(copy.destination + whole, copy.source + whole, copy.run - whole);
     copy.axes[copy.outer++] = {whole / kTaskBytes, kTaskBytes, kTaskBytes};

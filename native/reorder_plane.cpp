@@ -1,4 +1,4 @@
-// Compiled once for each instruction set; what lanes.h says of the standard library holds here too.
+// Compiled once per instruction set, so nothing of the standard library that generates code is used (see lanes.h).
 #include "reorder_plane.h"
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace {
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kPlaceBytes = 2048;
-// How many rows of the destination are filled side by side: as many as the TLB holds pages of.
+// The number of rows of the destination that are filled side by side: the TLB has an entry for a page of each.
 constexpr int64_t kRowsAtATime = 256;
 
-// So long before a line of the destination is written it is asked for.
+// Lines of the destination are prefetched this many lines before they are written.
 constexpr int64_t kLinesAhead = 4;
 
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Blocks of kFast x kOther elements are moved from rows of the source `source_row` bytes apart, kFast of them, to rows
-// of the destination `destination_row` bytes apart. `Smaller` is for what such a block does not fit in.
+// Moves blocks of kFast x kOther elements from kFast rows of the source, `source_row` bytes apart, to rows of the
+// destination, `destination_row` bytes apart. `Smaller` is used if such a block does not fit.
 template <int kItem>
 struct Single {
   static constexpr int64_t kFast = 1, kOther = 1;
@@ -57,7 +57,7 @@ inline __m128i interleave_high(__m128i a, __m128i b) {
   return _mm_unpackhi_epi64(a, b);
 }
 
-// Blocks of 8 bytes where there are no 16.
+// Blocks of 8 bytes, if 16 do not fit.
 struct HalfRegisters {
   static constexpr int64_t kFast = 8, kOther = 8;
   using Smaller = Single<1>;
@@ -89,7 +89,8 @@ struct SmallerThanRegisters<1> {
   using Type = HalfRegisters;
 };
 
-// As many rows as a register has elements. Row i and row i + half interleaved, log2(rows) times over, are the columns.
+// As many rows as a register has elements. Interleaving row i with row i + half, log2(rows) times, produces the
+// columns.
 template <int kItem>
 struct Registers {
   static constexpr int64_t kFast = 16 / kItem, kOther = 16 / kItem;
@@ -129,7 +130,7 @@ inline __m256i interleave_high(__m256i a, __m256i b) {
   return _mm256_unpackhi_epi64(a, b);
 }
 
-// Two squares of `Registers` at once, one in each half of a register: they lie side by side in the destination.
+// Two squares of `Registers` at once, one per half of a register; they are side by side in the destination.
 template <int kItem>
 struct WideRegisters {
   static constexpr int64_t kFast = 32 / kItem, kOther = 16 / kItem;
@@ -158,8 +159,8 @@ template <int kItem>
 using WideRegisters = Registers<kItem>;
 #endif
 
-// The destination's rows run along `fast`, the source's along `other`. A line of the destination's cache is filled
-// before the next is begun: rows that are a power of two apart would drive each other out of the cache.
+// The destination's rows run along `fast`, the source's along `other`. Each cache line of the destination is filled
+// before the next one is begun: rows that are a power of two apart would evict each other from the cache.
 template <int kItem, typename Block>
 void transpose_blocks(const char* source, char* destination, const Axis& fast, const Axis& other) {
   constexpr int64_t kFast = Block::kFast, kOther = Block::kOther;
@@ -168,7 +169,7 @@ void transpose_blocks(const char* source, char* destination, const Axis& fast, c
     if (fast.size < kFast || other.size < kOther) {
       return transpose_blocks<kItem, typename Block::Smaller>(source, destination, fast, other);
     }
-  } else if (other.size < fast.size) {  // the few channels of an image: its source is read once
+  } else if (other.size < fast.size) {  // for example, the few channels of an image: reads the source once
     for (int64_t i = 0; i < fast.size; ++i) {
       for (int64_t row = 0; row < other.size; ++row) {
         std::memcpy(destination + row * other.destination + i * kItem, source + i * fast.source + row * kItem, kItem);
@@ -180,8 +181,8 @@ void transpose_blocks(const char* source, char* destination, const Axis& fast, c
     const int64_t end_row = smaller(other.size, first_row + kRowsAtATime);
     for (int64_t first = 0; first < fast.size; first += kLine) {
       const int64_t end = smaller(fast.size, first + kLine);
-      // The last block of a row or column overlaps the one before where the size is not a whole number of blocks: what
-      // is written twice is the same.
+      // If the size is not a multiple of the block, the last block of a row or column overlaps the previous one and
+      // writes the same values again.
       for (int64_t row = first_row; row < end_row; row += kOther) {
         const int64_t at_row = smaller(row, end_row - kOther);
         const char* from = source + at_row * kItem;
@@ -209,7 +210,7 @@ void transpose_plane(const char* source, char* destination, const Axis& fast, co
 
 template <int kRun>
 void copy_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run) {
-  // Tiles, so that a page of the source is read at once, and a good part of a page of the destination written at once.
+  // Tiles, so that a page of the source is read, and a good part of a page of the destination written, at once.
   const int64_t bytes = kRun > 0 ? kRun : run;
   const int64_t rows = larger(kPage / bytes, 16), places = larger(kPlaceBytes / bytes, 16);
   for (int64_t first_row = 0; first_row < other.size; first_row += rows) {

@@ -1,35 +1,34 @@
-// Two axes of a copy at a time: what reorder.cpp calls for each plane of its arrays.
+// Copies planes (two axes); reorder.cpp calls it for each plane of its arrays.
 #pragma once
 
 #include <cstdint>
 
 namespace opdump {
 
-// Elements and the distance from one to the next in bytes.
+// The number of elements along an axis, and the distances between them in bytes.
 struct Axis {
   int64_t size;
   int64_t source;
   int64_t destination;
 };
 
-// `fast` is the axis along which the destination moves least, `other` the source. One element (or run of elements that
-// lie side by side in both) is `run` bytes.
+// `fast` is the axis with the smallest stride in the destination, `other` the one with the smallest in the source. One
+// element (or run of elements that are adjacent in both) has `run` bytes.
 using PlaneFunction = void (*)(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run);
 
 constexpr int kTransposed = 5;
 constexpr int kCopied = 7;
 
 struct PlaneFunctions {
-  // For elements of 1 << i bytes, where fast.destination and other.source are of one element: squares are moved across
-  // their diagonal.
+  // For elements of 1 << i bytes if fast.destination and other.source are one element: transposes squares.
   PlaneFunction transpose[kTransposed];
-  // Any strides; for runs of 1 << i bytes, and of any other length.
+  // For any strides and runs of 1 << i bytes; `copy_any` for runs of any length.
   PlaneFunction copy[kCopied];
   PlaneFunction copy_any;
-  // Copies run bytes to memory that is not in the cache: whole lines go past it, which saves reading them first. null
-  // where that is not to be had.
+  // Copies bytes to memory that is not in the cache, whole lines past it, which saves reading them first. Null if
+  // unavailable.
   void (*stream)(char* destination, const char* source, int64_t bytes);
-  // To be called by the thread that has streamed, before another may read.
+  // The thread that has streamed must call this before another thread reads.
   void (*finish_streaming)();
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 
-// The finaliser of splitmix64: each bit of the result depends on each bit of `value`.
+// The finaliser of splitmix64: every bit of the result depends on every bit of `value`.
 uint64_t mixed(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;

@@ -1,6 +1,6 @@
-// Tensors that were read, by where they lie, so that one that nothing has written since is not read again.
+// Tensors that were read, by memory location, so that a tensor that was not written since is not read again.
 //
-// Of a write that nobody tells of, the version that a framework counts and a fingerprint of the memory bear witness.
+// Writes that are not reported are detected by the framework's version counter and a fingerprint of the memory.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace opdump {
 
-// A view of memory: `dimensions` holds the sizes, then the strides.
+// A view of memory. `dimensions` contains the sizes, then the strides.
 struct Geometry {
   const void* elements = nullptr;
   int dtype = 0;
@@ -30,15 +30,15 @@ struct Sighting {
 
 class Seen {
  public:
-  // Views of fewer bytes are not looked for.
+  // Smaller views are not kept here.
   explicit Seen(int64_t least_bytes) : least_bytes_(least_bytes) {}
 
   int64_t least_bytes() const { return least_bytes_; }
   // The sighting of the same view at the same version with the same fingerprint; null without one.
   const Sighting* find(uint64_t storage, const Sighting& now) const;
-  // Replaces what is known of the view. Does nothing where something was forgotten since `epoch`.
+  // Replaces the sighting of the view. Does nothing if something was forgotten since `epoch`.
   void add(uint64_t storage, Sighting sighting, uint64_t epoch);
-  // After a write into this storage, or into any.
+  // To be called after a write to this storage; `clear` after a write to an unknown one.
   void forget(uint64_t storage);
   void clear();
 
@@ -51,8 +51,8 @@ class Seen {
   uint64_t epoch_ = 0;
 };
 
-// Mixes a sample of `bytes` >= 8 of memory: the first and the last 8, and 8 at a scattered place of each page of 4 KiB;
-// of small memory at least kFewestSamples, of large memory at most kMostSamples.
+// Hashes a sample of `bytes` >= 8 bytes of memory: the first and last 8, and 8 at a scattered place in each 4 KiB page;
+// at least kFewestSamples for small memory, at most kMostSamples for large memory.
 uint64_t fingerprint_of(const void* memory, int64_t bytes);
 constexpr int64_t kFewestSamples = 64;
 constexpr int64_t kMostSamples = 1024;

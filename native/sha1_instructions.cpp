@@ -1,6 +1,5 @@
-// SHA-1 by the instructions that processors have for it (x86: SHA-NI), some messages at a time: each instruction waits
-// for the one before it, and those of other messages fill the time.
-// Compiled for those instructions alone.
+// SHA-1 with the processor's own instructions (x86: SHA-NI), several messages at a time: each instruction waits for the
+// previous one, and those of other messages fill the waiting time. Only this file is compiled for these instructions.
 #include <immintrin.h>
 
 #include <cstring>
@@ -10,14 +9,14 @@
 namespace opdump {
 namespace {
 
-// The state of one message: a to d in one register, e in the upper quarter of another.
+// The state of one message: a to d are in one register, e in the upper quarter of another.
 struct Chain {
   __m128i abcd;
   __m128i e;
-  __m128i words[4];  // of the schedule, four in each
+  __m128i words[4];  // of the schedule, four per register
 };
 
-// Four rounds. `kGroup` of twenty: the first four use the words of the block, the others those that follow from them.
+// Four rounds, group `kGroup` of twenty. The first four groups use the words of the block, the others derived words.
 template <int kGroup>
 inline __attribute__((always_inline)) void four_rounds(Chain& chain, __m128i first_e) {
   __m128i& words = chain.words[kGroup % 4];

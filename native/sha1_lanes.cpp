@@ -1,4 +1,4 @@
-// The rounds of SHA-1 (FIPS 180-4). Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
+// The rounds of SHA-1 (FIPS 180-4). Compiled once per instruction set, with OPDUMP_KERNELS as the namespace.
 #include "hash_lanes.h"
 #include "join.h"
 #include "lanes.h"
@@ -9,7 +9,7 @@ namespace {
 
 struct Sha1 {
   static constexpr int kWords = 5;
-  // Words of the schedule and the state fill the registers: no more lanes at a time than one has.
+  // The words of the schedule and the state fill the registers, so only as many lanes at a time as fit into one.
   static constexpr int kWidth = kVectorBytes / 4;
 
   template <class Word>

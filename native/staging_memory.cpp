@@ -17,7 +17,7 @@ int64_t rounded(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 
 constexpr std::align_val_t kAlignment{kPage};
 
-// More than any machine has, so that sums of sizes are numbers.
+// More than any machine has; limits sizes so that their sums do not overflow.
 constexpr int64_t kMostCapacity = int64_t{1} << 48;
 
 struct Free {
@@ -38,14 +38,14 @@ StagingMemory::~StagingMemory() {
 void StagingMemory::map() {
   is_mapped_ = true;
   const auto size = static_cast<size_t>(capacity_);
-  // Pages are taken as they are written to.
+  // The system allocates pages only when they are written.
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return;
 #ifdef MADV_HUGEPAGE
   madvise(mapped, size, MADV_HUGEPAGE);
 #endif
 #ifdef MADV_DONTFORK
-  madvise(mapped, size, MADV_DONTFORK);  // a forked process writes nothing, and is not to keep these pages
+  madvise(mapped, size, MADV_DONTFORK);  // a forked process does not write, and must not keep these pages
 #endif
   mapping_.reset(static_cast<uint8_t*>(mapped));
   free_.emplace(0, capacity_);
@@ -60,7 +60,7 @@ uint8_t* StagingMemory::take(int64_t bytes) {
     block = take_mapped(bytes);
     if (block == nullptr) return nullptr;
   } else {
-    // Nothing of the mapping is in use, and it need not be there beside this block.
+    // The mapping is not in use, so its pages are returned to the system while this block exists.
     if (mapping_) madvise(mapping_.get(), static_cast<size_t>(capacity_), MADV_DONTNEED);
     std::unique_ptr<uint8_t[], Free> memory(
         static_cast<uint8_t*>(operator new[](static_cast<size_t>(bytes), kAlignment)));
@@ -72,10 +72,10 @@ uint8_t* StagingMemory::take(int64_t bytes) {
 }
 
 uint8_t* StagingMemory::take_mapped(int64_t bytes) {
-  // The first that fits: what was used before is used again.
+  // The first that fits, so that pages are reused.
   const auto room =
       std::find_if(free_.begin(), free_.end(), [bytes](const auto& each) { return each.second >= bytes; });
-  if (room == free_.end()) return nullptr;  // there is room in pieces that are too small
+  if (room == free_.end()) return nullptr;  // all free pieces are too small
   const auto [offset, size] = *room;
   taken_.emplace(offset, bytes);
   Rooms::node_type rest = free_.extract(room);

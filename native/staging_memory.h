@@ -1,5 +1,5 @@
-// Memory for what waits for a disk: blocks of any size out of one mapping, which is touched from its beginning on and
-// kept. What a program stages in each step is in the same pages then, and costs no page faults but the first time.
+// Memory for data that waits for the disk: blocks of any size from one mapping, which is filled from its beginning and
+// kept. Each step then uses the same pages, and only the first causes page faults.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class StagingMemory {
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // A block, aligned to pages of 4 KB; null where there is no room beside those that are taken. One that is larger
-  // than the capacity is to be had while no other is taken. Throws std::bad_alloc where the system has no memory.
+  // Takes a block, aligned to pages of 4 KiB; null if there is not enough room. A block larger than the capacity is
+  // available only while no other is taken. Throws std::bad_alloc if the system has no memory.
   uint8_t* take(int64_t bytes);
   void give_back(uint8_t* block) noexcept;
 
@@ -31,11 +31,11 @@ class StagingMemory {
   uint8_t* take_mapped(int64_t bytes);
 
   const int64_t capacity_;
-  // Null until the first block, and where so much cannot be mapped: all blocks are the heap's then.
+  // Null until the first block, and if this much cannot be mapped; all blocks then come from the heap.
   std::unique_ptr<uint8_t, Unmap> mapping_;
   bool is_mapped_ = false;
   int64_t in_use_ = 0;
-  // Bytes by their offset in the mapping. A node goes from one to the other: to give back allocates nothing.
+  // Sizes by offset in the mapping. Nodes move from one map to the other, so that giving back allocates nothing.
   Rooms free_;
   Rooms taken_;
   std::map<const uint8_t*, int64_t> on_heap_;

@@ -1,4 +1,4 @@
-// Chooses the instruction set, cuts a tensor into chunks, and puts the chunks' results together in order.
+// Chooses the instruction set, splits a tensor into chunks, and combines the results of the chunks in order.
 #include "summarise.h"
 
 #include <algorithm>
@@ -21,10 +21,10 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Waking another thread costs about 10 us, what 200 KiB take to read, and gains at most half of the rest.
+// Waking another thread takes about 10 us, as long as reading 200 KiB, and saves at most half of the rest.
 constexpr int64_t kThreadedBytes = 1024 * 1024;
 
-// Small tensors that a thread takes at once. Each takes some time of its own, what so many bytes take to read.
+// A thread takes groups of small tensors of this size. Each tensor has an overhead, counted as this many bytes.
 constexpr int64_t kGroupBytes = 512 * 1024;
 constexpr int64_t kBytesPerTensor = 2048;
 
@@ -43,8 +43,8 @@ std::atomic<const InstructionSet*>& chosen_instruction_set() {
   return chosen;
 }
 
-// The same elements, without the structure that a summary cannot see: no dimension of size one, no negative stride, no
-// repetition; the widest stride first; neighbours that touch are one.
+// The same elements without structure that does not affect a summary: no dimension of size one, no negative stride, no
+// repetition; the widest stride first; contiguous dimensions merged.
 Walk simplify(const void* elements, int64_t item, int dimensions, const int64_t* shape, const int64_t* strides) {
   Walk walk;
   walk.start = static_cast<const char*>(elements);
@@ -109,7 +109,7 @@ Summary finish(const Partial& total, int64_t count, int64_t repeats) {
     row.max = row.min = row.sum = row.sum_squares = kNaN;
     return row;
   }
-  // Adding 0.0 turns -0.0 into 0.0: which of the two an extreme is would depend on the order of the elements.
+  // Adding 0.0 turns -0.0 into 0.0; otherwise the sign of a zero extreme would depend on the order of the elements.
   row.max = total.max + 0.0;
   row.min = total.min + 0.0;
   if (total.has_nonfinite()) {
@@ -124,7 +124,7 @@ Summary finish(const Partial& total, int64_t count, int64_t repeats) {
 
 bool aligned(const void* elements, int64_t item) { return reinterpret_cast<uintptr_t>(elements) % item == 0; }
 
-// One tensor being summarised, for the tasks of its chunks.
+// A tensor that is being summarised, shared by the tasks of its chunks.
 struct Summation {
   ChunkFunction chunk;
   const char* elements;  // null: gather them from `walk`
@@ -143,7 +143,7 @@ struct Summation {
     } else {
       run_gathered(first, size, wanted, partial);
     }
-    // Harmless to see late: the sums are then computed and not used.
+    // If another thread sees this late, it only computes sums that are not used.
     if (partial.has_nonfinite()) sums_wanted.store(false, std::memory_order_relaxed);
   }
 
@@ -176,7 +176,7 @@ Partial run_all(Summation& summation) {
   summation.partials = &partials;
   run_parallel(
       [](void* context, int64_t index) {
-        const PlainArithmetic plain;  // the pool's threads have a mode of their own
+        const PlainArithmetic plain;  // the pool's threads have their own floating-point mode
         Summation& one = *static_cast<Summation*>(context);
         one.run(index, (*one.partials)[static_cast<size_t>(index)]);
       },
@@ -223,8 +223,8 @@ void summarise_all(const Elements* tensors, int64_t count, Summary* rows) {
   struct Groups {
     const Elements* tensors;
     Summary* rows;
-    std::vector<int64_t> small;  // places among `tensors`
-    std::vector<int64_t> ends;   // of each group, among `small`
+    std::vector<int64_t> small;  // positions in `tensors`
+    std::vector<int64_t> ends;   // of each group, in `small`
   } groups{tensors, rows, {}, {}};
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {

@@ -1,8 +1,8 @@
 // One pass over memory: count, NaN, +-Inf, zero, sign, max, min, sum and sum of squares of a tensor.
 //
-// The meaning is defined by src/opdump/kernels/reference.py, the numpy twin of this file; both give the same bits.
-// Every element is cast to double first. The order of the additions is fixed, so that neither the instruction set nor
-// the number of threads changes a result:
+// src/opdump/kernels/reference.py, the numpy twin of this file, is the specification; both produce the same bits. Every
+// element is first converted to double. The order of additions is fixed, so that neither the instruction set nor the
+// number of threads changes a result:
 //   lane   = elements j, j + 16, j + 32, ... of a block, added in order
 //   block  = 2048 elements; its 16 lanes are folded in halves (8, 4, 2, 1)
 //   chunk  = 32 blocks, added in order with Neumaier's compensation; a chunk is also the unit of work of a thread
@@ -16,7 +16,7 @@ namespace opdump {
 constexpr int kLanes = 16;
 constexpr int64_t kBlock = 2048;
 constexpr int64_t kChunk = 32 * kBlock;
-constexpr int kMaxDimensions = 64;  // numpy's own limit; torch has none, but its views of that many do not occur
+constexpr int kMaxDimensions = 64;  // numpy's limit; torch has none, but views with that many do not occur
 
 // The numbers are DTYPE_CODES of src/opdump/kernels/summary.py.
 enum class DType : int {
@@ -44,14 +44,14 @@ struct Summary {
 constexpr int kFields = 11;
 static_assert(sizeof(Summary) == kFields * sizeof(double), "a row is eleven doubles");
 
-// A sum with the rounding errors that it has made so far.
+// A sum with its rounding errors so far.
 struct CompensatedSum {
   double sum = 0.0;
   double error = 0.0;
 };
 
-// What one chunk contributes. With a non-finite element the sums follow from the counts and are not computed at all,
-// which is why tensors full of -Inf (attention masks) cost no more than others.
+// The contribution of one chunk. With a non-finite element, the sums follow from the counts and are not computed, so
+// tensors full of -Inf (attention masks) take no longer than others.
 struct Partial {
   int64_t nan = 0;
   int64_t positive_inf = 0;
@@ -82,7 +82,7 @@ extern const InstructionSet avx512_kernels;
 #endif
 
 constexpr int kMaxInstructionSets = 3;
-// The instruction sets of this machine, narrowest first; returns how many there are.
+// The instruction sets of this machine, narrowest first; returns their number.
 int instruction_sets(const InstructionSet* (&sets)[kMaxInstructionSets]);
 const InstructionSet& active_instruction_set();
 void use_instruction_set(const InstructionSet& set);
@@ -97,8 +97,7 @@ struct Elements {
   int64_t count;
 };
 
-// The same for many tensors, into as many rows. Threads share them: those that are large one by one, the others in
-// groups.
+// The same for many tensors, one row each. Threads share them: large tensors one by one, small ones in groups.
 void summarise_all(const Elements* tensors, int64_t count, Summary* rows);
 
 // Any strides, in elements: negative, zero and overlapping too. `dimensions` <= kMaxDimensions.

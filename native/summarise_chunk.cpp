@@ -1,4 +1,4 @@
-// The loops over elements. Compiled once for each instruction set, with OPDUMP_KERNELS naming the namespace.
+// The loops over elements. Compiled once per instruction set, with OPDUMP_KERNELS as the namespace.
 #include "half_block.h"
 #include "integer_block.h"
 #include "join.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kWholeLanes = ~static_cast<int64_t>(kLanes - 1);
 
-// The last count % 16 elements of a block, filled up with zeros, and with their first for the extremes.
+// The last count % 16 elements of a block, padded with zeros; for extremes, with the first of them.
 template <class Element>
 class Tail {
  public:
@@ -34,7 +34,7 @@ Lane lane_of(const Lanes<Lane>&);
 template <class Element>
 using Lane = decltype(lane_of(load(static_cast<const Element*>(nullptr))));
 
-// What both passes over a block find: extremes, zeros, signs.
+// The results of both passes over a block: extremes, zeros, signs.
 template <class Element>
 struct Signs {
   using L = Lane<Element>;
@@ -79,7 +79,7 @@ BlockSums sum_block(const Element* elements, int64_t count, Partial& block) {
   return {fold(sums.sum), fold(sums.squares)};
 }
 
-// Everything but the sums: those of a block with NaN or Inf follow from the counts.
+// Everything except the sums, which follow from the counts in a block with NaN or Inf.
 template <class Element>
 void count_block(const Element* elements, int64_t count, Partial& block) {
   using L = Lane<Element>;
@@ -125,7 +125,7 @@ void floating_chunk(const void* data, int64_t count, bool sums_wanted, Partial& 
     Partial block;
     if (sums_wanted) {
       const BlockSums sums = sum_block(elements, size, block);
-      // NaN and Inf always show here. So does an overflow of finite doubles, but that keeps its sums.
+      // NaN and Inf always show up here. So does an overflow of finite doubles, whose sums are kept.
       const bool finite = __builtin_isfinite(sums.squares);
       if (!finite) {
         count_block(elements, size, block);

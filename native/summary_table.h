@@ -1,4 +1,4 @@
-// Summaries of many tensors, as Python sees them.
+// Summaries of many tensors: the Python class.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,7 @@ namespace opdump {
 
 using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Rows that grow by themselves. A row is appended when its summary is complete, under the GIL: threads may share one.
+// A growing table of rows. A row is appended under the GIL once its summary is complete, so threads may share a table.
 class SummaryTable {
  public:
   explicit SummaryTable(size_t capacity) { rows_.reserve(capacity); }
@@ -24,7 +24,7 @@ class SummaryTable {
     return append(summary_of_strided(pointer, code, shape, strides));
   }
 
-  // Nothing is appended where one of the tensors cannot be read.
+  // If one of the tensors cannot be read, nothing is appended.
   size_t add_all(const Integers& pointers, const Integers& codes, const Integers& counts) {
     const size_t count = pointers.shape(0);
     if (codes.shape(0) != count || counts.shape(0) != count) {

@@ -16,7 +16,7 @@ namespace opdump {
 
 namespace {
 
-// A number that is printed here takes less: "-1.23457e-05", or an integer of 64 bits.
+// Printed numbers are shorter: "-1.23457e-05", or a 64-bit integer.
 constexpr size_t kWidest = 32;
 constexpr int kMostDigits = 20;  // of an integer
 constexpr size_t kUsual = 12;
@@ -54,15 +54,15 @@ char* put_whole(int64_t number, char* at) {
   return put_whole(number < 0 ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number), at);
 }
 
-// Six digits and the power of ten of the first, rounded to nearest, ties to even. Exact, since all of it fits into 128
-// bits; where it does not, false.
+// Six digits and the power of ten of the first, rounded to nearest, ties to even. Exact in 128 bits; false if the
+// number does not fit.
 bool six_digits(double magnitude, uint32_t* digits, int* exponent) {
   if (!(magnitude >= 1e-21 && magnitude < 1e32)) return false;
   uint64_t bits = 0;
   std::memcpy(&bits, &magnitude, sizeof bits);
   const int power = static_cast<int>(bits >> 52) - 1075;
   const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
-  // The power of ten of the power of two below, which is that of the number or one less.
+  // The power of ten of the largest power of two up to the number; that of the number is equal or one more.
   int found = static_cast<int>((int64_t{power + 52} * 1262611) >> 22);
   while (true) {
     const int tens = kDigits - 1 - found;
@@ -74,7 +74,7 @@ bool six_digits(double magnitude, uint32_t* digits, int* exponent) {
     }
     const int twos = power + tens;
     (twos >= 0 ? number : whole) <<= std::abs(twos);
-    // A division of 128 bits takes ten times as long as a shift.
+    // A 128-bit division takes ten times as long as a shift.
     const Wide quotient = tens >= 0 ? number >> -twos : number / whole;
     if (quotient >= 1000000) {
       ++found;
@@ -92,7 +92,7 @@ bool six_digits(double magnitude, uint32_t* digits, int* exponent) {
   }
 }
 
-// %g of a finite number. Copies of a fixed length take no call, and what is too much is written over.
+// %g of a finite number. Copies of a fixed length need no call; excess characters are overwritten later.
 char* put_digits(uint32_t digits, int exponent, char* at) {
   char text[kDigits + 8];
   for (uint32_t place = kDigits; place > 0; place -= 2, digits /= 100) {
@@ -128,16 +128,16 @@ char* put_digits(uint32_t digits, int exponent, char* at) {
   return put_whole(static_cast<uint64_t>(size), at);
 }
 
-// Bytes that grow, with room for one more number behind every literal.
+// A growing buffer, with room for one more number after every literal.
 class Text {
  public:
   explicit Text(size_t size) : room_(new char[size]), size_(size) {}
 
-  // Behind `from` are kShort bytes that may be read.
+  // At least kShort bytes after `from` must be readable.
   void literal(const char* from, size_t count) {
     reserve(count + kShort + kWidest);
     char* const at = room_.get() + used_;
-    std::memcpy(at, from, kShort);  // of a fixed length, it takes no call
+    std::memcpy(at, from, kShort);  // a fixed length needs no call
     if (count > kShort) std::memcpy(at + kShort, from + kShort, count - kShort);
     used_ += count;
   }
@@ -204,7 +204,7 @@ class Text {
 
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::device::cpu>;
 
-// Of an array the memory, of a list none.
+// A column: the memory of an array, or a list.
 struct Column {
   nb::object list;
   Doubles array;

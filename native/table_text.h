@@ -1,4 +1,4 @@
-// Tables whose text repeats but for numbers: a template for Python's `%`, filled from columns in one call.
+// Prints tables whose rows differ only in values: fills a template for Python's `%` from columns in one call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,22 +10,22 @@ namespace opdump {
 
 namespace nb = nanobind;
 
-// What it prints is what `template % values` gives, encoded, to the last byte: src/opdump/kernels/table_text.py.
+// The output equals the encoded `template % values`, byte for byte, as in src/opdump/kernels/table_text.py.
 class TableText {
  public:
   explicit TableText(nb::str text);
 
-  // Row by row a value of each column: arrays of doubles, or lists of anything.
+  // Fills one row per value of the columns: arrays of doubles, or lists of any objects.
   nb::bytes fill(const nb::list& columns);
 
  private:
   struct Place {
-    size_t end;  // of the literal text before it, which begins where that of the place before ends
+    size_t end;  // of the literal text before it, which begins at the `end` of the previous place
     char conversion;
   };
 
-  std::string literals_;  // and bytes behind them that may be read
-  size_t size_ = 0;       // without these
+  std::string literals_;  // with readable bytes after them
+  size_t size_ = 0;       // without those bytes
   std::vector<Place> places_;
 };
 

@@ -16,7 +16,7 @@ char* copy_run(char* to, const char* from, int64_t count, int64_t stride) {
   return to + count * kItem;
 }
 
-// Copies elements [first, first + count) of the walk's order to `to`.
+// Copies elements [first, first + count), in the order of the walk, to `to`.
 template <int kItem>
 void gather(const Walk& walk, int64_t first, int64_t count, char* to) {
   int64_t index[kMaxDimensions];

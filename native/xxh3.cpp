@@ -1,4 +1,4 @@
-// XXH3: the algorithms for small and medium inputs, and what becomes of the accumulators of a large one.
+// XXH3: the algorithms for small and medium inputs, and the final mix of the accumulators for large ones.
 #include "xxh3.h"
 
 #include <cstring>
@@ -35,7 +35,7 @@ alignas(64) const uint8_t kXxh3Secret[kXxh3SecretBytes] = {
 
 namespace {
 
-// GCC and Clang have it on every 64-bit machine.
+// Available in GCC and Clang on every 64-bit machine.
 __extension__ using uint128 = unsigned __int128;
 
 constexpr uint64_t kMix1 = 0x165667919e3779f9U;

@@ -1,5 +1,5 @@
-// XXH3 with 128 bits, no seed and the default secret (xxHash fast digest algorithm, doc/xxhash_spec.md of xxHash): a
-// hash for telling whether bytes are the same. It protects against nobody who wants two to have one hash.
+// XXH3 with 128 bits, no seed and the default secret (xxHash fast digest algorithm, doc/xxhash_spec.md of xxHash). It
+// detects whether bytes differ, but does not protect against deliberate collisions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Xxh3 {
 };
 
 Xxh3 xxh3_128(const uint8_t* bytes, int64_t count);
-// The same of what is copied: each byte is read once, and what is hashed is what is in `copy`.
+// The same while copying: each byte is read once, and the hash is that of the bytes in `copy`.
 Xxh3 xxh3_128_copied(const uint8_t* bytes, int64_t count, uint8_t* copy);
 
 constexpr int kXxh3Accumulators = 8;
@@ -31,7 +31,7 @@ constexpr uint64_t kXxh3Prime64_5 = 0x27d4eb2f165667c5U;
 
 // Consumes more than 240 bytes (steps 1 to 3 of the algorithm for large inputs).
 using Xxh3Stripes = void (*)(const uint8_t* bytes, int64_t count, uint64_t (&accumulators)[kXxh3Accumulators]);
-// Copies them, too, to an address that is a multiple of 64.
+// The same, and copies the bytes to an address that is a multiple of 64.
 using Xxh3CopiedStripes = void (*)(const uint8_t* bytes, int64_t count, uint8_t* copy,
                                    uint64_t (&accumulators)[kXxh3Accumulators]);
 

@@ -1,5 +1,5 @@
-// The loop of XXH3 over the stripes of a large input. Compiled once for each instruction set, with OPDUMP_KERNELS
-// naming the namespace.
+// The loop of XXH3 over the stripes of a large input. Compiled once per instruction set, with OPDUMP_KERNELS as the
+// namespace.
 #include "join.h"
 #include "lanes.h"
 #include "xxh3.h"
@@ -32,7 +32,7 @@ inline Words neighbours(Words x) {
   return __builtin_shuffle(x, order);
 }
 
-// `at` lies at a multiple of the vector's size.
+// `at` must be a multiple of the vector's size.
 inline void store_past_caches(uint8_t* at, Words words) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(at), reinterpret_cast<__m512i>(words));
@@ -48,7 +48,7 @@ inline void store_past_caches(uint8_t* at, Words words) {
 struct Accumulators {
   Words part[kParts];
 
-  // With kCopies each stripe is written to `copy`, too, past the caches.
+  // With kCopies, each stripe is also written to `copy`, past the caches.
   template <bool kCopies = false>
   void take(const uint8_t* stripe, const uint8_t* secret, [[maybe_unused]] uint8_t* copy = nullptr) {
     each<kParts>(OPDUMP_STEP(k) {
@@ -91,7 +91,7 @@ void consume(const uint8_t* bytes, int64_t count, uint8_t* copy, uint64_t (&resu
   const int64_t whole = (count - 1) / kXxh3Stripe;
   for (int64_t i = 0; i < whole; ++i) take(i);
   if constexpr (kCopies) {
-    // The last stripe is hashed as it was copied: somebody may be writing to the tensor.
+    // The last stripe is hashed from the copy, because another thread may write to the tensor.
     std::memcpy(copy + whole * kXxh3Stripe, bytes + whole * kXxh3Stripe,
                 static_cast<size_t>(count - whole * kXxh3Stripe));
 #if defined(__SSE2__)
