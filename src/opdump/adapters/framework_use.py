@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+# The top-level modules that do not count as the program's.
 _PART_OF: Final = {
     "torch": frozenset({"torch", "functorch", "torchgen", "triton", "_remote_module_non_scriptable", "opdump"}),
     "tensorflow": frozenset({"tensorflow", "keras", "tensorboard", "opdump"}),

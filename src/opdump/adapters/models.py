@@ -51,6 +51,7 @@ class _Ranges:
             if self._over[place]:
                 continue
             begins, ends = each.begin in names, each.end in names
+            # The previous operator was the last one of `end`.
             if self._ending[place] and not ends:
                 self._inside[place] = self._ending[place] = False
             if ends and not begins and not self._inside[place]:

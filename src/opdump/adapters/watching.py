@@ -18,6 +18,7 @@ from opdump.plan.nearest import with_nearest
 from opdump.recorder import LiveTensor, WatchRecorder
 from opdump.records import OpRecord
 
+# The names that ran are only kept to suggest similar ones.
 _MOST_SEEN = 100_000
 TENSOR = "Tensor"
 """op_type of a watched tensor of the program."""

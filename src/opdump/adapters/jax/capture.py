@@ -104,7 +104,7 @@ class Capture:
                 self._steps.file()
 
     def called(self, real: Real, arguments: tuple[Any, ...], closed: Any, name: str, donated: tuple[bool, ...]) -> Any:
-        """Record a call of the program; the parameters are those of `Interception.Handler`."""
+        """Record a call of the program; a `Handler` of `interception`."""
         is_wanted = None
         with self._recorder.losing(name), self._lock:
             self._steps.file()  # a step that another thread ended, or the call around this one if a host callback makes it

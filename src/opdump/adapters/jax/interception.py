@@ -35,6 +35,7 @@ def _counted(data: Any, told: Told, out_tree: Any, arguments: Any, results: Any)
         return None
     del arguments
     whole = _Counted(told, jax.tree_util.tree_unflatten(out_tree, results))
+    # The fast path has a registry of its own, so the public `tree_flatten` would make a different tree.
     return data._replace(out_pytree_def=dispatch_registry.flatten(whole, None)[1])
 
 

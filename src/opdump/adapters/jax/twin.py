@@ -178,6 +178,7 @@ class Twin:
                 taps = outputs[: compiled.taps]
                 if len(compiled.facts) != len(taps):
                     compiled.facts = [*map(facts_of, taps)]
+                # If a `while` had more iterations than there was room for, run again with more room.
                 trips = _most_trips(compiled.level, taps) if compiled.has_while else 0
                 if trips <= self._capacity or self._capacity >= MOST_TRIPS:
                     break

@@ -332,6 +332,7 @@ class Walk:
             ]
             results = self._jaxpr(parameters["jaxpr"], (), entered, inner, inner_level, within)
             rows = [varying(value, axes) if checks else value for value in inner.values]
+            # With a leading axis, the taps of all devices are joined along it.
             return [made.value for made in results], [row[None] for row in rows]
 
         with equation.ctx.manager:
