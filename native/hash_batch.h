@@ -15,7 +15,7 @@ namespace opdump {
 // The functions that process the messages of a hash.
 struct HashWays {
   HashFunctions functions;
-  size_t worth_lanes;     // with fewer filled lanes, hashing messages one by one is as fast
+  size_t worth_lanes;     // with fewer filled lanes, hashing messages one by one is at least as fast
   HashFew few = nullptr;  // replaces `single` if available
 };
 

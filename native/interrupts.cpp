@@ -92,8 +92,7 @@ PyObject* release_interrupts(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"hold_interrupts", hold_interrupts, METH_NOARGS,
      "hold_interrupts()\n--\n\nHold back SIGINT until `release_interrupts`; a second one is not held back. Returns "
-     "False, "
-     "and holds nothing, if SIGINT has no handler. Raises what handlers of pending signals raise."},
+     "False, and holds nothing, if SIGINT has no handler. Raises what handlers of pending signals raise."},
     {"release_interrupts", release_interrupts, METH_NOARGS,
      "release_interrupts()\n--\n\nAfter as many calls as of `hold_interrupts`, deliver a SIGINT that was held back."},
     {nullptr, nullptr, 0, nullptr}};
