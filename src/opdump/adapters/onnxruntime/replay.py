@@ -74,10 +74,12 @@ def _run(
 ) -> tuple[Replayed, NodeModel]:
     """The results, and the model that was run."""
     if OnnxReplayer().draws(op) or (op.op_type == "Dropout" and _DROPS in values and values[_DROPS].any()):
-        raise CannotReplayError(f"{op.kernel} draws random numbers, and no dump has the state of the generator")
+        raise CannotReplayError(
+            f"{op.kernel} draws random numbers, and dumps do not contain the state of the generator"
+        )
     missing = inputs.keys() - values.keys() - {slot for slot, record in inputs.items() if 0 in record.shape}
     if missing:
-        raise CannotReplayError(f"the dump does not have the elements of {inputs[min(missing)].name}")
+        raise CannotReplayError(f"the dump does not have the values of {inputs[min(missing)].name}")
     given = {slot: values.get(slot, np.zeros(record.shape)) for slot, record in inputs.items()}
     floating = None if dtype == AS_RECORDED else BY_DTYPE[dtype].number
     why = ""

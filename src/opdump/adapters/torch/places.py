@@ -39,6 +39,7 @@ class Places:
         """Return `function(*args, **kwargs)`, called as if by the program; `frame` is the one above the mode."""
         callers = _callers(function, frame)
         call = (function, args, kwargs)
+        # Nest the calls, so that the innermost caller's frame is directly above `function`.
         for caller in callers[:-1]:
             call = (self._standing(caller), call, {})
         try:
@@ -57,6 +58,7 @@ class Places:
         if made is None:
             if len(self._made) >= _KEPT:
                 self._made.clear()  # a program that creates code while it runs would fill it without end
+            # All code of `_CALL` is on its first line, so moving that line moves the line of warnings.
             there = _CALL.replace(co_filename=code.co_filename, co_firstlineno=line, co_name=NAME)
             made = self._made[key] = (code, FunctionType(there, frame.f_globals))
         return made[1]

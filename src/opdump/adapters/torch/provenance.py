@@ -163,7 +163,7 @@ def _reaches(distance: int, axes: Sequence[tuple[int, int, int]]) -> bool:
     (stride, size, other_size), rest = axes[0], axes[1:]
     if stride == 0:
         return _reaches(distance, rest)
-    steps = distance // stride
+    steps = distance // stride  # without overlaps the other axes reach less than one stride, so two counts suffice
     return any(-other_size < step < size and _reaches(distance - step * stride, rest) for step in (steps, steps + 1))
 
 

@@ -25,6 +25,7 @@ from opdump.tensor_elements import torch_tensor
 
 _INLINE: Final = 1024
 """Up to this many bytes of inputs and outputs are written into the script itself."""
+# Names that the script itself uses.
 _TAKEN: Final = frozenset({"data", "np", "run", "tensor", "torch", "width", "result"})
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CALL_WIDTH: Final = 120

@@ -86,7 +86,7 @@ class Storages:
         seen = self.first.get(key)
         if seen is None:
             self.hold(key, storage)
-            seen = self.first.setdefault(key, (next(self.numbers), version))
+            seen = self.first.setdefault(key, (next(self.numbers), version))  # another thread may have numbered it
         place = (seen[0], offset, strides, version - seen[1])
         memory = self._known.get(place)
         if memory is None:

@@ -210,7 +210,7 @@ class TrainingObserver:
         plain = original
         if self._around is not None:
             original = self._around(original)
-        own_calls = 1 if original is plain else 2
+        own_calls = 1 if original is plain else 2  # calls of opdump per call of a module
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # Compilers trace through this function; with this check first, nothing of opdump enters their graphs.
@@ -231,6 +231,7 @@ class TrainingObserver:
             running = Running(id(get_frame()), around)
             added = 0
             if running.level >= NESTED:
+                # At this level, also compensate for the outer ones, which were negligible.
                 added = own_calls * (NESTED if running.level == NESTED else 1)
                 depth.add(added)
             position.scope = inner

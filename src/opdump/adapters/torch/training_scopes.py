@@ -197,7 +197,7 @@ class RootScopes:
         """Forget the module's identity when it is freed, because a new object may get the same one."""
         key = id(module)
         if key not in self._references:
-            myself = weakref.ref(self)
+            myself = weakref.ref(self)  # so that a long-lived module does not keep these scopes alive
 
             def forget(_: object) -> None:
                 scopes = myself()
