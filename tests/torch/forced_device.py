@@ -137,7 +137,7 @@ def assert_left_alone_in_graphs(program: Callable[[], Any], mode: str, path: Pat
     recorder = forced.recorder
     assert recorder.tally.captured == 0
     assert recorder.tally.executed == recorder.tally.skipped.total()
-    assert any("recorded into graphs" in warning for warning in recorder.warnings)
+    assert any("recorded into device graphs" in warning for warning in recorder.warnings)
     return forced.device.orders
 
 

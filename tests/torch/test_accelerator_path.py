@@ -230,7 +230,7 @@ def test_graphs_are_left_alone_in_every_mode(mode: str, tmp_path: Path) -> None:
         net(torch.randn(2, 1, 8, 8)).sum()
         torch.linalg.svdvals(torch.ones(3, 3))
     assert device.broken == []
-    assert any("recorded into graphs" in warning for warning in forced.recorder.warnings)
+    assert any("recorded into device graphs" in warning for warning in forced.recorder.warnings)
 
 
 def test_copies_for_digests_alone_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_streams_beside_the_recorded_one_are_left_alone_too(tmp_path: Path) -> N
             torch.ones(3) * 3
         assert (forced.reader.waits, device.waits) == (0, 0)
         graph.capture_end()
-    assert any("recorded into graphs" in warning for warning in forced.recorder.warnings)
+    assert any("recorded into device graphs" in warning for warning in forced.recorder.warnings)
 
 
 class _Refusing(torch.autograd.Function):
@@ -220,7 +220,7 @@ def test_a_capture_that_ends_while_a_graph_is_recorded_says_what_is_missing(tmp_
         _in_a_thread(graph.capture_begin)
     recorder = forced.recorder
     assert recorder.tally.gaps["not written"] > 0
-    assert any("End the capture before a graph is recorded" in warning for warning in recorder.warnings)
+    assert any("End the capture before the graph is recorded" in warning for warning in recorder.warnings)
     assert recorder.tally.executed == recorder.tally.captured + recorder.tally.skipped.total()
 
 

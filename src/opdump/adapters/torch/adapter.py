@@ -494,7 +494,7 @@ class _Capture(TrainingListener):
 
 def _unused_marks(marks: DumpSelection) -> Iterator[str]:
     if not marks.program and not marks.used:
-        yield "set_dump: dump_mode 2 dumps only what is marked, and nothing is; call opdump.set_dump(net) in the program"
+        yield "set_dump: nothing is marked, and dump_mode 2 dumps only marked operators; call opdump.set_dump(net) in the program"
     for text in marks.unused():
         yield f"set_dump: no operator ran in {text}, which is marked"
 
