@@ -13,6 +13,7 @@ from opdump.adapters.torch.private_names import operator_schema
 from opdump.errors import CannotReplayError
 from opdump.records import OpRecord
 
+# An element of a list argument: `tensors[1]`.
 _ELEMENT: Final = re.compile(r"(\w+)\[(\d+)\]")
 _MISSING: Final = object()
 

@@ -66,7 +66,7 @@ class _Alike:
             self.step = step
             self.call, self.position = call, 0
             self.others.clear()
-        elif self.call != call:
+        elif self.call != call:  # calls alternate, for example in two threads
             self.others[self.call] = self.position
             self.call, self.position = call, self.others.get(call, 0)
         self.position += 1
