@@ -12,7 +12,9 @@ from onnx import helper
 
 from opdump.comparison.arguments import differing
 from opdump.comparison.nodes import Node
+from opdump.errors import CannotReplayError
 from opdump.records import RUN_FACTS, OpRecord, TensorRecord
+from opdump.replaying.replay import replay
 from tests.comparison.onnx_runs import compared
 from tests.onnx.recording import FLOAT, model_of, numbers
 
@@ -75,6 +77,80 @@ WRITTEN_OUT: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], dict[str, An
     "Gelu": ([(2, 3)], {"approximate": "none"}, {"approximate": "tanh"}),
     "GRU": ([(4, 1, 6), (1, 9, 6), (1, 9, 3)], {"direction": "forward", "hidden_size": 3}, {"linear_before_reset": 1}),
 }
+
+
+def branching(taken: list[onnx.NodeProto], *after: onnx.NodeProto) -> onnx.ModelProto:
+    """An If whose first branch is taken and gives `t`; the model gives `y`, which is `t` or made of it `after`."""
+    body = helper.make_graph(taken, "taken", [], [onnx.ValueInfoProto(name=taken[-1].output[0])])
+    result = "t" if after else "y"
+    nodes = [helper.make_node("If", ["yes"], [result], name="if", then_branch=body, else_branch=body), *after]
+    weights = {"yes": np.array(True), "zero": np.array(0, np.int64)}
+    return model_of(nodes, {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, weights, opset=17)
+
+
+def random_branch(scale: float) -> onnx.ModelProto:
+    return branching([helper.make_node("RandomNormal", [], ["r"], name="r", shape=[4], seed=1.0, scale=scale)])
+
+
+def constant_branch(value: float) -> onnx.ModelProto:
+    return branching([helper.make_node("Constant", [], ["k"], name="k", value_floats=[value] * 4)])
+
+
+def sequence_branch(by: float) -> onnx.ModelProto:
+    taken = [
+        helper.make_node("Elu", ["x"], ["e"], name="elu", alpha=by),
+        helper.make_node("SequenceConstruct", ["e"], ["s"], name="s"),
+    ]
+    return branching(taken, helper.make_node("SequenceAt", ["t", "zero"], ["y"], name="at"))
+
+
+def count_branch(trips: int) -> onnx.ModelProto:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"], name="on"),
+            helper.make_node("RandomNormal", [], ["r"], name="r", shape=[4], seed=1.0),
+            helper.make_node("Add", ["v", "r"], ["w"], name="add"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", FLOAT, [4]),
+        ],
+        [onnx.ValueInfoProto(name="on"), onnx.ValueInfoProto(name="w")],
+    )
+    loop = helper.make_node("Loop", ["trips", "yes", "x"], ["y"], name="loop", body=body)
+    weights = {"trips": np.array(trips, np.int64), "yes": np.array(True)}
+    return model_of([loop], {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])}, weights, opset=17)
+
+
+@pytest.mark.parametrize("saved_data", ["full", "statistic"])
+@pytest.mark.parametrize(
+    ("made", "before", "after"),
+    [
+        (random_branch, 1.0, 2.0),
+        (constant_branch, 3.0, 4.0),
+        (sequence_branch, 0.5, 1.5),
+        (count_branch, 2, 3),
+        (count_branch, 0, 1),
+    ],
+)
+def test_a_difference_inside_bodies_that_are_not_shown_is_a_difference(
+    tmp_path: Path, saved_data: str, made: Any, before: float, after: float
+) -> None:
+    feeds = {"x": numbers(4)}
+    assert compared(tmp_path / "same", made(before), made(before), feeds, saved_data=saved_data).verdict == "identical"
+    result = compared(tmp_path / "other", made(before), made(after), feeds, saved_data=saved_data)
+    assert result.verdict == "divergent", result.headline
+
+
+def test_an_if_whose_bodies_are_not_shown_is_accused_and_cannot_be_replayed(tmp_path: Path) -> None:
+    result = compared(tmp_path, random_branch(1.0), random_branch(2.0), {"x": numbers(4)})
+    assert result.headline.startswith("FIRST DIVERGENCE #0 If output.0: inputs agree, output differs")
+    with pytest.raises(
+        CannotReplayError, match=r"ai\.onnx::If runs the operators of its bodies, which the dump does not have"
+    ):
+        replay(tmp_path / "b", "if")
 
 
 @pytest.mark.parametrize("op_type", WRITTEN_OUT)

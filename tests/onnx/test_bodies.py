@@ -10,6 +10,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper
 
 from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.model_selection import ModelSelection
 from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
 
@@ -94,10 +95,12 @@ def test_every_iteration_of_a_loop_is_recorded_in_its_order() -> None:
     assert recording.tensors("total", 1)["input", 0].source == "double:0"
 
 
-def test_a_loop_without_a_trip_runs_nothing_within() -> None:
-    recording = checked(sums(), {"x": numbers(3), "trips": np.array(0, np.int64)})
-    assert recording.captured == ["neg"]
-    assert recording.skipped == {"loop": "control flow"}
+def test_a_loop_without_a_trip_is_recorded_itself_and_nothing_within() -> None:
+    x = numbers(3)
+    recording = checked(sums(), {"x": x, "trips": np.array(0, np.int64)})
+    assert recording.captured == ["loop", "neg"]
+    assert recording.skipped == {}
+    assert same_bits(recording.elements("loop", "output"), x)
 
 
 def test_under_a_memory_limit_bodies_are_recorded_too() -> None:
@@ -183,9 +186,57 @@ def test_a_body_that_cannot_be_run_again_is_listed_with_the_reason() -> None:
     ]
     model = model_of(nodes, {"x": (FLOAT, [4]), "c": (BOOL, [])}, {"y": (FLOAT, [4])}, {"zero": np.array(0, np.int64)})
     recording = checked(model, {"x": numbers(4), "c": np.array(True)})
-    assert recording.captured == ["at", "add"]
-    assert recording.skipped == dict.fromkeys(("chance", "random", "kept", "list", "one", "two"), "control flow")
+    assert recording.captured == ["chance", "list", "at", "add"]
+    assert recording.skipped == dict.fromkeys(("random", "kept", "one", "two"), "control flow")
+    assert recording.tensors("add")["input", 0].source == "chance:0"
+    assert recording.elements("chance", "output").shape == (4,)
+    assert recording.tensors("list")["output", 0].skip == "opaque"
     assert recording.session.notes == [
         "the bodies of chance are not shown: a second run of random operators returns other values",
         "the bodies of list are not shown: a body returns a value that is not a tensor",
     ]
+
+
+def of_constants(value: float) -> onnx.ModelProto:
+    branch = graph([node("Constant", [], ["k"], name="k", value_floats=[value, 1.0])], [], ["k"])
+    other = graph([node("Neg", ["x"], ["n"], name="n")], [], ["n"])
+    nodes = [node("If", ["c"], ["y"], name="if", then_branch=branch, else_branch=other)]
+    return model_of(nodes, {"x": (FLOAT, [2]), "c": (BOOL, [])}, {"y": (FLOAT, [2])})
+
+
+def test_a_branch_of_constants_is_recorded_as_the_result_of_its_if() -> None:
+    recording = checked(of_constants(3.0), {"x": numbers(2), "c": np.array(True)})
+    assert recording.captured == ["if"]
+    assert recording.elements("if", "output").tolist() == [3.0, 1.0]
+    assert recording.tensors("if")["input", 1].source == "x:0"  # read by the other branch
+    taken = checked(of_constants(3.0), {"x": numbers(2), "c": np.array(False)})
+    assert taken.captured == ["n"]
+
+
+def test_a_branch_of_constants_inside_another_branch_is_recorded_as_the_result_of_its_if() -> None:
+    inner = of_constants(3.0).graph.node[0]
+    then = graph([node("Abs", ["x"], ["b"], name="b"), inner, node("Add", ["y", "b"], ["t"], name="t")], [], ["t"])
+    other = graph([node("Neg", ["x"], ["e"], name="e")], [], ["e"])
+    outer = node("If", ["c"], ["z"], name="outer", then_branch=then, else_branch=other)
+    model = model_of([outer], {"x": (FLOAT, [2]), "c": (BOOL, [])}, {"z": (FLOAT, [2])})
+    recording = checked(model, {"x": numbers(2), "c": np.array(True)})
+    assert recording.captured == ["b", "if", "t"]
+    assert recording.elements("if", "output").tolist() == [3.0, 1.0]
+    assert recording.tensors("t")["input", 0].source == "if:0"
+
+
+def test_a_control_operator_that_the_plan_does_not_select_is_listed_if_its_bodies_are_not_shown() -> None:
+    then = graph([node("RandomNormal", [], ["t"], name="random", shape=[4], seed=1.0)], [], ["t"])
+    otherwise = graph([node("Identity", ["x"], ["e"], name="kept")], [], ["e"])
+    nodes = [
+        node("If", ["c"], ["r"], name="chance", then_branch=then, else_branch=otherwise),
+        node("Neg", ["r"], ["y"], name="neg"),
+    ]
+    model = model_of(nodes, {"x": (FLOAT, [4]), "c": (BOOL, [])}, {"y": (FLOAT, [4])})
+    recording = checked(
+        model,
+        {"x": numbers(4), "c": np.array(True)},
+        plan={"selection": "kernels", "kernels": (KernelPattern.parse("Neg"),)},
+    )
+    assert recording.captured == ["neg"]
+    assert recording.skipped["chance"] == "control flow"

@@ -67,7 +67,8 @@ def _problem(case: Any, content: bytes, feeds: dict[str, Any], plain: list[Any])
         if op.skip:
             continue
         node = nodes[op.op_name]
-        expected = {("input", slot) for slot, value in enumerate(node.inputs) if value}
+        outer = node.reads.difference(node.inputs)  # read by bodies
+        expected = {("input", slot) for slot, value in enumerate((*node.inputs, *outer)) if value}
         expected |= {("output", slot) for slot, value in enumerate(node.outputs) if value}
         tensors = recording.tensors(op.op_name, op.occurrence)
         if set(tensors) != expected:

