@@ -229,3 +229,16 @@ def test_json_has_its_shape(dump: Path, tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert mistakes("replay", found) == []
     assert (found["verdict"], len(found["outputs"]), found["files"]) == ("agrees", 2, [str(tmp_path / "repro.py")])
+
+
+@pytest.mark.parametrize("name", ["weight", "inputs0"])
+def test_a_recorded_value_is_said_to_be_no_operator(tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    network, read = torch.nn.Linear(3, 2), torch.ones(4, 3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    with opdump.capture(path=str(tmp_path / "dump"), saved_data="full"):
+        network(read).sum().backward()
+        optimizer.step()
+    result = replay(tmp_path / "dump", "--op", name)
+    assert result.exit_code == 2
+    assert f"{name} is a recorded value, not an operator; name an operator that reads it" in result.output

@@ -34,6 +34,10 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
             found.setdefault(execution.op.op_name, execution)
     if first is None:
         where = "" if step is None else f" in step {step}"
+        if not _LINE.fullmatch(name):
+            raise NotInDumpError(
+                f"{catalog.path}: {name} is a recorded value, not an operator; name an operator that reads it"
+            )
         raise NotInDumpError(f"{catalog.path}: no operator has the line {name}{where}")
     if name in found:
         return found[name]
