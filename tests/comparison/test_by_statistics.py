@@ -140,3 +140,24 @@ def test_what_both_programs_join_otherwise_is_not_named_with_the_fault(folder: P
 def test_memory_that_somebody_else_wrote_is_told_by_statistics(folder: Path) -> None:
     stomped = dumped(folder, "stomp", PROGRAM.replace("x = norm(x)", "x = norm(x); x.detach().numpy()[1, 2] += 3"))
     assert opdump.compare(dumped(folder, "original", PROGRAM), stomped).introduced[0].kind == "memory"
+
+
+READ_TWICE = """
+import torch
+
+torch.manual_seed(0)
+w, x = torch.randn(8, 8), torch.randn(4, 8)
+for _ in range(40):
+    h = torch.tanh(x @ w)
+    x = x * 0.9 + h / (h.norm() + 1e-5)
+print(x.sum().item())
+"""
+
+
+def test_fault_is_named_where_every_value_is_read_twice(folder: Path) -> None:
+    # More than 2**40 ways lead from the last operator back to the first.
+    one = dumped(folder, "twice", READ_TWICE)
+    result = opdump.compare(one, dumped(folder, "twice_faulty", READ_TWICE.replace("1e-5", "0.5")))
+    assert result.verdict == "divergent"
+    assert result.introduced[0].op.op_type == "add"
+    assert result.introduced[0].op.line.endswith(":8")

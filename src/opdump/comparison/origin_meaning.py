@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from opdump.comparison.alignment import Alignment
@@ -34,6 +34,8 @@ class Meanings:
     alignment: Alignment
     lost_b: Lost
     cleared: tuple[Collection[Code], Collection[Code]]
+    _wired: set[int] = field(default_factory=set)
+    """Operators of B that `_wired_before` went through, by index."""
 
     def of(self, pair: Pair) -> Iterator[Pair]:
         """What is meant by an operator, most likely first."""
@@ -77,15 +79,29 @@ class Meanings:
                 yield (None, each) if trace is self.b else (each, None)
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
-        """Who made what a pair reads otherwise, where both have them and these read something else themselves."""
+        """The makers of what a pair reads with other statistics, where both runs have them and these read something else themselves.
+
+        The earliest makers come first. A pair that was given for another operator of the step is not given again: in a long step, the ways back
+        from an operator are too many to be walked one by one.
+        """
+        waiting = [((one, other), self._makers_of_odd(one, other))]
+        while waiting:
+            (before, after), makers = waiting[-1]
+            new = next((pair for pair in makers if pair[1].index not in self._wired), None)
+            if new is not None:
+                self._wired.add(new[1].index)
+                waiting.append((new, self._makers_of_odd(*new)))
+                continue
+            waiting.pop()
+            if waiting and (differing(before, after) or any(odd_inputs(before, after))):
+                yield before, after
+
+    def _makers_of_odd(self, one: Node, other: Node) -> Iterator[tuple[Node, Node]]:
+        """The matched makers of the inputs that have other statistics."""
         for slot in odd_inputs(one, other):
             maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
-            if maker_a is None or maker_b is None or self.alignment.b_of.get(maker_a[0]) != maker_b[0]:
-                continue
-            before, after = self.a.nodes[maker_a[0]], self.b.nodes[maker_b[0]]
-            yield from self._wired_before(before, after)
-            if differing(before, after) or any(odd_inputs(before, after)):
-                yield before, after
+            if maker_a is not None and maker_b is not None and self.alignment.b_of.get(maker_a[0]) == maker_b[0]:
+                yield self.a.nodes[maker_a[0]], self.b.nodes[maker_b[0]]
 
     def _given_before(self, one: Node, other: Node) -> Iterator[Pair]:
         """Who read first what no operator made, and a pair reads otherwise: a parameter that was changed before the optimizer wrote it."""
