@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper
 
+from opdump.commands import main
 from opdump.comparison.arguments import differing
 from opdump.comparison.nodes import Node
 from opdump.errors import CannotReplayError
@@ -151,6 +153,20 @@ def test_an_if_whose_bodies_are_not_shown_is_accused_and_cannot_be_replayed(tmp_
         CannotReplayError, match=r"ai\.onnx::If runs the operators of its bodies, which the dump does not have"
     ):
         replay(tmp_path / "b", "if")
+
+
+@pytest.mark.parametrize(("saved_data", "next_command"), [("full", "replay"), ("statistic", "show")])
+def test_a_replay_is_recommended_only_if_the_dump_has_the_elements_for_it(
+    tmp_path: Path, saved_data: str, next_command: str
+) -> None:
+    def elu(alpha: float) -> onnx.ModelProto:
+        return around(helper.make_node("Elu", ["s"], ["t"], name="elu", alpha=alpha), 1.0)
+
+    compared(tmp_path, elu(1.0), elu(1.5), X, saved_data=saved_data)
+    text = CliRunner().invoke(main, ["compare", str(tmp_path / "a"), str(tmp_path / "b")]).output
+    assert f"next: opdump {next_command} {tmp_path / 'b'} --step 0 --op elu" in text
+    recommended = [next_command, str(tmp_path / "b"), "--step", "0", "--op", "elu"]
+    assert CliRunner().invoke(main, recommended).exit_code == 0
 
 
 @pytest.mark.parametrize("op_type", WRITTEN_OUT)

@@ -43,7 +43,7 @@ def print_comparison(printer: Printer, result: Result, *, limit: int) -> None:
         dump = result.b if first.b is not None else result.a
         rank = f" --rank {first.op.rank_id}" if len(result.ranks) > 1 else ""
         printer.text()
-        can_run = replayer_of(first.op) is not None
+        can_run = not result.by_statistics and replayer_of(first.op) is not None
         verb = "replay" if first.kind in _OF_THE_KERNEL and can_run else "show"
         printer.text(f"next: opdump {verb} {dump} --step {first.op.step}{rank} --op {first.op.op_name}")
 
