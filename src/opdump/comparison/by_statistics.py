@@ -23,6 +23,7 @@ from opdump.comparison.precision import narrowed_results, planted_casts
 from opdump.comparison.statistics_apart import apart, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
+from opdump.comparison.unexplained import Spread
 from opdump.comparison.value_index import has_statistics
 from opdump.doing import note
 
@@ -71,6 +72,11 @@ class StatisticsComparison:
         self._cleared_before: Cleared = (
             (frozenset(), frozenset()) if before is None else before._cleared((Lost(), Lost()))
         )
+
+    @property
+    def spread(self) -> Spread:
+        """How far rounding moves what nodes of both runs read and give."""
+        return self._values.spread
 
     def judged(self) -> Judged:
         """What speaks against operators, most likely first: of the step before, where it made what now is lost."""

@@ -20,6 +20,7 @@ from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
 from opdump.comparison.inferred_makers import with_makers
 from opdump.comparison.initial_draws import initial_draws
 from opdump.comparison.integrity import holds_elements
+from opdump.comparison.lost_values import StepValues
 from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
 from opdump.comparison.not_finite import leave_as_finite, not_finite
 from opdump.comparison.opaque_kernels import opaque_suspects
@@ -32,7 +33,7 @@ from opdump.comparison.suspects import Suspect
 from opdump.comparison.sweep import Comparison
 from opdump.comparison.trace import Trace, only
 from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
-from opdump.comparison.unexplained import agree, unexplained, unexplained_by_statistics
+from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
@@ -94,6 +95,7 @@ def judge(
     found = Judgement()
     before: Comparison | None = None
     before_alone: StatisticsComparison | None = None
+    values: StepValues | None = None
     bounded: Bounded | None = None
     precedents = Precedents()
     whole = may_join and given is None and are_cut_otherwise(a, b, rank)
@@ -158,7 +160,8 @@ def judge(
                 graphs = judge_graphs(trace_a, trace_b, alignment)
                 _add_graphs(found, graphs)
                 found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-                _weigh_by_results(found, trace_a, trace_b, alignment, graphs, whole=whole)
+                spread = None if _can_be_run(trace_a, trace_b) else before_alone.spread
+                _weigh_by_results(found, trace_a, trace_b, alignment, graphs, spread, whole=whole)
                 found.suspects = (
                     found.suspects
                     or not_finite(trace_a, trace_b, alignment)
@@ -188,7 +191,9 @@ def judge(
             else:
                 _add_matches(found, trace_a, trace_b, alignment)
                 before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
-                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment), whole=whole)
+                if not _can_be_run(trace_a, trace_b):
+                    values = StepValues(trace_a, trace_b, alignment, values)
+                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment), values, whole=whole)
                 before.release()
             if found.suspects:
                 found.window = window(trace_a, trace_b, alignment, found.suspects[0])
@@ -284,17 +289,21 @@ def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
     found.outputs.append(repeated)
 
 
-def _add_sweep(found: Judgement, comparison: Comparison, graphs: JudgedGraphs, *, whole: bool) -> None:
-    """What the sweep of a step found, but of compiled graphs, and what was found of these."""
+def _add_sweep(
+    found: Judgement, comparison: Comparison, graphs: JudgedGraphs, values: StepValues | None, *, whole: bool
+) -> None:
+    """What the sweep of a step found, but of compiled graphs, and what was found of these. `values` are there if no operator can be run again."""
     apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
     found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
-    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs, whole=whole)
+    spread = None if values is None else values.spread
+    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs, spread, whole=whole)
     if not found.suspects:
         found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
     if not found.suspects:
-        left = unexplained(comparison.a, comparison.b, comparison.alignment, comparison.rehearsal.spread, graphs)
+        by_rounding: Spread = spread or comparison.rehearsal.spread
+        left = unexplained(comparison.a, comparison.b, comparison.alignment, by_rounding, graphs)
         found.suspects = (comparison.found.permuted or left) if left else []
     _add_graphs(found, graphs)
     _note_arguments(found, comparison.found.without_effect)
@@ -321,21 +330,34 @@ def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
     found.without_effect += new
 
 
+def _can_be_run(a: Trace, b: Trace) -> bool:
+    """Whether any operator of two runs can be run again."""
+    return any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes)
+
+
 def _weigh_by_results(
-    found: Judgement, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs, *, whole: bool
+    found: Judgement,
+    a: Trace,
+    b: Trace,
+    alignment: Alignment,
+    graphs: JudgedGraphs,
+    spread: Spread | None,
+    *,
+    whole: bool,
 ) -> None:
     """Of runs of which no operator can be run again, what they come to tells whether the programs differ: another way to the same is no difference.
+    `spread` is there for such runs: the effect of rounding, as the statistics of all values tell it.
 
     Runs that are compared as a `whole` go other ways: operators of one type that compute something else may be matched there.
     """
-    if any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes):
+    if spread is None:
         return
-    if agree(a, b, alignment, graphs):
+    if agree(a, b, alignment, spread, graphs):
         of_graphs = {id(each) for each in graphs.suspects}
         counted = _OF_WHAT_IS_GIVEN - {"argument"} if whole else _OF_WHAT_IS_GIVEN
         found.suspects = [each for each in found.suspects if each.kind in counted or id(each) in of_graphs]
     elif not found.suspects:
-        found.suspects = unexplained(a, b, alignment, judged=graphs)
+        found.suspects = unexplained(a, b, alignment, spread, graphs)
 
 
 def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from opdump.checks.operator_classes import reads_variable, writes_variable
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import epsilon_of
@@ -48,6 +49,7 @@ _SHOWN: Final = 2
 """What a fault leaves shows in so many steps; what only later is far off has grown from rounding, as the runs of a training do."""
 _ROUNDINGS_OF_A_STEP: Final = 100.0
 """Units of rounding that come together in the first step, which begins with the same in both runs."""
+_SCALES: Final = frozenset({"Mul", "RealDiv"})
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
 
 
@@ -129,6 +131,14 @@ class StepValues:
             return []
         most = max(_ROUNDINGS_OF_A_STEP * epsilon_of("float32"), self._base if self._base > _BASE else 0.0)
         return self.b.further_than(most, self.b.ends() if also_written else self.b.unread())
+
+    def spread(
+        self, nodes_a: Collection[int], nodes_b: Collection[int], _: float
+    ) -> tuple[Mapping[Output, float], Mapping[Output, float]]:
+        """How far rounding moves what these nodes of either run read and give, by root mean square, where no operator can be run again: infinitely far for
+        noise. Inputs have the complement of their slot.
+        """
+        return self.a.spread(nodes_a), self.b.spread(nodes_b)
 
     def lost(self) -> tuple[Lost, Lost]:
         """What each run leaves at the end of the step that the other does not."""
@@ -305,8 +315,38 @@ class _Side:
             self._read[node.index, slot] = state
         for slot, record in node.outputs.items():
             if has_statistics(record):
-                made_of = [read[each] for each in inputs_of(node, slot)]
+                slots = inputs_of(node, slot)
+                reads_one = not slots and reads_variable(node.op.op_type)
+                made_of = self._assigned(node, record) if reads_one else [read[each] for each in slots]
+                if any(state == "noise" for state, _ in made_of) and all(
+                    state in ("noise", "constant") or (state == "known" and _scales(node, each))
+                    for each, (state, _) in read.items()
+                    if each in slots
+                ):
+                    self._frail.add((node.index, slot))
                 self._judge(node, slot, {state for state, _ in made_of}, max((far for _, far in made_of), default=0.0))
+
+    def _assigned(self, node: Node, record: TensorRecord) -> list[tuple[State, float]]:
+        """What was written before to a variable that a node reads: noise, if any of the writes to variables of its shape is, and none is unknown. Dumps of
+        TensorFlow do not say which variable it is.
+        """
+        written = [
+            (self._read.get((index, slot)) or self.state(maker) or "known", self._drift(maker))
+            for index, slot, maker in self._writes
+            if index < node.index and self.trace.nodes[index].inputs[slot].shape == record.shape
+        ]
+        states = {state for state, _ in written}
+        return written if "noise" in states and "unknown" not in states else []
+
+    @cached_property
+    def _writes(self) -> list[tuple[int, int, Output]]:
+        """The inputs that are written to variables, with what made them."""
+        return [
+            (node.index, slot, maker)
+            for node in self.trace.nodes
+            if not node.outputs and writes_variable(node.op.op_type)
+            for slot, maker in node.makers.items()
+        ]
 
     def _judge(self, node: Node, slot: int, states: Collection[State], drift: float) -> None:
         """Says what an output is, of inputs of these states that are so far off."""
@@ -315,7 +355,7 @@ class _Side:
         distance, is_changed = self._distance(node, slot, record, drift)
         if is_changed:
             self._changed.add(place)
-        if cancels or ("noise" in states and set(states) <= {"noise", "constant"}):
+        if cancels:
             self._frail.add(place)
         is_near = distance <= self._tolerance(drift)
         is_arranged = node.index not in self._matched and only_arranges(node) and set(states) <= {"known", "constant"}
@@ -412,6 +452,8 @@ class _Side:
         """What is known of an input that no operator was seen to make: an operator of the step may have given just that."""
         maker = None if _is_uniform(record) else self._last_with(record, node.index)
         if maker is None:
+            if any(state == "noise" for state, _ in self._assigned(node, record)):
+                return "noise", 0.0
             self._given.add(node.index)
             return "unknown", 0.0
         self._seen[node.index, slot] = maker
@@ -469,6 +511,39 @@ class _Side:
             distance = apart(record, after) if has_statistics(record) and has_statistics(after) else None
             if distance is not None and distance > most:
                 found.append(place)
+        return found
+
+    def spread(self, nodes: Collection[int]) -> Mapping[Output, float]:
+        """How far rounding moves what these nodes read and give: infinitely far for noise, and within rounding of the statistics for what was made with
+        noise and is known all the same.
+        """
+        found: dict[Output, float] = {}
+        for node in (self.trace.nodes[index] for index in nodes):
+            for slot, record in node.outputs.items():
+                found[node.index, slot] = self._spread((node.index, slot), record)
+            for slot, record in node.inputs.items():
+                found[node.index, ~slot] = self._spread(node.makers.get(slot), record)
+        return found
+
+    def _spread(self, made: Output | None, record: TensorRecord) -> float:
+        state = None if made is None else self.state(made)
+        if state == "noise" or (state == "known" and made in self._frail):
+            return math.inf
+        if state != "known" or made not in self._of_noise:
+            return 0.0
+        return self._base * norm_of(record) / math.sqrt(max(1, math.prod(record.shape)))
+
+    @cached_property
+    def _of_noise(self) -> set[Output]:
+        """Outputs that noise went into, in this step."""
+        found: set[Output] = set()
+        for node in self.trace.nodes:
+            for slot in node.outputs:
+                place = node.index, slot
+                if self.state(place) == "noise" or any(
+                    node.makers.get(each) in found for each in inputs_of(node, slot)
+                ):
+                    found.add(place)
         return found
 
     def unread(self) -> list[Output]:
@@ -548,6 +623,11 @@ class _Side:
 
 def _key(record: TensorRecord) -> Key:
     return math.prod(record.shape), norm_of(record), tuple(record.statistics.values())
+
+
+def _scales(node: Node, slot: int) -> bool:
+    """Whether an input is one number that the others are multiplied with, or divided by: a rate does not make noise known."""
+    return math.prod(node.inputs[slot].shape) == 1 and not node.concepts.isdisjoint(_SCALES)
 
 
 def _is_uniform(record: TensorRecord) -> bool:

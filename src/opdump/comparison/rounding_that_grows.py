@@ -7,29 +7,28 @@ from types import MappingProxyType
 from typing import Final
 
 from opdump.comparison.nodes import Node, place_in_list
-from opdump.comparison.step_rows import inputs_of, is_fused, kind_of
+from opdump.comparison.step_rows import PRODUCTS, inputs_of, is_fused
 from opdump.comparison.value_index import has_statistics, norm_of
 
 GROWTH: Final = 32.0
 """One operator makes a difference of its inputs no larger than this many times."""
 _NOTHING: Final = 1e-4
 """What is so much smaller than the others is next to nothing."""
-_DIVISORS: Final = MappingProxyType({"div": 1, "addcdiv": 2})
-"""The input that an operator divides by."""
+_DIVISORS: Final = MappingProxyType({"RealDiv": 1, "Addcdiv": 2})
+"""The input that an operator of a concept divides by."""
 _PARAMETERS: Final = "self["
 _SQUARES: Final = frozenset({"exp_avg_sqs", "state_sums"})
 """Arguments of fused optimizers: the parameters, and the squares that they divide by the roots of."""
-_SIGNS: Final = frozenset({"sign", "sgn"})
-_PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot", "addmm", "baddbmm"})
+_SIGN: Final = "Sign"
 
 
 def makes_much_of_nothing(node: Node, slot: int) -> bool:
     """Whether some elements are divided by next to nothing, or their sign alone counts: an optimizer makes full steps of what rounding left."""
-    if kind_of(node) in _SIGNS:
+    if _SIGN in node.concepts:
         return True
     if is_fused(node):
         return _divides_by_next_to_nothing(node, slot)
-    slots, place = inputs_of(node, slot), _DIVISORS.get(kind_of(node))
+    slots, place = inputs_of(node, slot), next((_DIVISORS[each] for each in node.concepts if each in _DIVISORS), None)
     divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
     if divisor is None or not has_statistics(divisor):
         return False
@@ -67,6 +66,6 @@ def _summands(node: Node, slot: int) -> float:
     size = math.prod(node.outputs[slot].shape)
     if not size or not sizes:
         return 1.0
-    if node.bare_type in _PRODUCTS:
+    if not node.concepts.isdisjoint(PRODUCTS):
         return math.sqrt(math.prod(sizes[-2:]) / size)
     return max(sizes) / size

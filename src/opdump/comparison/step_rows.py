@@ -24,8 +24,11 @@ _FUSED: Final = "_fused_"
 """What the names of operators begin with that are all of an optimizer's step."""
 _SHARE: Final = 0.1
 """A type that at least this share of the values of a run has is its choice, and no accident."""
-_PRODUCTS: Final = frozenset({"mm", "bmm", "mv", "dot"})
-_SUMS: Final = _PRODUCTS | {"sum", "mean", "add", "sub", "rsub", "addmm", "baddbmm", "cumsum", "convolution"}
+PRODUCTS: Final = frozenset({"MatMul", "BatchMatMul"})
+"""Concepts of products of matrices."""
+_CONVOLUTIONS: Final = frozenset({"Conv1D", "Conv2D", "Conv3D"})
+_SUMS: Final = PRODUCTS | _CONVOLUTIONS | {"ReduceSum", "ReduceMean", "Add", "AddN", "Sub", "CumSum", "BiasAddGrad"}
+"""Concepts of operators whose outputs are sums."""
 
 
 class StepRows:
@@ -139,12 +142,12 @@ class StepRows:
             rows = [each for each in (self.of_input[index, place] for place in slots) if told[each]]
             if not rows:
                 continue
-            kind, factor, summands = kind_of(node), 1.0, rows
+            factor, summands = 1.0, rows
             if _is_gradient(node):
                 summands = rows[:1]
-            elif kind in _PRODUCTS and len(rows) == 2:
+            elif len(rows) == 2 and not node.concepts.isdisjoint(PRODUCTS):
                 summands = []
-            elif kind == "mean":
+            elif "ReduceMean" in node.concepts:
                 sizes = math.prod(node.outputs[slot].shape), math.prod(node.inputs[slots[0]].shape)
                 factor = math.sqrt(sizes[0] / max(1, sizes[1]))
             outputs.append(row)
@@ -197,14 +200,9 @@ def is_fused(node: Node) -> bool:
     return node.op.phase == "optimizer" and node.bare_type.startswith(_FUSED)
 
 
-def kind_of(node: Node) -> str:
-    """What an operator does, to one tensor or to each of a list."""
-    return node.bare_type.removeprefix(OF_LISTS)
-
-
 def _is_gradient(node: Node) -> bool:
     return node.op.phase == "backward" and node.bare_type.endswith("backward")
 
 
 def _may_cancel(node: Node) -> bool:
-    return _is_gradient(node) or kind_of(node) in _SUMS
+    return _is_gradient(node) or not node.concepts.isdisjoint(_SUMS)

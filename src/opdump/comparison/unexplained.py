@@ -30,6 +30,7 @@ from opdump.comparison.precision import accepted_rounding
 from opdump.comparison.statistics_apart import apart, differ_only_in_digests, numbers_of, same_statistics
 from opdump.comparison.suspects import Kind, Suspect
 from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.value_index import norm_of
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, TensorRecord
 
@@ -68,9 +69,9 @@ def unexplained_by_statistics(a: Trace, b: Trace, alignment: Alignment) -> list[
     return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).found_by_statistics()
 
 
-def agree(a: Trace, b: Trace, alignment: Alignment, judged: JudgedGraphs) -> bool:
+def agree(a: Trace, b: Trace, alignment: Alignment, spread: Spread, judged: JudgedGraphs) -> bool:
     """Whether the runs have results in common, or graphs whose results are `judged`, and no results that differ."""
-    found = _Unexplained(a, b, alignment, no_spread, judged)
+    found = _Unexplained(a, b, alignment, spread, judged)
     return not found.found() and (found.has_common or bool(judged.pairs))
 
 
@@ -82,6 +83,7 @@ class _Unexplained:
         """Whether any results belong together, once `found` was called."""
         self._found_again = False
         self._trains = not all(may_leave_results(node) for node in (*a.nodes, *b.nodes))
+        self._tells_shapes = not any(node.op.kernel.startswith("aten::") for node in (*a.nodes, *b.nodes))
         self._updates = _updates_variables(a) and _updates_variables(b)
 
     def found(self) -> list[Suspect]:
@@ -97,9 +99,9 @@ class _Unexplained:
                 {one for (one, _), _ in far}, {other for _, (other, _) in far}, self._ways.most
             )
             far = [
-                each
-                for each in far
-                if not self._is_spread(*each, max(spread_a.get(each[0], 0.0), spread_b.get(each[1], 0.0)))
+                (one, other)
+                for one, other in far
+                if not self._is_spread(one, other, (spread_a.get(one, 0.0), spread_b.get(other, 0.0)))
             ]
         if far:
             return [self._parting(*min(far, key=lambda each: each[1]))]
@@ -152,13 +154,22 @@ class _Unexplained:
                 self._found_again = True
                 alone_a.remove(place)
                 alone_b.remove(near)
-        doubtful = [(one, other) for one, other in doubtful if one in alone_a and other in alone_b]
-        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
-        for one, other in doubtful:
-            alone_a.remove(one)
-            alone_b.remove(other)
         writes = [place for place in alone_a if _is_given_to_writer(self.a, place)]
         writes_b = [place for place in alone_b if _is_given_to_writer(self.b, place)]
+        # The same variable is written in each call of a function: of what is left of its writes, the nearest belong together.
+        ours = {one for one, _ in doubtful}.union(_floats(self.a, writes))
+        left = sorted({other for _, other in doubtful}.union(_floats(self.b, writes_b)).intersection(alone_b))
+        doubtful = []
+        for one in [place for place in alone_a if place in ours]:
+            near = self._nearest(one, left, same_type=True)
+            if near is not None and math.isfinite(self._distance(one, near)):
+                doubtful.append((one, near))
+                left.remove(near)
+                writes.remove(one)
+                writes_b.remove(near)
+                alone_a.remove(one)
+                alone_b.remove(near)
+        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
         are_told = self._updates and not _floats(self.a, writes) and not _floats(self.b, writes_b)
         alone_a = [place for place in alone_a if place not in writes]
         alone_b = [place for place in alone_b if place not in writes_b]
@@ -198,6 +209,8 @@ class _Unexplained:
 
     def _far(self, one: Place, other: Place) -> bool:
         """Whether two results are further apart than rounding gets that comes together."""
+        if self._has_other_shape(one, other):
+            return True
         records = self._records(one, other)
         found = distance(*records)
         if not found:
@@ -206,6 +219,11 @@ class _Unexplained:
         if not epsilon:
             return True
         return found > self._most_of(epsilon)
+
+    def _has_other_shape(self, one: Place, other: Place) -> bool:
+        """Whether two results that were given are of different shapes. Of PyTorch the last views are not known, so no shape is that of a result."""
+        first, second = self._records(one, other)
+        return first.shape != second.shape and min(one[1], other[1]) >= 0 and self._tells_shapes
 
     def _without_order_of_threads(self, pairs: list[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
         """The pairs without results that threads gave in both runs, in another order: no program fixes the order of its threads."""
@@ -243,17 +261,20 @@ class _Unexplained:
     def _most_of(epsilon: float) -> float:
         return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
 
-    def _is_spread(self, one: Place, other: Place, spread: float) -> bool:
-        """Whether rounding moves two results as far as they are apart."""
-        first, second = (recorded(record) for record in self._records(one, other))
-        if first is None or second is None or first.dtype.kind not in "fc":
+    def _is_spread(self, one: Place, other: Place, spread: tuple[float, float]) -> bool:
+        """Whether rounding moves two results as far as they are apart. `spread` is how far it moves each: what is only noise must be made with noise in
+        the other run, too.
+        """
+        moved = max(spread) if math.isfinite(max(spread)) or min(spread) > 0 else 0.0
+        records = self._records(one, other)
+        if not moved or self._has_other_shape(one, other) or not all(epsilon_of(record.dtype) for record in records):
             return False
-        found = unshaped_difference(first, second)
-        return math.isfinite(found.absolute) and found.absolute <= _TIMES_SPREAD * spread
+        off = _absolute_distance(*records)
+        return math.isfinite(off) and off <= _TIMES_SPREAD * moved
 
     def _parting(self, one: Place, other: Place) -> Suspect:
         """The first operator on the way to two results at which the runs part."""
-        off = distance(*self._records(one, other))
+        off = None if self._has_other_shape(one, other) else distance(*self._records(one, other))
         is_by_digest = _differ_only_in_digests(*self._records(one, other))
         how_far = "has the same statistics and a different digest" if is_by_digest else f"differs{_by(off)}"
         result = self.b.nodes[other[0]].op.op_name
@@ -308,6 +329,15 @@ def distance(one: TensorRecord, other: TensorRecord) -> float | None:
     if has_elements(one) and has_elements(other):
         return unshaped_difference(one.numpy(), other.numpy()).relative
     return 0.0 if same_statistics(one, other) else apart(one, other)
+
+
+def _absolute_distance(one: TensorRecord, other: TensorRecord) -> float:
+    """The root mean square of the difference of two tensors: by elements, or by statistics; infinite where neither tells."""
+    first, second = recorded(one), recorded(other)
+    if first is not None and second is not None:
+        return unshaped_difference(first, second).absolute
+    off = distance(one, other)
+    return math.inf if off is None else off * norm_of(one) / math.sqrt(max(1, math.prod(one.shape)))
 
 
 def _differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:

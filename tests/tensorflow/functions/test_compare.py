@@ -257,7 +257,7 @@ def test_a_session_whose_optimizer_is_an_operator_is_compared_with_a_function_th
     assert compared(tmp_path / "other", session, lambda: function(0.2)).verdict == "divergent"
 
 
-def fitted(layers, *, eager, loss="mse", rate=0.01, epsilon=1e-7):
+def fitted(layers, *, eager, loss="mse", optimizer="Adam", rate=0.01, scale=1.0, **options):
     """One epoch of two batches of a Keras model."""
 
     def program():
@@ -267,8 +267,8 @@ def fitted(layers, *, eager, loss="mse", rate=0.01, epsilon=1e-7):
         shape = model.input_shape[1:]
         floats = random.normal(size=(8, *shape)).astype(np.float32)
         data = floats if model.inputs[0].dtype == "float32" else random.integers(0, 9, (8, *shape))
-        optimizer = keras.optimizers.Adam(rate, epsilon=epsilon)
-        model.compile(optimizer, loss, metrics=["accuracy"], run_eagerly=eager, jit_compile=False)
+        updates = getattr(keras.optimizers, optimizer)(rate, **options)
+        model.compile(updates, loss, [scale], metrics=["accuracy"], run_eagerly=eager, jit_compile=False)
         model.fit(data, random.integers(0, 3, 8), batch_size=4, shuffle=False, verbose=0)
 
     return program
@@ -317,3 +317,98 @@ def test_gradients_and_shapes_that_the_program_leaves_are_no_results_of_one_mode
     assert same.verdict == "benign", same.headline
     other = compared(tmp_path / "other", program("eager"), program("function", 1e-2), "statistic")
     assert other.verdict == "divergent"
+
+
+class Attends(keras.layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(2, 4)
+
+    def call(self, x):
+        return keras.ops.mean(self.attention(x, x), 1)
+
+
+def normalised_by_batch():
+    layers = keras.layers
+    return [keras.Input((8,)), layers.Dense(6), layers.BatchNormalization(), layers.ReLU(), layers.Dense(3)]
+
+
+def normalised_by_image():
+    layers = keras.layers
+    normal = layers.GroupNormalization(-1)
+    return [keras.Input((6, 6, 2)), layers.Conv2D(4, 3), normal, layers.GlobalMaxPooling2D(), layers.Dense(3)]
+
+
+def attended():
+    """The bias of the keys adds the same to all scores of a row, which changes no softmax."""
+    return [keras.Input((5, 8)), Attends(), keras.layers.Dense(3)]
+
+
+LOSS_OF_LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "optimizer", "first_is_eager"),
+    [(normalised_by_batch, "Lion", False), (normalised_by_image, "RMSprop", True), (attended, "Adam", False)],
+)
+def test_an_optimizer_may_make_full_steps_of_gradients_that_are_only_rounding(
+    tmp_path: Path, layers: Any, optimizer: str, first_is_eager: bool
+) -> None:
+    first, second = (
+        fitted(layers, eager=eager, loss=LOSS_OF_LOGITS, optimizer=optimizer)
+        for eager in (first_is_eager, not first_is_eager)
+    )
+    result = compared(tmp_path, first, second, "statistic")
+    assert result.verdict == "benign", result.headline
+
+
+@pytest.mark.parametrize(
+    ("layers", "fault"),
+    [
+        (normalised_by_batch, {"epsilon": 1e-2}),
+        (normalised_by_image, {"rate": 0.011}),
+        (attended, {"scale": 0.5}),
+    ],
+    ids=str,
+)
+def test_a_fault_beside_gradients_that_are_only_rounding_is_no_rounding(
+    tmp_path: Path, layers: Any, fault: Any
+) -> None:
+    plain = fitted(layers, eager=True, loss=LOSS_OF_LOGITS)
+    other = fitted(layers, eager=False, loss=LOSS_OF_LOGITS, **fault)
+    assert compared(tmp_path, plain, other, "statistic").verdict == "divergent"
+
+
+def shifted_by_a_bias(mode, *, rate=0.01, epsilon=1e-7, scale=1.0):
+    """Two steps of Adam for a product and for a bias that the mean of the batch takes out again."""
+
+    def program():
+        weight, bias = tf.Variable(W), tf.Variable(tf.zeros(8))
+        states = [[tf.Variable(tf.zeros_like(each)) for _ in range(2)] for each in (weight, bias)]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                hidden = x @ weight + bias
+                centred = hidden - tf.reduce_mean(hidden, 0)
+                loss = tf.reduce_mean(tf.square(tf.nn.relu(centred) - 1.0)) * scale
+            gradients = tape.gradient(loss, [weight, bias])
+            for variable, gradient, (mean, square) in zip((weight, bias), gradients, states, strict=True):
+                mean.assign_add(0.1 * (gradient - mean))
+                square.assign_add(0.001 * (tf.square(gradient) - square))
+                variable.assign_sub(rate * mean / (tf.sqrt(square) + epsilon))
+            return loss
+
+        run = MODES[mode](step)
+        return [float(run(tf.constant(X + 0.1 * number))) for number in range(2)]
+
+    return program
+
+
+def test_values_of_gradients_that_are_only_rounding_are_not_accused_and_faults_beside_them_are(tmp_path: Path) -> None:
+    same = compared(tmp_path / "same", shifted_by_a_bias("eager"), shifted_by_a_bias("function"))
+    assert same.verdict == "benign", same.headline
+    for fault in ({"rate": 0.011}, {"epsilon": 1e-4}, {"scale": 0.5}):
+        other = compared(
+            tmp_path / next(iter(fault)), shifted_by_a_bias("eager"), shifted_by_a_bias("function", **fault)
+        )
+        assert other.verdict == "divergent", fault
