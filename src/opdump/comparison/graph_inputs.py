@@ -5,6 +5,7 @@ BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,6 +41,27 @@ def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, di
         replace(op, arguments={**op.arguments, **values}),
         {slot: record for slot, record in inputs.items() if slot not in numbers},
     )
+
+
+def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that an operator of compiled code gives an input of this shape, if it only looks at the same memory: MindSpore dumps the shape of that
+    memory. None for other operators.
+    """
+    axes = op.arguments.get("1", op.arguments.get("axis"))
+    shape: tuple[int, ...] | None = None
+    if op.op_type == "Reshape" and isinstance(axes, list):
+        known = math.prod(size for size in axes if size >= 0)
+        shape = tuple(size if size >= 0 else math.prod(given) // max(1, known) for size in axes)
+    elif op.op_type == "Flatten" and given:
+        shape = (given[0], math.prod(given[1:]))
+    elif op.op_type == "ExpandDims" and isinstance(axes, int):
+        place = axes % (len(given) + 1)
+        shape = (*given[:place], 1, *given[place:])
+    elif op.op_type == "Squeeze":
+        chosen = [axes] if isinstance(axes, int) else axes or [axis for axis, size in enumerate(given) if size == 1]
+        left = {axis % max(1, len(given)) for axis in chosen}
+        shape = tuple(size for axis, size in enumerate(given) if axis not in left)
+    return shape if shape is not None and math.prod(shape) == math.prod(given) else None
 
 
 def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs: Mapping[int, TensorRecord]) -> str:

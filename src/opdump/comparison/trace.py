@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.graph_inputs import as_read, updated_parameter
+from opdump.comparison.graph_inputs import as_read, shape_given, updated_parameter
 from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_rows import StepRows
 from opdump.comparison.value_columns import Columns, columns_of
@@ -112,7 +115,12 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
     """The latest node of each name: a loop runs the same operator several times."""
     updates: dict[int, str] = {}
     has_compiled = any(run.framework == "mindspore" for run in catalog.runs)
+    views: dict[tuple[int, int], tuple[int, OpRecord]] = {}
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
+        if execution.op.skip == "view" and has_compiled:
+            name, _, output = str(execution.op.arguments.get("source", "")).rpartition(":")
+            if name in last and output.isdigit():
+                views[last[name], int(output)] = len(nodes), execution.op
         if execution.op.skip or not execution.tensors:
             continue
         slots, outputs = execution.by_slot()
@@ -133,10 +141,75 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         is_added = "executed_as" in facts and facts.get("source") == "rewriting"
         if inputs is not slots and (name := updated_parameter(op, slots, outputs)):
             updates[len(nodes)] = name
+        if has_compiled and op.graph_id != PYNATIVE and 0 in inputs and 0 in outputs:
+            maker = makers.get(0)
+            read = inputs[0] if maker is None else nodes[maker[0]].outputs.get(maker[1], inputs[0])
+            shape = shape_given(op, read.shape)
+            outputs = outputs if shape is None else {**outputs, 0: replace(outputs[0], shape=shape)}
         node = Node(len(nodes), op, inputs, outputs, makers, is_rewritten="executed_as" in facts, is_added=is_added)
         last[execution.op.op_name] = node.index
         nodes.append(node)
+    _add_last_views(nodes, views)
     return _with_places(nodes, updates) if has_compiled else nodes, finals
+
+
+def _add_last_views(nodes: list[Node], views: Mapping[tuple[int, int], tuple[int, OpRecord]]) -> None:
+    """Adds views that are results of a step that trains nothing: the last ones of outputs that no operator reads after them. `views` are the last views by
+    the outputs that they are of, with the number of nodes before them.
+    """
+    if any(node.op.phase != "forward" for node in nodes):
+        return
+    latest: dict[tuple[int, int], int] = {}
+    for node in nodes:
+        latest.update(dict.fromkeys(node.makers.values(), node.index))
+    for (index, slot), (place, op) in sorted(views.items()):
+        base = nodes[index].outputs.get(slot)
+        seen = None if base is None or base.memory is None else _seen(op, base)
+        if base is None or seen is None or latest.get((index, slot), -1) >= place:
+            continue
+        shape, memory = seen
+        is_whole = math.prod(shape) == math.prod(base.shape)
+        if not has_elements(base) and not is_whole:
+            continue
+        payload = None if base.payload is None or base.memory is None else _SeenPayload(base, shape, memory)
+        shown = replace(op, skip="", order=nodes[-1].op.order)
+        statistics = base.statistics if is_whole else {}
+        record = replace(base, op=shown, slot=0, shape=shape, memory=memory, payload=payload, statistics=statistics)
+        nodes.append(Node(len(nodes), shown, {0: replace(base, op=shown, io="input")}, {0: record}, {0: (index, slot)}))
+
+
+def _seen(op: OpRecord, base: TensorRecord) -> tuple[tuple[int, ...], Memory] | None:
+    """The shape of a view and where its elements lie, as the dump says it; None if they do not lie in the output that it is of."""
+    seen = op.arguments.get("seen_as")
+    if not isinstance(seen, Mapping) or base.memory is None:
+        return None
+    shape, strides, offset = seen.get("shape"), seen.get("strides"), seen.get("offset")
+    if not isinstance(shape, list) or not isinstance(strides, list) or not isinstance(offset, int):
+        return None
+    if len(shape) != len(strides) or not all(isinstance(each, int) and each >= 0 for each in (*shape, *strides)):
+        return None
+    last = offset - base.memory.offset + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    if 0 in shape or offset < base.memory.offset or last >= math.prod(base.shape):
+        return None
+    return tuple(shape), Memory(base.memory.storage, offset, tuple(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenPayload:
+    """The elements of a view of an output."""
+
+    base: TensorRecord
+    shape: tuple[int, ...]
+    memory: Memory
+
+    def to_host(self) -> NDArray[Any]:
+        """The elements in the shape of the view."""
+        assert self.base.memory is not None
+        flat = np.ascontiguousarray(self.base.numpy()).reshape(-1)[self.memory.offset - self.base.memory.offset :]
+        steps = [step * flat.itemsize for step in self.memory.strides]
+        seen: NDArray[Any] = np.lib.stride_tricks.as_strided(flat, self.shape, steps)
+        copied: NDArray[Any] = seen.copy()
+        return copied
 
 
 _FEW: Final = 3

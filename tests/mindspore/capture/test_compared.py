@@ -163,6 +163,62 @@ def test_no_program_whose_result_differs_is_called_benign(tmp_path: Path, seed: 
         assert status in ("identical", "benign")
 
 
+class Looking(nn.Cell):
+    """Gives a tensor of (2, 6) as `last` makes another of it."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        weight = Tensor(np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4))
+        self.dense = nn.Dense(4, 6, weight_init=weight, bias_init="zeros")
+        self.last = last
+
+    def construct(self, x: Tensor) -> Tensor:
+        y = ops.tanh(self.dense(x))
+        if self.last == "reshape":
+            return y.reshape(3, 4)
+        if self.last == "ravel":
+            return y.reshape(-1)
+        if self.last == "transpose":
+            return y.transpose(1, 0)
+        if self.last == "expand":
+            return ops.expand_dims(y, 0)
+        return y
+
+
+def in_modes(place: Path, one: str, other: str, modes: tuple[int, int]) -> str:
+    x = tensor(2, 4)
+    results = []
+    for name, last, mode in (("a", one, modes[0]), ("b", other, modes[1])):
+        ms.set_context(mode=mode)
+        network = Looking(last)
+        with opdump.capture(path=place / name, saved_data="full"):
+            results.append(network(x).shape)
+    steps = [open_dump(place / name).steps[-1] for name in ("a", "b")]
+    assert (results[0] == results[1]) == (one == other)
+    return opdump.compare(place / "a", place / "b", step=steps[0], step_b=steps[1]).verdict
+
+
+@pytest.mark.parametrize("last", ["reshape", "transpose", "expand", "none"])
+def test_a_result_that_is_a_view_is_the_same_in_both_modes(tmp_path: Path, last: str) -> None:
+    assert in_modes(tmp_path, last, last, (ms.GRAPH_MODE, ms.PYNATIVE_MODE)) in ("identical", "benign")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "modes"),
+    [
+        ("reshape", "ravel", (ms.GRAPH_MODE, ms.PYNATIVE_MODE)),
+        ("none", "expand", (ms.PYNATIVE_MODE, ms.GRAPH_MODE)),
+        ("none", "transpose", (ms.GRAPH_MODE, ms.PYNATIVE_MODE)),
+        ("reshape", "ravel", (ms.GRAPH_MODE, ms.GRAPH_MODE)),
+        ("reshape", "expand", (ms.PYNATIVE_MODE, ms.PYNATIVE_MODE)),
+    ],
+)
+def test_results_of_other_shapes_are_divergent_in_every_mode(
+    tmp_path: Path, one: str, other: str, modes: tuple[int, int]
+) -> None:
+    assert in_modes(tmp_path, one, other, modes) == "divergent"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_memory_that_is_written_outside_of_every_operator_is_no_rounding(tmp_path: Path, seed: int) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)

@@ -210,7 +210,7 @@ class OperatorRecording:
             self._enter_graph(op, inputs, origins, outputs, is_view=reason == "view")
             if reason:
                 if not op.skip:
-                    op = replace(op, skip=reason)
+                    op = replace(op, skip=reason, arguments={**op.arguments, **self._seen_as(origins, outputs)})
                 self._skip(op)
             elif op.skip:
                 self._skip(op)
@@ -229,6 +229,21 @@ class OperatorRecording:
                 running.wrote(outputs)
             forward = Forward(call.name, op.op_name, place.path, place.stack, place.is_marked)
             self.gradients.ran(forward, outputs)
+
+    def _seen_as(self, origins: Sequence[Origin], outputs: Sequence[Tensor]) -> dict[str, Any]:
+        """What a view is a view of, and where its elements lie: a view has no record of its own, and may be a result."""
+        place = self._makers.place(outputs[0]) if len(outputs) == 1 else None
+        for origin in origins:
+            if (
+                place is not None
+                and origin.memory is not None
+                and origin.memory.storage == place.storage
+                and origin.source
+            ):
+                shape = [int(size) for size in outputs[0].shape]
+                seen = {"shape": shape, "offset": place.offset, "strides": list(place.strides)}
+                return {"source": origin.source, "seen_as": seen}
+        return {}
 
     @isolated_from_program
     def _failed(self, opened: Opened, error: Exception) -> None:
