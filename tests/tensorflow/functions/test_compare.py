@@ -412,3 +412,18 @@ def test_values_of_gradients_that_are_only_rounding_are_not_accused_and_faults_b
             tmp_path / next(iter(fault)), shifted_by_a_bias("eager"), shifted_by_a_bias("function", **fault)
         )
         assert other.verdict == "divergent", fault
+
+
+@pytest.mark.parametrize("modes", [("eager", "function"), ("function", "function")])
+def test_results_of_other_shapes_are_divergent_in_every_mode(tmp_path: Path, modes: tuple[str, str]) -> None:
+    lasts = [lambda y: y, lambda y: tf.reshape(y, (8, 6)), lambda y: tf.expand_dims(y, 0)]
+
+    def program(mode, last):
+        return lambda: MODES[mode](lambda x: last(tf.tanh(x) * 2.0))(tf.constant(X))
+
+    for place, last in enumerate(lasts):
+        same = compared(tmp_path / f"same{place}", program(modes[0], last), program(modes[1], last))
+        assert same.verdict in ("identical", "benign"), same.headline
+        after = lasts[(place + 1) % len(lasts)]
+        other = compared(tmp_path / f"other{place}", program(modes[0], last), program(modes[1], after))
+        assert other.verdict == "divergent"
