@@ -9,7 +9,7 @@ from pathlib import Path
 _PROGRAM = """
 import sys
 from opdump.configs.shared.directories import program_directory
-from opdump.onnx.sessions import plan_of
+from opdump.onnx.recording import plan_of
 from opdump.configs.plans import resolve_plan
 
 config = sys.argv[1]

@@ -11,7 +11,7 @@ import pytest
 import opdump
 from opdump.configs.plans import resolve_plan
 from opdump.errors import ConfigError
-from opdump.onnx.sessions import plan_of
+from opdump.onnx.recording import plan_of
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 
 # What a person writes, and what the plan holds then.

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import GraphProto, TensorProto, helper
 
-from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.model_selection import ModelSelection
 from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run

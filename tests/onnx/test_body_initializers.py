@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
-from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
 
 BOOL = TensorProto.BOOL

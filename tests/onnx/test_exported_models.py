@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from tests.onnx.recording import FLOAT, Recording, model_of, numbers, plain_run
 from tests.onnx.torch_models import exported
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from onnx import ModelProto, helper
 
 import opdump
-from opdump.adapters.onnxruntime.node_emitter import NodeEmitter
+from opdump.adapters.onnxruntime.recorded_model import NodeEmitter
 from opdump.commands import main
 from opdump.errors import DumpPathError
 from opdump.onnx.recording import ModelRecording

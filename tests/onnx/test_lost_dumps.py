@@ -12,8 +12,8 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from opdump.adapters.host.reader import NumpyReader
-from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.plan import DumpPlan
 from opdump.recorder import make_recorder
 from opdump.records import OpRecord

@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from tests.onnx.node_cases import feeds_of, node_cases
 from tests.onnx.recording import Recording, plain_run
 

@@ -9,10 +9,9 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, helper
 
-from opdump.adapters.onnxruntime.hazards import operators_of_program
 from opdump.adapters.onnxruntime.model_file import load_model
-from opdump.adapters.onnxruntime.model_graph import nodes_of
-from opdump.adapters.onnxruntime.run_once import RunOnce
+from opdump.adapters.onnxruntime.model_graph import nodes_of, operators_of_program
+from opdump.adapters.onnxruntime.recorded_model import RunOnce
 from tests.onnx.recording import FLOAT, model_of, numbers
 
 

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from opdump.adapters.host.reader import NumpyReader
-from opdump.adapters.onnxruntime.differences import same_bits
 from opdump.adapters.onnxruntime.session import OnnxSession
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.checks import OverflowStatus
 from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet

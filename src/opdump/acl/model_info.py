@@ -49,7 +49,7 @@ class ModelInfo:
         found = self._shapes.get(gear)
         if found is None:
             names = [info.name for info in self.own_inputs]
-            inferred = adapter_module("output_shapes").output_shapes(
+            inferred = adapter_module("model_file").output_shapes(
                 self._model, dict(zip(names, self.gears.shapes[gear], strict=True))
             )
             found = tuple(inferred.get(info.name, info.dims) for info in self._open)

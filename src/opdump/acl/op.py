@@ -260,7 +260,7 @@ def _signature(descs: Sequence[TensorDesc]) -> Signature:
 
 
 def _model(op_type: str, inputs: Signature, outputs: Signature, attributes: dict[str, Any], where: str) -> LoadedModel:
-    adapter = adapter_module("single_operator")
+    adapter = adapter_module("model_file")
 
     def make() -> Any:
         for known, model in process().library:
@@ -282,7 +282,7 @@ def _model(op_type: str, inputs: Signature, outputs: Signature, attributes: dict
 
 def _add(source: Path | bytes, where: str) -> None:
     try:
-        process().library.append(adapter_module("single_operator").load_one_node_model(source))
+        process().library.append(adapter_module("model_file").load_one_node_model(source))
     except ModelFileError as error:
         raise CallError(Code.PARSE_FILE, f"{where}: {error}") from error
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from opdump.onnx.recording import ModelRecording
-from opdump.onnx.sessions import ModelDump, plan_of, session
+from opdump.onnx.recording import ModelDump, ModelRecording, plan_of, session
 
 __all__ = ["ModelDump", "ModelRecording", "plan_of", "session"]

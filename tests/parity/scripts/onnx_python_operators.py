@@ -14,7 +14,7 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, helper
 from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 
-from opdump.adapters.onnxruntime.differences import same_bits
+from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.plan import StepSet
 from tests.onnx.recording import Recording
 

@@ -6,6 +6,7 @@ folder of those files. A model of any size therefore passes through protobuf, wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from opdump.adapters.host.element_types import BY_NUMBER
+from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER
 from opdump.adapters.host.host_tensor import HostTensor
 from opdump.errors import ModelFileError
 
@@ -237,3 +239,137 @@ def _parsed(content: bytes, place: str) -> ModelProto:
 
 def _names_in_memory(proto: ModelProto) -> tuple[str, ...]:
     return (proto.graph.name or "model",)
+
+
+# Infers the shapes of the outputs of a model from those of its inputs, without a run.
+
+_SMALL: Final = 1024
+"""Maximum number of elements of an initialiser that may be a shape; larger ones are weights."""
+
+
+def output_shapes(model: ModelFile, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the outputs by name; -1 for a dimension that is only known in a run. Outputs of unknown rank are omitted.
+
+    Raises ModelFileError for a graph that cannot have inputs of these shapes, as far as shape inference detects it.
+    """
+    proto = ModelProto(ir_version=max(model.proto.ir_version, 4))
+    proto.opset_import.extend(model.proto.opset_import)
+    proto.functions.extend(model.proto.functions)
+    graph = model.proto.graph
+    proto.graph.name = graph.name or "graph"
+    proto.graph.node.extend(graph.node)
+    proto.graph.output.extend(graph.output)
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    fixed = {tensor.name for tensor in graph.initializer}
+    for value in graph.input:
+        if value.name not in fixed:
+            element = value.type.tensor_type.elem_type
+            proto.graph.input.append(helper.make_tensor_value_info(value.name, element, inputs.get(value.name)))
+    for tensor in graph.initializer:
+        _add(proto, tensor)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelFileError(f"{model.name}: inputs of {dict(inputs)} do not fit the graph: {error}") from error
+    found = {}
+    for output in inferred.graph.output:
+        if output.type.tensor_type.HasField("shape"):
+            dims = output.type.tensor_type.shape.dim
+            found[output.name] = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in dims)
+    return found
+
+
+def _add(proto: ModelProto, tensor: TensorProto) -> None:
+    """Keep only the shapes of weights: copying them is unnecessary, and those in separate files cannot be read here."""
+    if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > _SMALL:
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    else:
+        proto.graph.initializer.append(tensor)
+
+
+# Makes a model of one operator from the description in a call.
+
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+"""Element type and shape of each tensor; -1 for an unknown dimension."""
+
+
+def one_node_model(op_type: str, inputs: Signature, outputs: Signature, attributes: Mapping[str, Any]) -> ModelProto:
+    """A model whose only node is that operator of ONNX; the type is also its name.
+
+    Raises ModelFileError for an operator that ONNX does not have, and for attributes, numbers of tensors and types that it does
+    not accept.
+    """
+    if not onnx.defs.has(op_type):
+        raise ModelFileError(
+            f"{op_type}: ONNX has no operator of that type; expected one such as Add, MatMul or Softmax"
+        )
+    named_inputs = [f"x{slot}" for slot in range(len(inputs))]
+    named_outputs = [f"y{slot}" for slot in range(len(outputs))]
+    node = helper.make_node(op_type, named_inputs, named_outputs, name=op_type, **attributes)
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = _ir_version()
+    context.opset_imports = {"": _newest_opset()}
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError as error:
+        raise ModelFileError(f"{op_type}: does not match ONNX's definition: {error}") from error
+    return helper.make_model(
+        helper.make_graph(
+            [node],
+            op_type,
+            [_value_info(name, *kind) for name, kind in zip(named_inputs, inputs, strict=True)],
+            [_value_info(name, dtype, None) for name, (dtype, _) in zip(named_outputs, outputs, strict=True)],
+        ),
+        opset_imports=[helper.make_opsetid("", _newest_opset())],
+        ir_version=_ir_version(),
+    )
+
+
+def load_one_node_model(source: Path | bytes) -> tuple[str, ModelProto]:
+    """Type and model of an operator from a file or its bytes. Raises ModelFileError for a model with more than one node."""
+    proto = load_model(source).proto
+    if len(proto.graph.node) != 1:
+        where = source if isinstance(source, Path) else "the bytes given"
+        raise ModelFileError(f"{where}: a model with {len(proto.graph.node)} nodes, expected a single operator")
+    return proto.graph.node[0].op_type, proto
+
+
+def takes(model: ModelProto, inputs: Signature) -> bool:
+    """Whether the inputs of a model have these types, and compatible shapes."""
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    wanted = [value.type.tensor_type for value in model.graph.input if value.name not in fixed]
+    if len(wanted) != len(inputs):
+        return False
+    for kind, (dtype, dims) in zip(wanted, inputs, strict=True):
+        element = BY_DTYPE.get(dtype)
+        if element is None or element.number != kind.elem_type:
+            return False
+        if kind.HasField("shape") and not _fits(kind.shape.dim, dims):
+            return False
+    return True
+
+
+def _fits(wanted: Sequence[Any], dims: tuple[int, ...]) -> bool:
+    if len(wanted) != len(dims):
+        return False
+    return all(
+        not dim.HasField("dim_value") or given in (-1, dim.dim_value) for dim, given in zip(wanted, dims, strict=True)
+    )
+
+
+def _value_info(name: str, dtype: str, dims: tuple[int, ...] | None) -> onnx.ValueInfoProto:
+    element = BY_DTYPE.get(dtype)
+    if element is None:
+        raise ModelFileError(f"{name}: ONNX has no element type {dtype!r}")
+    shape = None if dims is None else [None if dim < 0 else dim for dim in dims]
+    return helper.make_tensor_value_info(name, element.number, shape)
+
+
+# The runtime may only accept versions older than those that onnx writes; its own operators are complete up to these.
+def _newest_opset() -> int:
+    return min(onnx.defs.onnx_opset_version(), 21)
+
+
+def _ir_version() -> int:
+    return min(onnx.IR_VERSION, 10)
