@@ -31,7 +31,7 @@ from opdump.adapters.graph_runtime import (
 from opdump.adapters.host import HostTensor, NumpyReader
 from opdump.errors import DumpPathError
 from opdump.plan import DumpPlan
-from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
+from opdump.plan.selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
 from opdump.recorder import OperatorRecorder, Recorder, make_recorder
 from opdump.records import Frame
 from opdump.testing import CollectingWriter

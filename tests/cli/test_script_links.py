@@ -10,7 +10,7 @@ _PROGRAM = """
 import sys
 from opdump.configs.shared.directories import program_directory
 from opdump.onnx.recording import plan_of
-from opdump.configs.plans import resolve_plan
+from opdump.configs.dialects import resolve_plan
 
 config = sys.argv[1]
 print(program_directory())

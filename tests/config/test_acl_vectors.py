@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from opdump.configs.acl.error import INVALID_DUMP_CONFIG, AclConfigError
-from opdump.configs.acl.file import LARGEST_FILE
+from opdump.configs.acl.keys import LARGEST_FILE
 from opdump.configs.acl.plan import load_acl_plan, plan_from_acl_text
 from opdump.plan import DumpPlan
 from tests.config.verdicts import load

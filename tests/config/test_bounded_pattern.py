@@ -13,8 +13,7 @@ import pytest
 
 from opdump.errors import ConfigError
 from opdump.plan import KernelPattern
-from opdump.plan.bounded_pattern import BoundedPattern
-from opdump.plan.ecmascript import translated
+from opdump.plan.bounded_pattern import BoundedPattern, translated
 
 HARD = {
     "repetitions within each other": ("(a+)+$", "a" * 60 + "b"),

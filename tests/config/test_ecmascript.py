@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from opdump.plan.ecmascript import to_python_pattern
+from opdump.plan.bounded_pattern import to_python_pattern
 
 
 def _matches(expression: str, text: str) -> bool:

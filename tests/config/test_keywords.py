@@ -8,11 +8,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import opdump
+from opdump.configs.dialects import resolve_plan
 from opdump.configs.mindspore.plan import _PLAN_FIELDS
-from opdump.configs.plans import resolve_plan
-from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, StatisticName
-from opdump.configs.shared.known_keys import KEYS
-from opdump.configs.shared.plan_fields import ALWAYS_ON
+from opdump.configs.shared.json_text import KEYS
+from opdump.configs.shared.plan_fields import ALWAYS_ON, CaptureKeywords, PlanKeywords, StatisticName
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
 from opdump.statistics import OWN

@@ -12,7 +12,7 @@ import pytest
 
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
-from opdump.plan.model_selection import Exclusion, OperatorRange
+from opdump.plan.selection import Exclusion, OperatorRange
 
 
 def test_a_path_alone_makes_a_plan_with_the_dialects_defaults() -> None:

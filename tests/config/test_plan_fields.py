@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import opdump
-from opdump.configs.plans import resolve_plan
+from opdump.configs.dialects import resolve_plan
 from opdump.errors import ConfigError
 from opdump.onnx.recording import plan_of
 from opdump.plan import DumpPlan, KernelPattern, StepSet

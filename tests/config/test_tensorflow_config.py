@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdump.configs.tensorflow.error import TensorflowConfigError
 from opdump.configs.tensorflow.keys import DUMP_KEYS, parameter_values
-from opdump.configs.tensorflow.plan import ParameterValue, TrainingDump, training_dump_of, training_dump_of_options
+from opdump.configs.tensorflow.plan import (
+    ParameterValue,
+    TensorflowConfigError,
+    TrainingDump,
+    training_dump_of,
+    training_dump_of_options,
+)
 from opdump.plan import ModelSelection, StepSet
 
 

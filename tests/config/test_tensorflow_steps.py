@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opdump.configs.tensorflow.error import TensorflowConfigError
-from opdump.configs.tensorflow.step import LARGEST_STEP, parse_dump_step
+from opdump.configs.tensorflow.plan import LARGEST_STEP, TensorflowConfigError, parse_dump_step
 from opdump.plan import StepSet
 
 STYLE = "dump_step string style is error, correct example:'0|5|10|50-100'"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import opdump
-from opdump.configs.plans import resolve_plan
+from opdump.configs.dialects import resolve_plan
 from opdump.errors import ConfigError
 from opdump.onnx import session
 from opdump.plan import DumpPlan, Exclusion, KernelPattern, ModelSelection, OperatorRange, StepSet

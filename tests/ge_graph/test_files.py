@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.configs.shared.ge_graph_environment import graph_directories, graph_directory, graph_warnings
+from opdump.configs.shared.directories import graph_directories, graph_directory, graph_warnings
 from opdump.errors import CorruptDumpError, DumpPathError
 from opdump.layouts.graph_files.ge import (
     GraphNote,

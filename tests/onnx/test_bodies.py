@@ -10,8 +10,7 @@ import pytest
 from onnx import GraphProto, TensorProto, helper
 
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
-from opdump.plan.kernel_pattern import KernelPattern
-from opdump.plan.model_selection import ModelSelection
+from opdump.plan.selection import KernelPattern, ModelSelection
 from tests.onnx.recording import FLOAT, INT64, Array, Recording, model_of, numbers, plain_run
 
 BOOL = TensorProto.BOOL

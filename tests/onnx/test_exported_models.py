@@ -87,7 +87,7 @@ def test_a_fused_operator_has_its_own_name_and_is_found_by_the_original_one() ->
 
 
 def selecting(*layers: str) -> Any:
-    from opdump.plan.model_selection import ModelSelection
+    from opdump.plan.selection import ModelSelection
 
     return (ModelSelection(layers=layers),)
 

@@ -18,7 +18,7 @@ from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.checks import OverflowStatus
 from opdump.errors import CaptureStateError, ModelFileError
 from opdump.plan import DumpPlan, StepSet
-from opdump.plan.model_selection import Exclusion, ModelSelection, OperatorRange
+from opdump.plan.selection import Exclusion, ModelSelection, OperatorRange
 from opdump.recorder import TensorSnapshot, make_recorder
 from opdump.records import OpRecord
 from opdump.testing import CollectingWriter

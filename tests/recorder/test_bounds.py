@@ -11,7 +11,7 @@ import pytest
 from opdump.degradation import Degradation, left_out_at, told
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, StepSet
-from opdump.plan.bounds import parse_share, parse_size
+from opdump.plan.field_types import parse_share, parse_size
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.capture_time import CaptureClock
 

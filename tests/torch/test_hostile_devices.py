@@ -13,7 +13,7 @@ import torch
 import opdump
 from opdump.adapters.torch.accelerators import Accelerator, Accelerators
 from opdump.plan import DumpPlan
-from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.selection import KernelPattern
 from tests.torch.dump_comparison import assert_same_dumps
 from tests.torch.forced_device import MODES, PassingMode, forced_capture
 from tests.torch.late_streams import LateDevice

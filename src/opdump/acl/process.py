@@ -20,9 +20,9 @@ from opdump.acl.handles import Handles
 from opdump.acl.memory import Memory
 from opdump.acl.model_info import ModelInfo
 from opdump.acl.reports import Reports
-from opdump.configs.acl.file import read_acl_file
+from opdump.configs.acl.keys import read_acl_file
 from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
-from opdump.configs.plans import resolve_plan
+from opdump.configs.dialects import resolve_plan
 from opdump.configs.shared.directories import beside_program
 from opdump.errors import OpdumpError
 from opdump.onnx.recording import ModelRecording

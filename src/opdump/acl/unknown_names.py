@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Final, NoReturn
 
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import with_nearest
 
 _PAGE: Final = "docs/acl.md lists every call"
 _IMAGES: Final = (

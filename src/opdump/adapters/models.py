@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from opdump.adapters.program_marks import ModelNames
 from opdump.plan import DumpPlan, ModelFilter
-from opdump.plan.list_matches import ChoseNothing, ListMatches
-from opdump.plan.model_selection import ModelSelection, OperatorRange
+from opdump.plan.selection import ModelSelection, OperatorRange
+from opdump.plan.unmatched_names import ChoseNothing, ListMatches
 from opdump.recorder import LiveTensor
 from opdump.records import IO, OpRecord
 

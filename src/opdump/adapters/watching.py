@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from opdump.adapters.models import SupportsNames
 from opdump.plan import DumpPlan, ModelSelection, WatchedLook
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import with_nearest
 from opdump.recorder import LiveTensor, WatchRecorder
 from opdump.records import OpRecord
 

@@ -19,9 +19,8 @@ from opdump.capturing.frameworks import adapter_of, chosen_framework
 from opdump.capturing.process_state import STATE
 from opdump.capturing.processes import first_process
 from opdump.capturing.report import CaptureReport
-from opdump.configs.plans import plan_of_capture
-from opdump.configs.shared.keywords import CaptureKeywords, PlanKeywords, show_keywords
-from opdump.configs.shared.modes import chosen_mode
+from opdump.configs.dialects import plan_of_capture
+from opdump.configs.shared.plan_fields import CaptureKeywords, PlanKeywords, chosen_mode, show_keywords
 from opdump.errors import CaptureStateError, ConfigError
 from opdump.interpreter.first_import import stand_down
 from opdump.plan import DumpPlan, OnError, StepSet

@@ -38,7 +38,7 @@ def _format(name: str | None, *, as_json: bool) -> Any:
         raise click.UsageError(f"--json means --format json, but --format {name} was given, too; remove one of them")
     name = "json" if as_json else name or "text"
     if name not in FORMATS:
-        from opdump.plan.nearest import with_nearest
+        from opdump.plan.unmatched_names import with_nearest
 
         known = FORMATS.names()
         text = f"{name!r} is not a format; expected one of {', '.join(map(repr, known))}"

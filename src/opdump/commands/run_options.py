@@ -76,7 +76,7 @@ class RunOptions:
     def plan(self, file: str | None, environ: Mapping[str, str], *, program: str, directory: str | None) -> DumpPlan:
         """Read the config and create its directory, which is the first access to the disk. `directory` is that of `program`."""
         from opdump.configs.acl.plan import plan_from_environment
-        from opdump.configs.plans import resolve_plan
+        from opdump.configs.dialects import resolve_plan
 
         check_watchpoints(self.watch)  # invalid options are reported before anything else
         if self.triggers and not self.ring:
@@ -164,7 +164,7 @@ def checked_layout(_context: object, _option: object, name: str | None) -> str |
     if name is None or name in _LAYOUTS:
         return name
     from opdump.plan.layouts import LAYOUTS
-    from opdump.plan.nearest import with_nearest
+    from opdump.plan.unmatched_names import with_nearest
 
     known = (*_LAYOUTS, *LAYOUTS.others())
     if name not in known:

@@ -37,7 +37,7 @@ from opdump.comparison.unexplained import Spread, agree, unexplained, unexplaine
 from opdump.comparison.value_table import ValueTable
 from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
 from opdump.comparison.window import Neighbour, window
-from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.selection import KernelPattern
 
 _SHOWN_PROBLEMS: Final = 3
 _OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opdump.comparison.trace import Trace
-from opdump.plan.nearest import nearest
+from opdump.plan.unmatched_names import nearest
 
 _ONE_OF: Final = 10
 """Where fewer than one operator in so many has a counterpart, what is matched is so by chance."""

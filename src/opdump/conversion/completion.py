@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.configs.plans import resolve_plan
+from opdump.configs.dialects import resolve_plan
 from opdump.conversion.rank_state import RankState
 from opdump.errors import ConfigError, CorruptDumpError, DumpPathError, UnsupportedDtypeError
 from opdump.index.metadata import CONFIG_NAME, METADATA

@@ -16,8 +16,8 @@ from opdump.capturing.children.place import rank_of
 from opdump.capturing.process_state import STATE
 from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport, log_report
-from opdump.configs.plans import resolve_plan
-from opdump.configs.shared.modes import plan_on_error
+from opdump.configs.dialects import resolve_plan
+from opdump.configs.shared.plan_fields import plan_on_error
 from opdump.errors import CaptureStateError, ConfigError, FrameworkMissingError
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import RankWriter
@@ -26,8 +26,7 @@ from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, OnError
 from opdump.plan.dialects import words_of
 from opdump.plan.field_types import check_values
-from opdump.plan.list_matches import ChoseNothing
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import ChoseNothing, with_nearest
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.model_file import ModelSource

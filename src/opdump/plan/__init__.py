@@ -30,11 +30,9 @@ if TYPE_CHECKING:
         SyncLayoutName,
         Trigger,
     )
-    from opdump.plan.kernel_pattern import KernelPattern
     from opdump.plan.layouts import LayoutFacts
-    from opdump.plan.model_selection import Exclusion, ModelFilter, ModelSelection, OperatorRange
     from opdump.plan.modes import DATA, EXCEPTION, MODES, OVERFLOW, WATCH, Captures, Mode, WatchedLook
-    from opdump.plan.step_set import StepSet
+    from opdump.plan.selection import Exclusion, KernelPattern, ModelFilter, ModelSelection, OperatorRange, StepSet
 
 __all__ = [
     "DATA",
@@ -85,10 +83,8 @@ __getattr__ = late_names(
             "SyncLayoutName",
             "Trigger",
         ),
-        ".kernel_pattern": ("KernelPattern",),
         ".layouts": ("LayoutFacts",),
-        ".model_selection": ("Exclusion", "ModelFilter", "ModelSelection", "OperatorRange"),
         ".modes": ("DATA", "EXCEPTION", "MODES", "OVERFLOW", "WATCH", "Captures", "Mode", "WatchedLook"),
-        ".step_set": ("StepSet",),
+        ".selection": ("Exclusion", "KernelPattern", "ModelFilter", "ModelSelection", "OperatorRange", "StepSet"),
     },
 )

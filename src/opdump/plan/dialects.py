@@ -73,9 +73,9 @@ class Dialect:
 DIALECTS: Final[Registry[Dialect]] = Registry(
     "opdump.dialects",
     {
-        "acl": "opdump.configs.acl.dialect:DIALECT",
-        "mindspore": "opdump.configs.mindspore.dialect:DIALECT",
-        "tensorflow": "opdump.configs.tensorflow.dialect:DIALECT",
+        "acl": "opdump.configs.acl.plan:DIALECT",
+        "mindspore": "opdump.configs.mindspore.plan:DIALECT",
+        "tensorflow": "opdump.configs.tensorflow.plan:DIALECT",
     },
 )
 

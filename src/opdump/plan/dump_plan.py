@@ -12,11 +12,9 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from opdump.errors import ConfigError
 from opdump.plan.dialects import DIALECTS
 from opdump.plan.field_types import Size, check_fields, wrong_value
-from opdump.plan.kernel_pattern import KernelPattern
 from opdump.plan.layouts import LayoutFacts, facts_of, layouts_with
-from opdump.plan.model_selection import ModelSelection
 from opdump.plan.modes import MODES, Captures, Mode
-from opdump.plan.step_set import StepSet
+from opdump.plan.selection import KernelPattern, ModelSelection, StepSet
 from opdump.records import escaped
 
 SavedData = Literal["tensor", "statistic", "full"]

@@ -64,7 +64,7 @@ def facts_of(name: str) -> LayoutFacts:
     try:
         return LAYOUTS.load(name).facts
     except KeyError:
-        from opdump.plan.nearest import with_nearest
+        from opdump.plan.unmatched_names import with_nearest
 
         known = LAYOUTS.names()
         text = f"layout is {name!r}, expected one of {', '.join(map(repr, known))}"

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from opdump.plan import DumpPlan
 from opdump.plan.dialects import words_of
-from opdump.plan.list_matches import ChoseNothing
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import ChoseNothing, with_nearest
 from opdump.records import WITHOUT_KERNEL
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from opdump.catalog.catalog import Catalog
-from opdump.configs.shared.ge_graph_environment import graph_directories
+from opdump.configs.shared.directories import graph_directories
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.index.metadata import METADATA
 from opdump.layouts.base import ModelDirectories

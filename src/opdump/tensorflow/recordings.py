@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport
-from opdump.configs.acl.path import exception_directory
-from opdump.configs.shared.modes import plan_on_error
+from opdump.configs.acl.plan import exception_directory
+from opdump.configs.shared.plan_fields import plan_on_error
 from opdump.configs.tensorflow.plan import (
     ExceptionDump,
     TrainingDump,

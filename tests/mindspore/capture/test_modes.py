@@ -11,7 +11,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from opdump.adapters.program_marks import ProgramMarks
-from opdump.plan.kernel_pattern import KernelPattern
+from opdump.plan.selection import KernelPattern
 from opdump.recorder import Recorder
 from opdump.records import OpRecord
 from tests.mindspore.capture.recording import Recording, recorded, tensor

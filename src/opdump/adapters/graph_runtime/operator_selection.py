@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opdump.plan import DumpPlan
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
 from opdump.records import IO
 
 

@@ -46,7 +46,7 @@ from opdump.adapters.jax.steps import Steps
 from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import Frame
 

@@ -15,7 +15,7 @@ from opdump.adapters.mindspore.own_dump import chooses_by_name
 from opdump.layouts.mindspore_sync.names import PARAMETER
 from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.plan import DumpPlan
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
 from opdump.records import IO, OpRecord
 
 _MARK = "dump"

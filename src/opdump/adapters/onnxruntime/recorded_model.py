@@ -20,8 +20,8 @@ from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.adapters.onnxruntime.model_graph import ModelNode, has_random_operators, is_random, operators_of_program
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors, fed_tensor
 from opdump.plan import DumpPlan, StepSet, WatchedLook
-from opdump.plan.list_matches import ChoseNothing, ListMatches
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
+from opdump.plan.unmatched_names import ChoseNothing, ListMatches
 from opdump.recorder import LiveTensor, Recorder, WatchRecorder
 from opdump.records import SkipReason
 

@@ -36,7 +36,7 @@ from opdump.adapters.onnxruntime.tensors_of_run import (
 )
 from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
-from opdump.plan.list_matches import ChoseNothing
+from opdump.plan.unmatched_names import ChoseNothing
 from opdump.recorder import Recorder
 from opdump.sink.temporary_directories import remove_own, temporary_directory
 

@@ -19,9 +19,8 @@ from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
-from opdump.plan.list_matches import ListMatches
-from opdump.plan.model_selection import ModelFilter, ModelSelection
-from opdump.plan.nearest import with_nearest
+from opdump.plan.selection import ModelFilter, ModelSelection
+from opdump.plan.unmatched_names import ListMatches, with_nearest
 from opdump.recorder import Recorder
 
 if TYPE_CHECKING:

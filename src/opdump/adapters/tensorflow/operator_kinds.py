@@ -13,8 +13,8 @@ from tensorflow.python.framework import op_def_registry
 
 from opdump.adapters.graph_runtime import OperatorSelection
 from opdump.plan import DumpPlan
-from opdump.plan.list_matches import ListMatches
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
+from opdump.plan.unmatched_names import ListMatches
 from opdump.records import IO, SkipReason
 
 if TYPE_CHECKING:

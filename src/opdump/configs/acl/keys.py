@@ -1,23 +1,31 @@
-"""The keys of acl.json with their types and closed lists of values, and the warnings about unknown keys.
+"""The content of acl.json: reads the file, and checks its keys, its `dump_list` and combinations of settings.
 
-All types are checked before any value, and closed lists before other rules for values. Values must match exactly, including case
-and spaces (docs/acl-json.md#keys).
+The order of the checks is that of the dump system. docs/acl-json.md explains each key.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from opdump.configs.acl.error import AclConfigError
-from opdump.configs.shared.json_text import kind_of
-from opdump.configs.shared.known_keys import COMMON, E2E
-from opdump.plan import ExceptionDetail
+from opdump.configs.acl.error import INVALID_FILE, PARSE_FILE, AclCode, AclConfigError
+from opdump.configs.shared.json_text import COMMON, E2E, kind_of, read_json
+from opdump.errors import ConfigError
+from opdump.plan import ExceptionDetail, Exclusion, ModelSelection, OperatorRange, StepSet
 from opdump.statistics import dump_stats
+
+# The keys with their types and closed lists of values, and the warnings about unknown keys.
+#
+# All types are checked before any value, and closed lists before other rules for values. Values must match exactly, including case
+# and spaces (docs/acl-json.md#keys).
 
 EXCEPTION_SCENES: Final[Mapping[str, ExceptionDetail]] = MappingProxyType(
     {
@@ -224,3 +232,403 @@ def _entry_keys() -> tuple[str, ...]:
     assert isinstance(entries, ArrayOf)
     assert isinstance(entries.item, Table)
     return tuple(entries.item.keys)
+
+
+# The file: unsuitable ones are rejected before their content is checked, in this order: a regular file, its size, the depth of its
+# brackets, JSON.
+
+LARGEST_FILE: Final = 10 * 1024 * 1024
+DEEPEST: Final = 10
+
+_BRACKETS: Final = ((ord("{"), ord("}")), (ord("["), ord("]")))
+
+
+def read_acl_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a config file of any name.
+
+    Raises AclConfigError (100003) if it is not a regular file, cannot be read, or has more than 10 MiB.
+    """
+    text = os.fspath(path)
+    try:
+        found = os.stat(text)  # a FIFO must not be opened, because that would wait for a writer
+        if not stat.S_ISREG(found.st_mode):
+            raise AclConfigError(
+                f"{text!r} is a {_kind_of_file(found.st_mode)}, expected a regular file; name an acl.json",
+                error_code=INVALID_FILE,
+            )
+        _check_size(found.st_size, text)
+        with open(text, "rb") as stream:
+            data = stream.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise AclConfigError(
+            f"cannot read the config file {text!r}: {reason} (looked in {os.getcwd()}); "
+            f"`opdump config new --dialect acl` writes a first one",
+            error_code=INVALID_FILE,
+        ) from error
+    _check_size(len(data), text)
+    return data
+
+
+def dump_section(data: bytes, where: str) -> tuple[Mapping[str, Any], Any, list[str]]:
+    """The value of the key `dump`, the whole value of the file, and warnings.
+
+    An empty file, a missing key `dump` and an empty object are valid, and return an empty mapping.
+
+    Raises AclConfigError: 100003 for more than 10 MiB, 100006 for brackets nested deeper than 10, EP0004 for invalid JSON, EP0001
+    for a `dump` that is not an object.
+    """
+    _check_size(len(data), where)
+    if not data:
+        return {}, {}, [f"{where}: the file is empty"]
+    _check_depth(data, where)
+    try:
+        config, warnings = read_json(data, where, whole=True)
+    except ConfigError as error:
+        raise AclConfigError(str(error), "EP0004") from error
+    if not isinstance(config, Mapping):
+        warnings.append(f'{where}: found {kind_of(config)}, expected an object with the key "dump"')
+        return {}, {}, warnings
+    if "dump" not in config:
+        return {}, config, [*warnings, f'{where}: there is no key "dump"']
+    dump = config["dump"]
+    if not isinstance(dump, Mapping):
+        raise AclConfigError(
+            f'{where}: dump: found {kind_of(dump)}, expected an object such as {{"dump_path": "/tmp/dump"}}', "EP0001"
+        )
+    return dump, config, warnings
+
+
+def _check_size(size: int, where: str) -> None:
+    if size > LARGEST_FILE:
+        raise AclConfigError(
+            f"{where}: found {size} bytes or more, expected {LARGEST_FILE} at most (10 MiB); name an acl.json",
+            error_code=INVALID_FILE,
+        )
+
+
+def _check_depth(data: bytes, where: str) -> None:
+    """Check the depth of brackets in the raw text, including those inside strings."""
+    for opening, closing in _BRACKETS:
+        if data.count(opening) <= DEEPEST:
+            continue
+        depth = 0
+        for byte in data:
+            if byte == opening:
+                depth += 1
+                if depth > DEEPEST:
+                    raise AclConfigError(
+                        f"{where}: '{chr(opening)}' is nested deeper than {DEEPEST} (those inside of strings count too); "
+                        f"a dump configuration needs four levels",
+                        error_code=PARSE_FILE,
+                    )
+            elif byte == closing:
+                depth -= 1
+
+
+def _kind_of_file(mode: int) -> str:
+    return "directory" if stat.S_ISDIR(mode) else "device, pipe or socket"
+
+
+# `dump_list`, which selects operators of models (docs/acl-json.md#dump_list).
+
+MOST_EXCLUSIONS: Final = 100
+
+_SLOT = re.compile(r"(input|output)([0-9]+)")
+_BLACKLISTS: Final = ("optype_blacklist", "opname_blacklist")
+
+
+def check_entries(dump: Mapping[str, Any], where: str, *, unique_names: bool) -> None:
+    """Raises AclConfigError for the first entry that breaks a rule, then, with `unique_names`, for a duplicate name.
+
+    The order within an entry is: its name and layers, its watched nodes, the size of blacklists, the level that they need,
+    ranges. Types and closed lists of `dump` must have been checked.
+    """
+    entries = dump.get("dump_list", ())
+    for index, entry in enumerate(entries):
+        path = f"dump.dump_list[{index}]"
+        _check_name_and_layer(entry, dump, where, path)
+        _check_watched(entry, dump, where, path)
+        _check_blacklists(entry, dump, where, path)
+        _check_ranges(entry, dump, where, path)
+    if unique_names:
+        _check_unique(entries, where)
+
+
+def model_selections(
+    entries: Sequence[Mapping[str, Any]], where: str, warnings: list[str]
+) -> tuple[ModelSelection, ...]:
+    """The entries in the form of the plan. Adds warnings about parts without effect to `warnings`.
+
+    If entries have the same model name, the last one counts, and blacklists are combined.
+    """
+    selections: dict[object, ModelSelection] = {}
+    for index, entry in enumerate(entries):
+        path = f"{where}: dump.dump_list[{index}]"
+        made = _selection(entry, path, warnings)
+        key: object = made.model_name if made.model_name is not None else index
+        if key in selections:
+            warnings.append(f"{path}.model_name: {key!r} comes twice; the last entry counts, and blacklists add up")
+            made = _merged(selections[key], made)
+        selections[key] = made
+    return tuple(selections.values())
+
+
+def _check_name_and_layer(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str, path: str) -> None:
+    if dump.get("dump_op_switch") == "on":
+        return
+    if entry.get("model_name") == "":
+        raise _broken(
+            "EP0001", where, f"{path}.model_name", "", "the name of a model; leave the key out to dump every model"
+        )
+    if entry.get("layer") == []:
+        raise _broken(
+            "EP0001", where, f"{path}.layer", [], "names of operators; leave the key out to dump every operator"
+        )
+
+
+def _check_watched(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str, path: str) -> None:
+    nodes = entry.get("watcher_nodes")
+    if dump.get("dump_scene") != "watcher":
+        if nodes:
+            raise _broken(
+                "EP0005",
+                where,
+                f"{path}.watcher_nodes",
+                nodes,
+                'none without "dump_scene": "watcher"; write both, or take watcher_nodes out',
+            )
+        return
+    if not nodes:
+        found = "it is missing" if nodes is None else f"found {kind_of(nodes)}"
+        raise AclConfigError(
+            f"{where}: {path}.watcher_nodes: {found}, expected names of operators whose outputs are watched; "
+            f'write "watcher_nodes": ["conv1"]',
+            "EP0001",
+        )
+    if "model_name" in entry:
+        raise _broken(
+            "EP0005",
+            where,
+            f"{path}.model_name",
+            entry["model_name"],
+            'none under "dump_scene": "watcher"; take it out',
+        )
+
+
+def _check_blacklists(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str, path: str) -> None:
+    for key in _BLACKLISTS:
+        size = len(entry.get(key, ()))
+        if size > MOST_EXCLUSIONS:
+            raise AclConfigError(
+                f"{where}: {path}.{key}: found {size} items, expected {MOST_EXCLUSIONS} at most; take some out",
+                "EP0003",
+            )
+    for key in _BLACKLISTS:
+        if entry.get(key):
+            _check_level(dump, where, f"{path}.{key}")
+
+
+def _check_ranges(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str, path: str) -> None:
+    ranges = entry.get("opname_range", ())
+    if not ranges:
+        return
+    _check_level(dump, where, f"{path}.opname_range")
+    if not entry.get("model_name"):
+        raise AclConfigError(
+            f'{where}: {path}.opname_range: found it without a model_name, expected the model that it is for; write "model_name"',
+            "EP0001",
+        )
+    for index, each in enumerate(ranges):
+        for key in ("begin", "end"):
+            if not each.get(key):
+                raise _broken(
+                    "EP0003",
+                    where,
+                    f"{path}.opname_range[{index}].{key}",
+                    each.get(key),
+                    'the name of an operator; write {"begin": "conv1", "end": "pool1"}',
+                )
+
+
+def _check_level(dump: Mapping[str, Any], where: str, path: str) -> None:
+    level = dump.get("dump_level")
+    if level != "op":
+        raise AclConfigError(
+            f"{where}: {path}: found it under dump_level {kind_of(level) if level else 'all, the default'}, "
+            f'expected dump_level "op"; write "dump_level": "op"',
+            "EP0005",
+        )
+
+
+def _check_unique(entries: Iterable[Mapping[str, Any]], where: str) -> None:
+    seen: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        name = entry.get("model_name")
+        if not name:
+            continue
+        if name in seen:
+            raise _broken(
+                "EP0003",
+                where,
+                f"dump.dump_list[{index}].model_name",
+                name,
+                f"a name of its own, and dump_list[{seen[name]}] has this one; join the two entries",
+            )
+        seen[name] = index
+
+
+def _selection(entry: Mapping[str, Any], path: str, warnings: list[str]) -> ModelSelection:
+    layers = tuple(dict.fromkeys(entry.get("layer", ()))) or None
+    watched = tuple(dict.fromkeys(entry.get("watcher_nodes", ())))
+    if both := sorted({*(layers or ())} & {*watched}):
+        warnings.append(f"{path}: in layer and in watcher_nodes, and not written: {', '.join(both)}")
+    return ModelSelection(
+        model_name=entry.get("model_name") or None,
+        layers=layers,
+        watcher_nodes=watched,
+        ranges=tuple(OperatorRange(each["begin"], each["end"]) for each in entry.get("opname_range", ())),
+        type_exclusions=_exclusions(entry, "optype_blacklist", path, warnings),
+        name_exclusions=_exclusions(entry, "opname_blacklist", path, warnings),
+    )
+
+
+def _exclusions(entry: Mapping[str, Any], key: str, path: str, warnings: list[str]) -> tuple[Exclusion, ...]:
+    made: list[Exclusion] = []
+    for index, each in enumerate(entry.get(key, ())):
+        slots: dict[str, set[int]] = {"input": set(), "output": set()}
+        ignored: list[str] = []
+        for text in each.get("pos", ()):
+            found = _SLOT.fullmatch(text)
+            if found is None or len(found[2]) > 9:  # no operator has a billion slots
+                ignored.append(text)
+            else:
+                slots[found[1]].add(int(found[2]))
+        if ignored:
+            shown = ", ".join(repr(text[:40]) for text in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
+            warnings.append(f"{path}.{key}[{index}].pos: ignored: {shown}; expected input0, output1 and so on")
+        if not each.get("name") or not (slots["input"] or slots["output"]):
+            missing = "a name" if not each.get("name") else "a slot in pos"
+            warnings.append(f"{path}.{key}[{index}] leaves nothing out: it needs {missing}")
+        made.append(Exclusion(each.get("name", ""), frozenset(slots["input"]), frozenset(slots["output"])))
+    return tuple(made)
+
+
+def _merged(first: ModelSelection, second: ModelSelection) -> ModelSelection:
+    return replace(
+        second,
+        type_exclusions=first.type_exclusions + second.type_exclusions,
+        name_exclusions=first.name_exclusions + second.name_exclusions,
+    )
+
+
+def _broken(code: AclCode, where: str, path: str, value: object, expected: str) -> AclConfigError:
+    found = "it is missing" if value is None else f"found {kind_of(value)}"
+    return AclConfigError(f"{where}: {path}: {found}, expected {expected}", code)
+
+
+# The rules for single settings and combinations, in the order in which the dump system checks them (docs/acl-json.md#modes).
+
+MOST_STEP_ITEMS: Final = 100
+
+_STEP_ITEM = re.compile(r"[0-9]+(?:-[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The results of the checks."""
+
+    path: Path | None = None
+    """None in the exception scenes, which have rules of their own."""
+    steps: StepSet = field(default_factory=StepSet.all)
+
+
+def check_constraints(
+    dump: Mapping[str, Any], where: str, directory: Callable[[], Path], *, of_documents: bool
+) -> Settled:
+    """Raises AclConfigError for the first violated rule. Types and closed lists must have been checked.
+
+    The order is: scenes, `dump_path` (which `directory` resolves), the overflow mode, steps, `dump_list`, statistics. After an
+    exception scene or the overflow mode, the remaining rules are not checked. `of_documents` selects the rules of the documents
+    instead of the current tools: names are unique, and an operator dump beside an exception scene has no effect instead of being
+    an error.
+    """
+    scene = dump.get("dump_scene")
+    if scene in EXCEPTION_SCENES:
+        _exclude(dump, where, "dump_scene", "dump_debug")
+        if not of_documents:
+            _exclude(dump, where, "dump_scene", "dump_op_switch")
+        return Settled()
+    if scene == WATCHER:
+        _exclude(dump, where, "dump_scene", "dump_debug")
+        _exclude(dump, where, "dump_scene", "dump_op_switch")
+        if dump.get("dump_mode", "output") != "output":
+            raise AclConfigError(
+                f'{where}: dump.dump_mode: found {kind_of(dump["dump_mode"])} beside dump_scene "watcher", '
+                f'expected "output"; write that, or take dump_mode out',
+                "EP0005",
+            )
+    path = directory()
+    if dump.get("dump_debug") == "on":
+        _exclude(dump, where, "dump_debug", "dump_op_switch")
+        if dump.get("dump_list"):
+            raise AclConfigError(
+                f'{where}: dump.dump_list: found {len(dump["dump_list"])} entries beside dump_debug "on", expected none; '
+                f"the overflow dump takes every model; take one of the two out",
+                "EP0005",
+            )
+        return Settled(path)
+    steps = parse_dump_step(dump["dump_step"], where) if dump.get("dump_step") else StepSet.all()
+    check_entries(dump, where, unique_names=of_documents)
+    _check_statistics(dump, where)
+    return Settled(path, steps)
+
+
+def parse_dump_step(text: str, where: str) -> StepSet:
+    """Parse up to 100 items joined by `|`, each a number or an inclusive range that does not run backwards.
+
+    Raises AclConfigError (EP0003) for anything else, including spaces and empty items.
+    """
+    items = text.split("|")
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    if len(items) > MOST_STEP_ITEMS:
+        raise _bad_step(shown, where, f"{MOST_STEP_ITEMS} items at most, and it has {len(items)}; join some to ranges")
+    for item in items:
+        if not _STEP_ITEM.fullmatch(item):
+            raise _bad_step(
+                shown, where, f'numbers and closed ranges, and {item[:40]!r} is none; write it as "0|3-5|10"'
+            )
+    try:
+        return StepSet.parse(text, "dump.dump_step")
+    except ConfigError as error:  # a range that runs backwards, or a number beyond 64 bits
+        raise AclConfigError(f"{where}: {error}", "EP0003") from error
+
+
+def _bad_step(text: str, where: str, expected: str) -> AclConfigError:
+    return AclConfigError(f"{where}: dump.dump_step: found {text!r}, expected {expected}", "EP0003")
+
+
+def _exclude(dump: Mapping[str, Any], where: str, first: str, second: str) -> None:
+    if dump.get(second) == "on":
+        raise AclConfigError(
+            f'{where}: dump.{second}: found "on" beside {first} "{dump[first]}", expected one of the two; take one out',
+            "EP0005",
+        )
+
+
+def _check_statistics(dump: Mapping[str, Any], where: str) -> None:
+    if "dump_stats" not in dump:
+        return
+    if not dump["dump_stats"]:
+        raise AclConfigError(
+            f"{where}: dump.dump_stats: found an empty array, expected names of statistics; "
+            f'write ["Max", "Min"], or take the key out',
+            "EP0001",
+        )
+    if dump.get("dump_data", "tensor") == "tensor":
+        default = "" if "dump_data" in dump else ", the default"
+        raise AclConfigError(
+            f'{where}: dump.dump_stats: found it beside dump_data "tensor"{default}, expected dump_data "stats"; '
+            f'write "dump_data": "stats"',
+            "EP0005",
+        )

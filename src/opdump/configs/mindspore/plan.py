@@ -8,6 +8,7 @@ docs/compatibility.md lists where opdump differs.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,13 +16,22 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
-from opdump.configs.mindspore.settings import resolve
+from opdump.configs.mindspore.settings import is_dump_path, resolve
 from opdump.configs.shared.directories import make_writable
-from opdump.configs.shared.json_text import read_json
-from opdump.configs.shared.known_keys import COMMON, E2E, KEYS, nearest_key, obsolete_sections, section_of, unknown_keys
+from opdump.configs.shared.json_text import (
+    COMMON,
+    E2E,
+    KEYS,
+    nearest_key,
+    obsolete_sections,
+    read_json,
+    section_of,
+    unknown_keys,
+)
 from opdump.configs.shared.plan_fields import field_value
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
+from opdump.plan.dialects import Dialect, DialectWords
 from opdump.plan.field_types import shown
 
 CONFIG_VARIABLE = "MINDSPORE_DUMP_CONFIG"
@@ -203,3 +213,55 @@ def _read_file(path: str | os.PathLike[str]) -> bytes:
         raise ConfigError(f"{text!r} is a directory, expected a json file; name the file in it") from error
     except OSError as error:
         raise ConfigError(f"cannot read the config file {text!r}: {error.strerror or error}") from error
+
+
+# The dialect of data_dump.json, and the starting file that `opdump config new` writes.
+
+
+def starting_file(directory: Path | None) -> str:
+    """The text of a data_dump.json that dumps all of the first step into `directory`.
+
+    None means `dump` in the working directory, or /tmp/dump if MindSpore's rules forbid that path. The text contains the most
+    important keys, each with a working value.
+
+    Raises ConfigError for a directory that those rules forbid.
+    """
+    if directory is None:
+        here = Path.cwd() / "dump"
+        directory = here if is_dump_path(str(here)) else Path("/tmp/dump")  # noqa: S108  a suggestion, shown to the user
+    elif not is_dump_path(str(directory)):
+        raise ConfigError(
+            f"found the dump path {str(directory)!r}, expected an absolute path of letters and digits of ASCII, '-', "
+            f"'_' and '/'; choose one such as \"/tmp/dump\""
+        )
+    config = {
+        "common_dump_settings": {
+            "dump_mode": 0,
+            "path": str(directory),
+            "net_name": "Net",
+            "iteration": "0",
+            "saved_data": "full",
+            "input_output": 0,
+            "kernels": [],
+            "support_device": [0, 1, 2, 3, 4, 5, 6, 7],
+            "op_debug_mode": 0,
+            "statistic_category": ["max", "min", "avg", "l2norm", "nan count", "positive inf count"],
+        },
+        "e2e_dump_settings": {"enable": True, "trans_flag": True, "stat_calc_mode": "host"},
+    }
+    return json.dumps(config, indent=2) + "\n"
+
+
+DIALECT = Dialect(
+    words=DialectWords(
+        file="data_dump.json",
+        path="path",
+        steps="iteration",
+        operators="kernels",
+        list_key="models: {}",
+        marked='write "dump_mode": 2 to dump what is marked',
+    ),
+    signs=(COMMON, E2E),
+    load=lambda path, how, overrides: load_plan(path, environ=how.environ, strict=how.strict, **overrides),
+    starting_file=starting_file,
+)

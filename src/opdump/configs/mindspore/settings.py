@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast, get_args
+from types import MappingProxyType
+from typing import Any, Final, TypedDict, cast, get_args
 
-from opdump.configs.mindspore import asynchronous as async_dump
-from opdump.configs.mindspore.debug_modes import Debug, debug_settings
-from opdump.configs.shared.json_text import Section
-from opdump.configs.shared.known_keys import COMMON, E2E, OWN
+from opdump.configs.shared.json_text import COMMON, E2E, OWN, Section
 from opdump.errors import ConfigError
 from opdump.plan import (
+    Captures,
     DumpPlan,
+    FileFormat,
     KernelPattern,
+    OverflowKind,
     SavedData,
     Selection,
     StatCalcMode,
@@ -24,13 +26,143 @@ from opdump.plan import (
     SyncLayoutName,
 )
 from opdump.plan.layouts import LAYOUTS
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import with_nearest
 from opdump.statistics import DEFAULT, STATISTICS, one_spelling, statistic, unknown_names
+
+# The asynchronous dump: which files select it, and which of their keys have no effect there.
+#
+#     {"common_dump_settings": {..., "file_format": "npy"}}                the file has `file_format`, and `enable` is not true
+#     MS_ACL_DUMP_CFG_PATH=/path/to/data_dump.json                         the form of ACL: a directory for each step
+#     {..., "opdump": {"layout": "mindspore-async", "jit_level": "O2"}}    said outright
+#
+# See docs/async-dump.md#how-to-select-it.
+
+ASYNC_LAYOUT: Final = "mindspore-async"
+_JIT_LEVELS: Final = ("O0", "O1", "O2")
+# Keys of the synchronous dump, each with its neutral value.
+_SYNCHRONOUS: Final[Mapping[str, object]] = {"save_kernel_args": False, "sample_mode": 0, "stat_calc_mode": "host"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous:
+    """How an asynchronous dump is written."""
+
+    file_format: FileFormat
+    step_level: bool
+    kernel_by_kernel: bool
+
+
+def is_asynchronous(e2e: Section, common: Section, own: Section, *, acl_form: bool) -> bool:
+    """Whether the sections select the asynchronous dump. If opdump's own `layout` is given, it decides."""
+    if own.has("layout"):
+        return bool(own.values["layout"] == ASYNC_LAYOUT)
+    return acl_form or (common.has("file_format") and e2e.values.get("enable") is not True)
+
+
+def asynchronous(common: Section, own: Section, *, acl_form: bool) -> Asynchronous:
+    """How the sections want it written. Raises ConfigError for an unknown `file_format` or `jit_level`."""
+    file_format = common.choice("file_format", get_args(FileFormat)) if common.has("file_format") else "bin"
+    # MindSpore calls a program that runs operator by operator O0 or O1.
+    level = own.choice("jit_level", _JIT_LEVELS) if own.has("jit_level") else "O0"
+    return Asynchronous(cast(FileFormat, file_format), acl_form, acl_form and level != "O2")
+
+
+def refuse_marks(common: Section, dump_mode: int) -> None:
+    """Raises ConfigError for `dump_mode` 2: the asynchronous dump has no `set_dump`."""
+    if dump_mode == 2:
+        raise common.wrong(
+            "dump_mode",
+            "0 or 1 in the asynchronous dump, which has no set_dump; or the synchronous dump: take file_format out, or set "
+            f'"enable": true in {E2E}',
+        )
+
+
+def refuse_binary_statistics(common: Section, file_format: FileFormat, saved_data: SavedData) -> None:
+    """Raises ConfigError for statistics together with binary files."""
+    if saved_data != "tensor" and file_format == "bin":
+        raise common.wrong(
+            "saved_data", 'the asynchronous dump to have statistics only in npy files; write "file_format": "npy"'
+        )
+
+
+def refuse_single_steps(common: Section, steps: StepSet) -> None:
+    """Raises ConfigError for overflow detection in selected steps: a program that runs eagerly is always watched as a whole."""
+    if steps != StepSet.all():
+        raise common.wrong(
+            "iteration",
+            '"all", which the asynchronous dump of overflows asks for where operators run one by one; write '
+            '"iteration": "all", or dump synchronously',
+        )
+
+
+def without_effect(e2e: Section) -> list[str]:
+    """One sentence for each setting that has no effect in the asynchronous dump."""
+    found: list[Any] = [key for key, nothing in _SYNCHRONOUS.items() if e2e.values.get(key, nothing) != nothing]
+    return [
+        f"{e2e.where}.{key} belongs to the synchronous dump and has no effect in the asynchronous one" for key in found
+    ]
+
+
+# `op_debug_mode` of data_dump.json: records operators that overflow, or the one that fails, instead of the selected ones.
+#
+# docs/config.md and docs/async-dump.md#unsupported-settings describe what the modes coerce.
+
+_MEANING: Final = "0 to dump as selected, 3 for operators that overflow (1 of the AI Core, 2 of atomic additions), 4 for the one that fails"
+_KINDS: Final[Mapping[int, frozenset[OverflowKind]]] = MappingProxyType(
+    {1: frozenset({"aicore"}), 2: frozenset({"atomic"}), 3: frozenset({"aicore", "atomic"})}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """The meaning of an `op_debug_mode`."""
+
+    mode: int
+    captures: Captures
+    overflow_kinds: frozenset[OverflowKind] = _KINDS[3]
+
+    def coerced(
+        self, common: Section, steps: StepSet, dump_mode: int, input_output: int, sample_num: int | None
+    ) -> list[str]:
+        """One sentence for each setting that the mode overrides."""
+        if self.captures == "data":
+            return []
+        because = f"op_debug_mode is {self.mode}"
+        found = []
+        if dump_mode:
+            found.append(f"{common.where}.dump_mode is taken as 0: {because}, and every operator is checked")
+        if input_output:
+            found.append(f"{common.where}.input_output is taken as 0: {because}")
+        if self.captures == "exception":
+            if steps != StepSet.all():
+                found.append(
+                    f'{common.where}.iteration is taken as "all": {because}, and its step is not known in advance'
+                )
+            if common.values.get("saved_data", "tensor") != "tensor":
+                found.append(f'{common.where}.saved_data is taken as "tensor": {because}')
+            if sample_num is not None:
+                found.append(f"{common.where}: sample_mode is taken as 0: {because}")
+        return found
+
+
+def debug_settings(common: Section) -> Debug:
+    """The meaning of the section's `op_debug_mode`. Raises ConfigError for a value outside of 0 to 4."""
+    if not common.has("op_debug_mode"):
+        return Debug(0, "data")
+    mode = common.unsigned("op_debug_mode", _MEANING)
+    if mode > 4:
+        raise common.wrong("op_debug_mode", f"op_debug_mode 0, 3 or 4: {_MEANING}")
+    if mode in _KINDS:
+        return Debug(mode, "overflow", _KINDS[mode])
+    return Debug(mode, "exception" if mode == 4 else "data")
+
+
+# All sections.
 
 DIAGNOSTIC_VARIABLE = "MS_DIAGNOSTIC_DATA_PATH"
 
 _REQUIRED = ("dump_mode", "net_name", "iteration", "input_output", "kernels", "support_device")
-_LAYOUTS = (*get_args(SyncLayoutName), async_dump.LAYOUT, "packed")
+_LAYOUTS = (*get_args(SyncLayoutName), ASYNC_LAYOUT, "packed")
 _PATH_ALPHABET = re.compile(r"[A-Za-z0-9_/-]*")
 _NET_NAME_ALPHABET = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -62,9 +194,9 @@ def resolve(
     Raises ConfigError for the first invalid value.
     """
     e2e, own = _section(config, E2E, where), _section(config, OWN, where)
-    is_async = async_dump.is_asynchronous(e2e, _section(config, COMMON, where), own, acl_form=acl_form)
+    is_async = is_asynchronous(e2e, _section(config, COMMON, where), own, acl_form=acl_form)
     device = _device_settings(e2e)
-    warnings += async_dump.without_effect(e2e) if is_async else _enabled_anyway(config, e2e, where)
+    warnings += without_effect(e2e) if is_async else _enabled_anyway(config, e2e, where)
     if is_async:
         device |= {"save_kernel_args": False, "sample_num": None, "stat_calc_mode": "host"}
     common = _common_section(config, where)
@@ -80,16 +212,16 @@ def resolve(
     kernels = _kernels(common, mode, warnings)
     devices = _devices(common, warnings)
     debug = debug_settings(common)
-    filed = async_dump.asynchronous(common, own, acl_form=acl_form) if is_async else None
+    filed = asynchronous(common, own, acl_form=acl_form) if is_async else None
     overflow_number = _overflow_number(common, debug)
     saved_data = _saved_data(common, debug)
     initial_iteration = _initial_iteration(common, steps, warnings)
     if filed is not None:
         if debug.captures == "data":
-            async_dump.refuse_marks(common, mode)
+            refuse_marks(common, mode)
         if debug.captures == "overflow":
-            async_dump.refuse_single_steps(common, steps)
-        async_dump.refuse_binary_statistics(common, filed.file_format, saved_data)
+            refuse_single_steps(common, steps)
+        refuse_binary_statistics(common, filed.file_format, saved_data)
     warnings += debug.coerced(common, steps, mode, input_output, device["sample_num"])
     if debug.captures != "data":
         mode, kernels, input_output = 0, (), 0
@@ -373,4 +505,4 @@ def _categories(common: Section, saved_data: SavedData, calculated_on: str, warn
 def _layout(own: Section, *, is_async: bool) -> str:
     if own.has("layout"):
         return own.choice("layout", _LAYOUTS if own.values["layout"] in _LAYOUTS else (*_LAYOUTS, *LAYOUTS.others()))
-    return async_dump.LAYOUT if is_async else "mindspore-2.3"
+    return ASYNC_LAYOUT if is_async else "mindspore-2.3"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opdump.configs.mindspore.settings import is_dump_path
-from opdump.configs.shared.known_keys import COMMON, E2E, OWN
+from opdump.configs.shared.json_text import COMMON, E2E, OWN
 from opdump.errors import ConfigError
 
 SecondDialect = Literal["acl", "mindspore"]

@@ -1,21 +1,51 @@
-"""Checks plan fields that are given as keyword arguments, and rejects unknown names."""
+"""Plan fields that are given as keyword arguments: their types, their checks, and the modes of a dump that code selects."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from opdump.errors import ConfigError
-from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet, Trigger
-from opdump.plan.bounds import SHARE_EXAMPLE, SIZE_EXAMPLE, parse_share, parse_size
-from opdump.plan.field_types import Size, check_value, is_a, is_a_number, shown, wrong_value
-from opdump.plan.nearest import with_nearest
+from opdump.plan import (
+    DATA,
+    EXCEPTION,
+    OVERFLOW,
+    WATCH,
+    DumpPlan,
+    FileFormat,
+    KernelPattern,
+    Mode,
+    ModelSelection,
+    OnError,
+    SavedData,
+    Selection,
+    StatCalcMode,
+    StatPrecision,
+    StepSet,
+    Trigger,
+)
+from opdump.plan.field_types import (
+    SHARE_EXAMPLE,
+    SIZE_EXAMPLE,
+    Size,
+    check_value,
+    is_a,
+    is_a_number,
+    parse_share,
+    parse_size,
+    shown,
+    wrong_value,
+)
+from opdump.plan.unmatched_names import with_nearest
 from opdump.statistics import STATISTICS, one_spelling, unknown_names
+
+# Checks plan fields, and rejects unknown names.
 
 _HINTS: Final = MappingProxyType(get_type_hints(DumpPlan, include_extras=True))
 _KEYS_OF: Final = MappingProxyType(
@@ -211,3 +241,149 @@ def _meant(key: str, known: list[str]) -> str:
         return f"it is a key of config files; the field is {_KEYS_OF[key]}, as in dataclasses.replace(plan, ...)"
     near = difflib.get_close_matches(key, known, 1)
     return f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
+
+
+# The modes of a dump that code selects without a file: overflow, failures, watched memory.
+#
+# A plan from keyword arguments gets the layout of devices, which has files for these modes, unless the caller selects another; the
+# plan of a file keeps its layout.
+
+
+def chosen_mode(*, overflow: bool, on_exception: bool, watch: bool) -> Mode:
+    """The mode that these arguments of `opdump.capture` select. Raises ConfigError for more than one."""
+    chosen: list[tuple[str, Mode]] = []
+    if overflow:
+        chosen.append(("overflow=True", OVERFLOW))
+    if on_exception:
+        chosen.append(("on_exception=True", EXCEPTION))
+    if watch:
+        chosen.append(("watch=...", WATCH))
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(name for name, _ in chosen)} were given; a capture has one mode, choose one")
+    return chosen[0][1] if chosen else DATA
+
+
+def plan_in_mode(plan: DumpPlan, mode: Mode, *, as_device: bool, nodes: Sequence[str] = ()) -> DumpPlan:
+    """The plan in a mode; `as_device` changes to the layout of devices. `nodes` are the names of watched operators.
+
+    Raises ConfigError for a file of another mode, and for watch mode in a layout without files for it.
+    """
+    if mode is DATA:
+        return plan
+    if plan.mode not in (DATA, mode):
+        raise ConfigError(
+            f"the configuration asks for the mode {plan.captures!r}, the arguments for {mode.name!r}; choose one"
+        )
+    if as_device:
+        plan = replace(plan, layout="acl", layout_chosen=True, file_format="bin")
+    if mode.watches:
+        if not plan.layout_facts.watch:
+            raise ConfigError(
+                f'watch mode writes files of the layout "acl", not of {plan.layout!r}; choose that layout, or leave `layout` out'
+            )
+        models = (*(plan.models or ()), *((ModelSelection(watcher_nodes=tuple(nodes)),) if nodes else ()))
+        return replace(plan, captures=mode.name, models=models, saved_data="tensor", inputs=False, outputs=True)
+    return replace(plan, captures=mode.name, models=None, inputs=True, outputs=mode.detects_overflow)
+
+
+def plan_on_error(plan: DumpPlan, on_error: OnError | None, *, strict: bool) -> DumpPlan:
+    """The plan with the action for a dump that can no longer be written: the requested one, otherwise "stop" under `strict`."""
+    chosen = on_error or ("stop" if strict else None)
+    return plan if chosen is None else replace(plan, on_error=chosen)
+
+
+# The keyword arguments of `opdump.capture` and `opdump.start` with their types, for completion in editors and for type checkers.
+#
+# They are the keys of data_dump.json, of any section, and the fields of `DumpPlan` without such a key. docs/config.md explains the
+# keys.
+
+StatisticName = Literal[
+    "max",
+    "min",
+    "avg",
+    "count",
+    "negative zero count",
+    "positive zero count",
+    "nan count",
+    "negative inf count",
+    "positive inf count",
+    "zero count",
+    "md5",
+    "l2norm",
+    "hash",
+    "hash:sha1",
+    "hash:md5",
+    "xxh3",
+]
+
+
+class PlanKeywords(TypedDict, total=False):
+    """What to record, where and how."""
+
+    path: str | os.PathLike[str]
+    net_name: str
+    iteration: str | StepSet
+    every: int
+    ring: int
+    triggers: Iterable[str]
+    reread: bool
+    max_disk: int | str
+    min_free_disk: int | str
+    max_memory: int | str
+    max_overhead: float | str
+    saved_data: SavedData
+    kernels: Iterable[str | KernelPattern]
+    statistic_category: Iterable[StatisticName] | Iterable[str]
+    inputs: bool
+    outputs: bool
+    input_output: Literal[0, 1, 2]
+    dump_mode: Literal[0, 1, 2]
+    selection: Selection
+    support_device: Iterable[int]
+    devices: Iterable[int]
+    op_debug_mode: Literal[0, 1, 2, 3, 4]
+    overflow_number: int
+    initial_iteration: int
+    sample_mode: Literal[0, 1]
+    sample_num: int
+    layout: str
+    file_format: FileFormat
+    class_names_in_scope: bool
+    trailing_comma: bool
+    trans_flag: bool
+    save_kernel_args: bool
+    stat_calc_mode: StatCalcMode
+    device_stat_precision_mode: StatPrecision
+    enable: bool
+    step_level: bool
+    kernel_by_kernel: bool
+    jit_level: Literal["O0", "O1", "O2"]
+
+
+class CaptureKeywords(PlanKeywords, total=False):
+    """The same, and how to observe the program."""
+
+    eager: bool
+    stop_after_dump: bool
+    strict: bool
+    steps: Literal["auto", "manual"]
+    overflow: bool
+    on_exception: bool
+    watch: Any
+    framework: str
+    device_id: int | None
+    on_error: OnError | None
+    children: bool
+
+
+def show_keywords(function: Any, keywords: type) -> None:
+    """Give a function with `**keywords` a signature that names them, for `help` and for completion in notebooks."""
+    own = signature(function)
+    named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    known = {each.name for each in named}
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in get_type_hints(keywords).items()
+        if name not in known
+    ]
+    function.__signature__ = own.replace(parameters=[*named, *added])

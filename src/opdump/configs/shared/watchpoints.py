@@ -13,7 +13,7 @@ from typing import Final
 
 from opdump.checks.watchpoints import WATCHPOINTS, Condition, Watchpoint
 from opdump.errors import ConfigError
-from opdump.plan.nearest import with_nearest
+from opdump.plan.unmatched_names import with_nearest
 
 RECOMMENDED: Final = "recommended"
 _TANH: Final = math.tanh(8.8)

@@ -1,4 +1,4 @@
-"""The dump configuration of a TensorFlow program for Ascend devices: the `parameter_map` of its NpuOptimizer.
+"""The dump configuration of a TensorFlow program for Ascend devices: the `parameter_map` of its NpuOptimizer, or npu_dump.json.
 
     values = parameter_values(optimizer.parameter_map)
     dump = training_dump_of(values, environ=os.environ)
@@ -9,27 +9,58 @@ Keys, defaults, checks and messages are those of the TensorFlow adapter; docs/te
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
-from opdump.configs.tensorflow.error import TensorflowConfigError
+from opdump.configs.acl.keys import LARGEST_FILE
+from opdump.configs.shared.directories import make_writable
+from opdump.configs.shared.json_text import kind_of, read_json
 from opdump.configs.tensorflow.keys import (
     DUMP_KEYS,
+    Kind,
     ParameterValue,
+    nearest_tensorflow_key,
     parameter_values,
     read_flag,
     read_number,
     read_text,
     unknown_tensorflow_keys,
 )
-from opdump.configs.tensorflow.step import parse_dump_step
-from opdump.plan import DumpPlan, ModelSelection, OverflowKind
+from opdump.errors import ConfigError
+from opdump.plan import DumpPlan, KernelPattern, ModelSelection, OverflowKind, StepSet
+from opdump.plan.dialects import Dialect, DialectWords
 from opdump.statistics import DEVICE_DEFAULT
+
+TensorflowCode = Literal["E10001", "E10058"]
+"""Codes of the graph engine: an invalid value, a missing value."""
+
+
+class TensorflowConfigError(ConfigError):
+    """A dump configuration of TensorFlow is invalid. `code` is the code of the graph engine, if it has one."""
+
+    def __init__(self, message: str, code: TensorflowCode | None = None) -> None:
+        super().__init__(message if code is None else f"{code}: {message}")
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # the message has the code already, so it does not pass through __init__ again
+        return _rebuilt, (str(self), self.code)
+
+
+def _rebuilt(message: str, code: TensorflowCode | None) -> TensorflowConfigError:
+    error = TensorflowConfigError.__new__(TensorflowConfigError, message)
+    error.args = (message,)
+    error.code = code
+    return error
+
+
+# From the `parameter_map` to a plan.
 
 
 def resolve_dump_path(text: str | None, where: str, directory: Path | None = None) -> Path:
@@ -310,3 +341,218 @@ def _number(name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise TensorflowConfigError(f"{name}: found {text!r}, expected a number from 0 on such as 0; set it to one")
     return int(text)
+
+
+# `dump_step`: which iterations are dumped. The rule is that of the graph engine, which is stricter than the adapter's
+# (docs/tensorflow-config.md#dump_step).
+
+MOST_ITEMS: Final = 100
+LARGEST_STEP: Final = 2**31 - 1
+
+_TOO_MANY: Final = "dump_step only support dump <= 100 sets of data"
+_NO_STEP: Final = "dump_step string style is error, correct example:'0|5|10|50-100'"
+_BACKWARDS: Final = "in range steps, the first step is >= second step, correct example:'0|5|10-20'"
+
+_ITEM = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def parse_dump_step(text: str, where: str) -> StepSet:
+    """Parse up to 100 items joined by `|`, each a number up to 2147483647 or a range whose end is larger than its start.
+
+    The empty text means every step. Items may overlap, repeat, and come in any order.
+
+    Raises TensorflowConfigError for anything else: signs, spaces, empty items, a range of one step.
+    """
+    if not text:
+        return StepSet.all()
+    items = text.split("|")
+    if len(items) > MOST_ITEMS:
+        raise _bad(text, where, _TOO_MANY, f"found {len(items)} items; join neighbours to ranges such as 50-100")
+    for item in items:
+        found = _ITEM.fullmatch(item)
+        if found is None:
+            raise _bad(text, where, _NO_STEP, f"the item {_shortened(item)!r} is neither a number nor a closed range")
+        first, last = found[1].lstrip("0") or "0", found[2] and (found[2].lstrip("0") or "0")
+        for number in filter(None, (first, last)):
+            # Python refuses to convert thousands of digits, so their number is checked first.
+            if len(number) > len(str(LARGEST_STEP)) or int(number) > LARGEST_STEP:
+                raise _bad(text, where, _NO_STEP, f"{_shortened(number)} is beyond the largest step, {LARGEST_STEP}")
+        if last and int(first) >= int(last):
+            advice = f"write {first}" if first == last else f"write {last}-{first}"
+            raise _bad(text, where, _BACKWARDS, f"the item {_shortened(item)!r} has no end after its start; {advice}")
+    return StepSet.parse(text)
+
+
+def _bad(text: str, where: str, words: str, reason: str) -> TensorflowConfigError:
+    return TensorflowConfigError(f"{where}: dump_step: found {_shortened(text)!r}: {words} ({reason})")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# npu_dump.json: the keys of a `parameter_map` in a file, for programs whose script should not be changed. The TensorFlow adapter
+# has no such file; keys and values are those of its `parameter_map`.
+
+NOTHING_ENABLED: Final = "valid, but enables nothing"
+
+_EXPECTED: Final[Mapping[Kind, tuple[type, str]]] = {
+    "b": (bool, "true or false"),
+    "i": (int, "a whole number"),
+    "s": (str, "a string"),
+    "f": (float, "a number"),
+}
+# Fields that overrides must not replace, because they describe the origin of the plan.
+_PLAN_FIELDS: Final = frozenset(
+    item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
+)
+
+
+def load_tensorflow_plan(
+    path: str | os.PathLike[str],
+    /,
+    *,
+    environ: Mapping[str, str],
+    strict: bool = False,
+    program_directory: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> DumpPlan:
+    """The plan of a file. If neither flag is on, it enables nothing (`plan.enables_nothing`, and a warning).
+
+    A relative `dump_path` is below `program_directory`, or below the current directory. `overrides` are keys of the file
+    (`dump_step="0-2"`) or fields of DumpPlan; they replace values of the file, and None is ignored. An override `path` may be any
+    directory, and is created. With `strict`, an unknown key is an error.
+
+    Raises TensorflowConfigError, ConfigError for an invalid override, and DumpPathError.
+    """
+    where = os.fspath(path)
+    text = _read(where)
+    config, warnings = read_json(text, where, whole=True)
+    if not isinstance(config, Mapping):
+        raise TensorflowConfigError(
+            f'{where}: found {kind_of(config)}, expected an object such as {{"enable_dump": true, "dump_path": "/tmp/dump"}}'
+        )
+    keys, plan_fields, override = _sorted_overrides(overrides)
+    settings = {**config, **keys}
+    if strict and (unknown := unknown_tensorflow_keys(settings, where)):
+        raise TensorflowConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
+    dump = training_dump_of(
+        _values(settings, where),
+        environ=environ,
+        directory=None if program_directory is None else Path(program_directory).absolute(),
+        where=where,
+        dump_path=override,
+    )
+    if override is not None:
+        make_writable(override)
+    plan = replace(_plan_of(dump, override or Path.cwd()), **plan_fields)
+    if dump.plan is None and plan.enables_nothing:
+        warnings.append(f'{where}: {NOTHING_ENABLED}; write "enable_dump": true, or "enable_dump_debug": true')
+    return replace(plan, config_text=text.decode("utf-8-sig"), warnings=(*warnings, *dump.warnings))
+
+
+def _plan_of(dump: TrainingDump, path: Path) -> DumpPlan:
+    if dump.plan is not None:
+        return dump.plan
+    return DumpPlan(
+        path=path,
+        inputs=False,
+        models=(),
+        single_operators=False,
+        single_operator_models=False,
+        file_format="bin",
+        stream_in_names=False,
+        layout="acl",
+        dialect="tensorflow",
+    )
+
+
+def _values(settings: Mapping[str, Any], where: str) -> dict[str, ParameterValue]:
+    """The values of known keys, checked for the type that the adapter reads; unknown keys keep only their names."""
+    values = {}
+    for key, value in settings.items():
+        if key not in DUMP_KEYS:
+            values[key] = ParameterValue(None)
+            continue
+        kind, wanted = _EXPECTED[DUMP_KEYS[key]]
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            raise TensorflowConfigError(f"{where}: {key}: found {kind_of(value)}, expected {wanted}")
+        values[key] = ParameterValue.of(value)
+    return values
+
+
+def _sorted_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
+    """The overrides that are keys of the file, those that are fields of the plan, and the directory."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
+    keys = {key: given.pop(key) for key in DUMP_KEYS if key in given}
+    for key, value in given.items():
+        if key not in _PLAN_FIELDS:
+            near = nearest_tensorflow_key(key)
+            known = ", ".join((*DUMP_KEYS, "path", *sorted(_PLAN_FIELDS)))
+            raise ConfigError(
+                f"unknown setting {key}={value!r}; " + (f"is {near} meant?" if near else f"known are {known}")
+            )
+    if isinstance(given.get("steps"), str):
+        given["steps"] = StepSet.parse(given["steps"], "steps")
+    if "kernels" in given:
+        given["kernels"] = tuple(
+            KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]
+        )
+        given.setdefault("selection", "kernels" if given["kernels"] else "all")
+    return keys, given, directory
+
+
+def _read(where: str) -> bytes:
+    try:
+        if not os.path.isfile(where):  # a pipe would wait for a writer
+            reason = "it is not a regular file" if os.path.exists(where) else "there is none"
+            raise TensorflowConfigError(
+                f"cannot read the config file {where!r}: {reason} (looked in {os.getcwd()}); "
+                f"`opdump config new --dialect tensorflow` writes a first one"
+            )
+        with open(where, "rb") as stream:
+            data = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise TensorflowConfigError(
+            f"cannot read the config file {where!r}: {error.strerror or error}; name a file that can be read"
+        ) from error
+    if len(data) > LARGEST_FILE:
+        raise TensorflowConfigError(f"{where}: found more than {LARGEST_FILE} bytes, expected a small JSON object")
+    return data
+
+
+# The dialect of npu_dump.json, and the starting file that `opdump config new --dialect tensorflow` writes.
+
+
+def tensorflow_starting_file(directory: Path | None) -> str:
+    """The text of an npu_dump.json that dumps inputs and outputs of every operator of the first step into `directory`, or `dump`."""
+    config = {
+        "enable_dump": True,
+        "dump_path": str(directory or Path("dump").absolute()),
+        "dump_step": "0",
+        "dump_mode": "all",
+        "dump_data": "tensor",
+    }
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+DIALECT = Dialect(
+    words=DialectWords(
+        article="an",
+        file="npu_dump.json",
+        path="dump_path",
+        steps="dump_step",
+        operators="dump_layer",
+        list_key="dump_layer",
+        marked="programs of TensorFlow choose by dump_layer",
+    ),
+    signs=("enable_dump", "enable_dump_debug", "dump_path"),
+    load=lambda path, how, overrides: load_tensorflow_plan(
+        path, environ=how.environ, strict=how.strict, program_directory=how.program_directory, **overrides
+    ),
+    starting_file=tensorflow_starting_file,
+    directory_must_exist=True,
+    names_models=False,
+    rank_of=device_of,
+)

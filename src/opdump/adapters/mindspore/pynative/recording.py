@@ -26,7 +26,7 @@ from opdump.adapters.models import Models
 from opdump.adapters.watching import Look, Watches
 from opdump.graph import PARAMETER_PREFIX, PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan.field_types import wrong_value
-from opdump.plan.model_selection import ModelFilter
+from opdump.plan.selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, WatchRecorder, isolated_from_program
 from opdump.records import Frame, Memory, OpRecord, Phase
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from opdump.adapters.tensorflow.capture import Capture, Model
 from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of
-from opdump.configs.shared.ge_graph_environment import graph_directory, graph_warnings
+from opdump.configs.shared.directories import graph_directory, graph_warnings
 from opdump.errors import DumpPathError
 from opdump.layouts.graph_files.ge import NOTES_NAME, note_graph, update_of, write_new_ge_graph
 from opdump.layouts.graph_files.ge import is_computational as rule_of

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from opdump.configs.tensorflow.plain_run_config import PlainRunConfig
+from opdump.configs.tensorflow.run_config import PlainRunConfig
 from opdump.npu_bridge.estimator.npu.dump_config import DumpConfig
 from opdump.npu_bridge.estimator.npu.run_config import run_config_class
 
