@@ -22,6 +22,7 @@ def dumped(
 ) -> Path:
     """The dump of a program, which runs here as `name`.py; `settings` are more keywords of `opdump.capture`."""
     pytest.importorskip("torch")
+    folder.mkdir(exist_ok=True)
     path = folder / f"{name}.py"
     path.write_text(textwrap.dedent(program))
     code = compile(path.read_text(), str(path), "exec")

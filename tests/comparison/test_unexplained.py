@@ -257,3 +257,24 @@ def test_other_numbers_and_another_order_of_the_program_are_divergent(
     tmp_path: Path, program: str, numbers: str, saved: Saved
 ) -> None:
     assert compared(tmp_path, program, ("(0, 1, 2, 3, 4, 5)", numbers), saved).verdict == "divergent"
+
+
+RUNNING_MEAN = """
+import torch
+torch.manual_seed(0)
+weight, mean = torch.nn.Parameter(torch.randn(4)), torch.zeros(())
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(3):
+    loss = (weight * VALUE).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    mean = mean * step / (step + 1) + loss.detach() / (step + 1)
+    print(mean.item())
+"""
+
+
+@BOTH
+def test_operators_after_the_last_step_are_matched_in_their_order(tmp_path: Path, saved: Saved) -> None:
+    assert compared(tmp_path / "same", RUNNING_MEAN, ("1", "1"), saved).verdict == "identical"
+    assert compared(tmp_path / "other", RUNNING_MEAN, ("1", "1.5"), saved).verdict == "divergent"

@@ -79,11 +79,14 @@ class Precedents:
 
     def of(self, a: Trace, b: Trace) -> Iterator[tuple[int, int, MatchKind]]:
         """Those of them that both traces have, by the indexes of their nodes."""
-        index_b = {_execution(node): node.index for node in b.nodes}
+        # What runs after the last step is filed with it and counted anew, so an execution may be there twice.
+        left_b: defaultdict[Execution, list[int]] = defaultdict(list)
+        for node in reversed(b.nodes):
+            left_b[_execution(node)].append(node.index)
         for node in a.nodes:
             found = self._b_of.get(_execution(node))
-            if found is not None and found[0] in index_b:
-                yield node.index, index_b[found[0]], found[1]
+            if found is not None and left_b[found[0]]:
+                yield node.index, left_b[found[0]].pop(), found[1]
 
     def storages(self, a: Trace, b: Trace) -> dict[int, int]:
         """Which storage of A is which of B, by the names of what they hold."""
