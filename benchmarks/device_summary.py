@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from opdump.adapters.torch.device_rows import WIDTH, blocks_of, queue_row
+from opdump.adapters.torch.device import WIDTH, blocks_of, queue_row
 
 SIZES = (1 << 14, 1 << 20, 1 << 22, 1 << 24)
 DTYPES = ("bfloat16", "float32", "int64")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opdump.adapters.torch.arguments import json_value
+from opdump.adapters.torch.naming import json_value
 from opdump.checks import InspectedTensor, overflow_kind, overflow_status
 from opdump.kernels import DTYPE_CODES, Summary, summarise
 from opdump.op_types import bare_name

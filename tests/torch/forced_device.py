@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from opdump.adapters.base import Settings
 from opdump.adapters.program_marks import ProgramMarks
-from opdump.adapters.torch.accelerators import Accelerators
 from opdump.adapters.torch.adapter import TorchAdapter
+from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.reader import TensorReader
 from opdump.index.writer import RunFacts
 from opdump.layouts.registry import open_writer

@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from opdump.adapters.torch.accelerators import Accelerator, Accelerators
+from opdump.adapters.torch.device import Accelerator, Accelerators
 
 _NOISE = 0x7B
 """Large in every type of floats, so that it shows in sums and extremes too."""

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import opdump
-from opdump.adapters.torch.device import DeviceSummaries
-from opdump.adapters.torch.device_rows import BLOCK, NARROW, WIDTH, blocks_of, queue_row
+from opdump.adapters.torch.device import BLOCK, NARROW, WIDTH, DeviceSummaries, blocks_of, queue_row
 from opdump.adapters.torch.memory import NAMES, copy_of_elements
 from opdump.kernels import Summary, summarise
 from opdump.plan import DumpPlan

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
+from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, CallDepth
 from opdump.plan import DumpPlan
 
 LAYOUTS: dict[str, dict[str, Any]] = {

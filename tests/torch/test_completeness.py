@@ -137,7 +137,7 @@ def _check_that_all_tensors_are_captured(event: Any, execution: Execution) -> No
 
 
 def test_the_list_of_operators_without_a_kernel_is_fixed_and_agrees_with_the_adapter() -> None:
-    from opdump.adapters.torch.operator_kinds import kind_of
+    from opdump.adapters.torch.schemas import kind_of
 
     may_copy = {"contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to"}
     for name in NO_KERNEL - may_copy:

@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opdump
 from opdump.adapters.torch import composites
-from opdump.adapters.torch.composites import ExactOperators
+from opdump.adapters.torch.composites import GRADIENTS, ONE_OPERATOR, ExactOperators
 from opdump.adapters.torch.device_graphs import DeviceGraphs
 from opdump.adapters.torch.failures import FunctionFailures
-from opdump.adapters.torch.hazards import GRADIENTS, ONE_OPERATOR
 from opdump.adapters.torch.private_names import all_operators, has_kernel
 
 

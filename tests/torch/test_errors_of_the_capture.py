@@ -17,8 +17,8 @@ import torch
 
 import opdump
 from opdump.adapters.torch import dispatch, reader
+from opdump.adapters.torch.memory import Provenance
 from opdump.adapters.torch.naming import Naming
-from opdump.adapters.torch.provenance import Provenance
 from opdump.errors import DumpPathError
 from opdump.index import writer as index_writer
 from opdump.index.batch import Batches

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.followed_elements import FollowedElements
 from opdump.adapters.torch.following import Following
+from opdump.adapters.torch.lessons import FollowedElements
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.layouts.packed.payload import PackedPayload

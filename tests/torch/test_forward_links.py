@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from opdump.adapters.torch.forward_links import ForwardLinks
+from opdump.adapters.torch.naming import ForwardLinks
 from opdump.adapters.torch.private_names import sequence_number
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.accelerators import Accelerator, Accelerators
+from opdump.adapters.torch.device import Accelerator, Accelerators
 from opdump.plan import DumpPlan
 from opdump.plan.selection import KernelPattern
 from tests.torch.dump_comparison import assert_same_dumps

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from opdump.adapters.torch.lesson import Event, Kind
-from opdump.adapters.torch.lessons import Lessons, Outcome
+from opdump.adapters.torch.lessons import Event, Kind, Lessons, Outcome
 
 
 def followed(kinds: Iterable[str]) -> tuple[list[Outcome], Lessons]:

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import opdump
+from opdump.adapters.torch.memory import Storages
 from opdump.adapters.torch.schemas import schema_of
-from opdump.adapters.torch.storages import Storages
 from opdump.records import Memory, TensorRecord
 from tests.layouts.index_files import index_file
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.arguments import arguments_of
+from opdump.adapters.torch.naming import Site, arguments_of
 from opdump.adapters.torch.schemas import schema_of
-from opdump.adapters.torch.sites import Site
 
 
 def arguments(path: Path, program: Callable[[], object], **settings: Any) -> dict[str, list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from opdump.adapters.torch.operator_kinds import is_asynchronous, kind_of, true_name, writes_of
+from opdump.adapters.torch.schemas import is_asynchronous, kind_of, true_name, writes_of
 
 aten = torch.ops.aten
 

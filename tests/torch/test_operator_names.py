@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.naming import OperatorNames
 from opdump.layouts.ascend.device_names import api_name
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from opdump.adapters.program_marks import MarkError
-from opdump.adapters.torch.dump_selection import DumpSelection
+from opdump.adapters.torch.scopes import DumpSelection
 from opdump.adapters.torch.training import TrainingObserver
 from tests.torch.operator_places import Block, Net, Places, Saving, Sine, batch, sines
 

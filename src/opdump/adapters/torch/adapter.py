@@ -23,28 +23,23 @@ from opdump import kernels
 from opdump.adapters.base import DumpComplete, Settings
 from opdump.adapters.models import Models
 from opdump.adapters.threads import ThreadEntry
-from opdump.adapters.torch.accelerators import Accelerators
-from opdump.adapters.torch.call_depth import CallDepth, deeper
 from opdump.adapters.torch.calls import CallMode
 from opdump.adapters.torch.compiled import CompiledRegions
 from opdump.adapters.torch.composites import ExactOperators
+from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.dispatch import CaptureMode
-from opdump.adapters.torch.dump_selection import DumpSelection
+from opdump.adapters.torch.distributed import FutureCallbacks, RpcCalls, worker_number
 from opdump.adapters.torch.failures import FunctionFailures
-from opdump.adapters.torch.future_callbacks import FutureCallbacks
-from opdump.adapters.torch.inference_blocks import InferenceBlocks
-from opdump.adapters.torch.loading import Loading
-from opdump.adapters.torch.mode_stack import put_on, recording_here, take_off
+from opdump.adapters.torch.memory import PLAIN_CLASSES
+from opdump.adapters.torch.mode_stack import InferenceBlocks, Loading, put_on, recording_here, take_off
 from opdump.adapters.torch.names_by_release import is_lost, reason_of, reasons
-from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.naming import OperatorNames
 from opdump.adapters.torch.private_names import CALLS, OPERATORS, without_modes
 from opdump.adapters.torch.reader import TensorReader
-from opdump.adapters.torch.rpc_calls import RpcCalls, worker_number
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.storages import PLAIN_CLASSES
+from opdump.adapters.torch.scopes import DumpSelection, RootScopes, class_name, is_network, unwrapped
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.training_scopes import RootScopes, class_name, is_network, unwrapped
-from opdump.adapters.torch.unseen import apart, never_seen, unseen
+from opdump.adapters.torch.unseen import CallDepth, apart, deeper, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan

@@ -24,14 +24,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR
 from opdump.adapters.torch.dispatch import CaptureMode
-from opdump.adapters.torch.dynamo_frames import never_compile
 from opdump.adapters.torch.failures import records_failures, was_recorded
-from opdump.adapters.torch.loading import Loading
-from opdump.adapters.torch.mode_stack import recording_here
+from opdump.adapters.torch.mode_stack import Loading, recording_here
 from opdump.adapters.torch.names_by_release import is_lost
-from opdump.adapters.torch.places import Places
 from opdump.adapters.torch.private_names import (
     CALLS,
     SET_EVALUATION,
@@ -47,7 +43,8 @@ from opdump.adapters.torch.private_names import (
     wrappers_of_compiled,
 )
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.unseen import unseen
+from opdump.adapters.torch.stacks import Places
+from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, never_compile, unseen
 from opdump.graph import PARAMETER_PREFIX
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord

@@ -1,7 +1,7 @@
 """Runs operators whose values a dispatch mode would change outside the mode, each as one operator.
 
 In some places PyTorch checks whether a dispatch mode is on, and then takes a code path for tracing. Usually both paths produce the
-same bits. For the operators in the tables of `hazards` they do not, for one of four reasons:
+same bits. For the operators in the tables below they do not, for one of four reasons:
 
 * a composite runs another kernel: `linalg.svdvals` also computes the vectors, `matmul` of a batch with one matrix folds the batch;
 * PyTorch calls a dispatch mode with autocast and the conjugate bit switched off, so an operator that calls others in its kernel
@@ -23,26 +23,18 @@ autograd restores that state after each node, even if the node fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 
 from opdump.adapters.torch.dispatch import CaptureMode
-from opdump.adapters.torch.hazards import (
-    COMPOSITE,
-    GRADIENTS,
-    ONE_OPERATOR,
-    OWN_NAMESPACES,
-    TANGENTS,
-    Operator,
-    composites,
-    counted_inside,
-    find,
-)
 from opdump.adapters.torch.mode_stack import suspended
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
+    KEY_OF_COUNTS,
     KEY_OF_MODES,
     KEY_OF_THREADS_WITH_MODES,
     OPERATORS,
@@ -59,10 +51,201 @@ from opdump.adapters.torch.private_names import (
     has_kernel,
     is_key_excluded,
     is_subclass_like,
+    named_schema,
     saved_tensor_hooks,
 )
-from opdump.adapters.torch.redispatch import Redispatch
+from opdump.adapters.torch.schemas import kind_of
 from opdump.adapters.torch.unseen import unseen
+
+# The operators that a dispatch mode changes, and why.
+
+Operator = Any  # torch._ops.OpOverload, which is generic in some releases and not in others
+
+ONE_OPERATOR: Mapping[str, str] = {
+    "linalg_svdvals": "under a mode it also computes the singular vectors, with another LAPACK algorithm",
+    "linalg_eigvalsh": "under a mode it also computes the eigenvectors, with another LAPACK algorithm",
+    "linalg_eigvals": "under a mode it also computes the eigenvectors; the eigenvalues come in another order",
+    "linalg_pinv.atol_rtol_tensor": "its kernel calls matmul (autocast) and reads conjugated views",
+    "linalg_lstsq": "its kernel reads conjugated views",
+    **dict.fromkeys(
+        ("linalg_polar", "linalg_polar.out", "linalg_matrix_sqrth", "linalg_matrix_sqrth.out"),  # PyTorch 2.15
+        "its kernel reads conjugated views",
+    ),
+    "bilinear": "its kernel calls matmul (autocast)",
+    "_euclidean_dist": "its kernel calls matmul (autocast)",
+    "_euclidean_dist.out": "its kernel calls matmul (autocast)",
+    "_sparse_addmm": "its kernel calls addmm (autocast)",
+    "_sparse_addmm.out": "its kernel calls addmm (autocast)",
+    "cumprod_backward": "under a mode the formula for inputs with zeros is used for all inputs",
+    "unsafe_split.Tensor": "its kernel makes views, which in inference mode are views of the input",
+    "unsafe_split_with_sizes": "its kernel makes views, which in inference mode are views of the input",
+    **dict.fromkeys(
+        (
+            *("linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor"),
+            *("linalg_matrix_rank.atol_rtol_float_out", "linalg_matrix_rank.atol_rtol_tensor_out"),
+        ),
+        "under a mode nothing is written to `out`",
+    ),
+    **dict.fromkeys(
+        (
+            *("kron.out", "linalg_cond.out", "linalg_cond.p_str_out", "linalg_norm.out", "linalg_norm.ord_str_out"),
+            *("linalg_matrix_norm.out", "linalg_matrix_norm.str_ord_out", "nuclear_norm.out", "nuclear_norm.dim_out"),
+            *("linalg_pinv.out_rcond_tensor", "linalg_pinv.atol_rtol_tensor_out"),
+            *("linalg_pinv.atol_rtol_float_out", "linalg_pinv.out", "linalg_svdvals.out", "linalg_eigvalsh.out"),
+            *("linalg_eigvals.out", "quantile.out", "quantile.scalar_out", "nanquantile.out"),
+            "nanquantile.scalar_out",
+        ),
+        "under a mode `out` is written once more or once less, or refused if a gradient is required",
+    ),
+}
+"""Operators that always run outside the mode: their names in `aten`, with the reason."""
+
+_MASKED = "under a mode the gradient is multiplied by a mask, so an infinite gradient makes NaN everywhere"
+_FOR_ZEROS = "under a mode the formula for inputs with zeros is used for all inputs"
+_SUMMED = "under a mode the gradient of the value also sums zeros"
+_NOT_REFUSED = "under a mode an undefined gradient is not refused"
+GRADIENTS: Mapping[str, str] = {
+    **dict.fromkeys(("max", "min", "median", "nanmedian"), _MASKED),
+    **dict.fromkeys(("prod", "prod.dim_int", "cumprod"), _FOR_ZEROS),
+    **dict.fromkeys(("masked_fill.Tensor", "masked_fill_.Tensor"), _SUMMED),
+    **dict.fromkeys(("linalg_eig", "_linalg_eigh", "_linalg_svd"), _NOT_REFUSED),
+    "ormqr": "under a mode the gradient has another memory layout",
+    "linalg_householder_product": "under a mode the gradient is computed by other operators",
+}
+"""Operators whose gradient runs outside the mode: their names in `aten`, with the reason."""
+
+TANGENTS: Mapping[str, str] = {
+    **dict.fromkeys(("prod", "prod.dim_int"), _FOR_ZEROS),
+    **dict.fromkeys(
+        (
+            *("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+            *("_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats"),
+        ),
+        "under a mode the tangent is computed by other operators, in another order",
+    ),
+}
+"""Operators that run outside the mode while forward-mode AD is on: their names in `aten`, with the reason."""
+
+# Namespaces that PyTorch ships. Except for the operators above, no kernel in them calls an operator that autocast or the conjugate bit
+# would change.
+OWN_NAMESPACES = frozenset(
+    {
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test"),
+        *("aten", "c10d", "debug_mode_ops", "export", "inductor", "mkl", "mkldnn", "mkldnn_prepacked"),
+        *("onednn", "prim", "profiler", "quantization", "quantized", "sparse", "static_runtime", "streams"),
+        *("symm_mem",),
+    }
+)
+
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::")
+"""Their kernels write into their arguments, which their schemas do not always declare; those of `symm_mem` call operators that autograd
+records."""
+COMPOSITE = "CompositeImplicitAutograd"
+# An operator with a kernel at one of these keys does not always decompose.
+_KERNEL_KEYS = (
+    *("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradNestedTensor", "AutogradOther", "CPU", "CUDA"),
+    *("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta", "MkldnnCPU"),
+    *("NestedTensorCPU", "NestedTensorCUDA", "QuantizedCPU", "SparseCPU", "SparseCsrCPU"),
+)
+
+
+@cache
+def composites() -> tuple[str, ...]:
+    """Operators of `aten` that decompose into others for every kind of tensor."""
+    has = has_kernel
+    return tuple(
+        name.removeprefix("aten::")
+        for name in all_operators()
+        if name.startswith("aten::") and has(name, COMPOSITE) and not any(has(name, key) for key in _KERNEL_KEYS)
+    )
+
+
+@cache
+def counted_inside() -> Mapping[str, tuple[str, ...]]:
+    """Operators, by namespace, whose writes are counted only inside their kernels; also all `_foreach_*` operators and collectives.
+
+    The kernel at the key `ADInplaceOrView` increments the version counter of a written tensor. An operator that writes into an argument
+    but has no kernel there leaves this to the operators that its own kernel calls; under a mode, the key is switched off for those.
+    """
+    found: dict[str, list[str]] = {}
+    for qualified in all_operators():
+        namespace, _, name = qualified.partition("::")
+        if namespace in OWN_NAMESPACES and _counts_inside(qualified):
+            operator = find(namespace, name)
+            if operator is not None and not kind_of(operator):
+                found.setdefault(namespace, []).append(name)
+    return {namespace: tuple(names) for namespace, names in found.items()}
+
+
+def _counts_inside(qualified: str) -> bool:
+    has = has_kernel
+    if qualified.startswith("aten::_foreach_"):
+        return True
+    if qualified.startswith(_COLLECTIVES):
+        return not has(qualified, COMPOSITE)
+    if has(qualified, COMPOSITE) or has(qualified, KEY_OF_COUNTS):
+        return False
+    packet, _, overload = qualified.partition(".")
+    schema = named_schema(packet, overload)
+    return any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+
+
+def find(namespace: str, name: str) -> Operator | None:
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload or "default", None)
+
+
+# Continues an operator, intercepted at the dispatch key of threads with modes (`PythonTLSSnapshot`), below that key.
+#
+# PyTorch's own kernel at that key saves the thread's dispatch state for a dispatch mode further below. Before PyTorch 2.13
+# the mode cannot be called without it, but a kernel that opdump registers for an operator at that key replaces it. So in
+# these releases opdump first calls an operator of its own, which passes PyTorch's kernel, and continues from inside it. That
+# operator is in the namespace `prims`, because only inside operators of that namespace are numbers accepted for tensors
+# (`prims::mul(x, -1)`), which some intercepted operators rely on.
+
+_NAMESPACE = "prims"
+_NAME = "opdump_entry"
+NEEDS_ENTRY = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
+
+
+class Redispatch:
+    """Continues intercepted operators, from `attach` to `detach`."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._libraries: list[torch.library.Library] = []
+
+    def attach(self) -> None:
+        if NEEDS_ENTRY and not self._libraries:
+            library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+            self._libraries.append(library)
+            library.define(f"{_NAME}() -> ()")
+            library.impl(_NAME, self._enter, "CompositeImplicitAutograd")
+            library.impl(_NAME, fallthrough_kernel, "Python")
+
+    def detach(self) -> None:
+        while self._libraries:
+            destroy_library(self._libraries.pop())
+
+    def onward(self, operator: Any, keyset: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run the operator below the key of threads with modes."""
+        rest = keyset.remove(KEY_OF_THREADS_WITH_MODES)
+        if not self._libraries:
+            return operator.redispatch(rest, *args, **kwargs)
+        results: list[Any] = []
+        # `opdump_entry` takes no arguments and returns nothing, so the call and its result pass through the thread.
+        self._local.call = lambda: results.append(operator.redispatch(rest, *args, **kwargs))
+        torch.ops.prims.opdump_entry()
+        return results[0]
+
+    def _enter(self) -> None:
+        call = self._local.call
+        self._local.call = None
+        call()
+
+
+# Runs the operators of these tables outside the mode.
 
 _KEY = "PythonTLSSnapshot"
 _KeySet = Any  # torch._C.DispatchKeySet

@@ -1,16 +1,10 @@
-"""Takes summaries and copies of tensors on an accelerator, without synchronising at each operator.
-
-All device work is queued on the stream that the program uses at that moment, so it runs after the operator and before anything that
-overwrites the tensor. Each stream has its own rows, and nothing here is used on two streams. `finish` copies the rows of each stream to
-the host on that stream and waits for it once; then the copies of elements are complete, too.
-
-If a device cannot summarise a type (some have no float64), the host does it with the native summary, and `refusals` lists this.
-"""
+"""Takes summaries and copies of tensors on an accelerator, with the few operations that the capture needs of each kind of device."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,12 +12,283 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from opdump.adapters.torch.accelerators import Accelerator, Accelerators
-from opdump.adapters.torch.device_rows import NARROW, WIDTH, blocks_of, is_dense, queue_row, summary_of
 from opdump.adapters.torch.memory import CODES, NAMES, elements_of, widened
 from opdump.adapters.torch.private_names import negated_view
 from opdump.adapters.torch.unseen import apart
 from opdump.kernels import Summary, summarise
+
+# The device operations that the capture needs, for each kind of device that PyTorch supports.
+#
+# A device executes work from queues (streams), to which the host only adds. So an asynchronous copy is complete only after the host has
+# waited for the stream that it was queued on.
+
+
+class Accelerator:
+    """One kind of device (`cuda`, `xpu`, `mps`, `npu`). This base class is for devices without streams: one queue, blocking copies."""
+
+    copies_in_background = False
+    """Whether copies into `host_memory` are asynchronous."""
+    graphs: tuple[type[Any], ...] = ()
+    """Classes whose `replay` runs a recorded graph."""
+
+    def current_stream(self, device: torch.device) -> Hashable:
+        """The stream that the program uses now in this thread."""
+        return device
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Queue work on `stream` within the block."""
+        return nullcontext()
+
+    def wait(self, stream: Any) -> None:
+        """Block until all work queued on `stream` is done."""
+
+    def is_capturing(self) -> bool:
+        """Whether the work of this thread is now recorded into a graph instead of executed."""
+        return False
+
+    def host_memory(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Host memory that the device can write into, pinned if possible."""
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+
+
+class StreamAccelerator(Accelerator):
+    """A device with streams, by its module in torch (`torch.cuda`, `torch.xpu`, `torch.npu`)."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._asks_graphs = getattr(module, "is_current_stream_capturing", None)
+        self._is_in_use = getattr(module, "is_initialized", None)
+        self.copies_in_background = True
+        found = (getattr(module, name, None) for name in ("CUDAGraph", "XPUGraph", "NPUGraph"))
+        self.graphs = tuple(graph for graph in found if graph is not None)
+
+    def current_stream(self, device: torch.device) -> Hashable:
+        stream: Hashable = self._module.current_stream(device)
+        return stream
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._module.stream(stream)
+        return context
+
+    def wait(self, stream: Any) -> None:
+        stream.synchronize()
+
+    def is_capturing(self) -> bool:
+        if self._asks_graphs is None or not (self._is_in_use is None or self._is_in_use()):
+            # Do not query a device that the program does not use: the query would initialise it. In a child forked from a process
+            # that uses the device, the query is an error.
+            return False
+        return bool(self._asks_graphs())
+
+    def host_memory(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if self.copies_in_background:
+            try:
+                return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True)
+            except (RuntimeError, NotImplementedError):  # no pinned memory on this device: copies block
+                self.copies_in_background = False
+        return super().host_memory(size, stride, dtype)
+
+
+class Accelerators:
+    """The devices of this process, by kind."""
+
+    reads_host = True
+    """Whether `cpu` tensors lie in host memory that can be read in place."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Accelerator] = {}
+
+    def of(self, tensor: torch.Tensor) -> Accelerator | None:
+        """The accelerator that holds a tensor; None for the host."""
+        kind = tensor.device.type
+        return None if kind == "cpu" else self._of_kind(kind)
+
+    def capturing(self) -> Accelerator | None:
+        """The accelerator whose graphs the program may record; None if this build of PyTorch supports no such device.
+
+        It does not check whether the machine has the device: querying CUDA can make it unusable in processes forked later.
+        """
+        kind = _built_for()
+        accelerator = None if kind is None else self._of_kind(kind)
+        return accelerator if isinstance(accelerator, StreamAccelerator) else None
+
+    def _of_kind(self, kind: str) -> Accelerator:
+        found = self._known.get(kind)
+        if found is None:
+            # Some kinds have no module (`privateuseone` until it is renamed).
+            module = getattr(torch, kind, None)
+            has_streams = all(hasattr(module, name) for name in ("current_stream", "stream"))
+            found = self._known[kind] = StreamAccelerator(module) if has_streams else Accelerator()
+        return found
+
+
+def _built_for() -> str | None:
+    if torch.version.cuda or torch.version.hip:
+        return "cuda"  # before PyTorch 2.7, the call below raises if a CUDA build finds no device
+    device: torch.device | None = torch.accelerator.current_accelerator()
+    return None if device is None else device.type
+
+
+# Computes the summary of a tensor on its device: one row of numbers per block of elements; the host combines the rows.
+#
+#     total squares max min positive negative nan positive_inf negative_inf
+#
+# Blocks limit the temporaries: a block has one float64 copy, which is squared in place last. The counts of a block are far below 2**53,
+# so float64 holds them exactly. Max and min of 64-bit integers are stored as bits. No operator here uses a vendor library: if a program
+# requires deterministic algorithms, PyTorch refuses those of CUDA (`dot`).
+
+BLOCK = 1 << 20
+"""Elements per block: 9 MiB of temporaries."""
+WIDTH = 9
+NARROW = 6
+"""Columns of the rows of integer types, which have no NaN or infinities."""
+
+_WIDE = torch.float64
+_INT64_MIN = -(2**63)
+_LOW_32 = 0xFFFFFFFF
+_SMALL_FLOATS = frozenset(
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+    if hasattr(torch, name)
+)
+
+
+def blocks_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The elements as one-dimensional views, in any order. If no such view exists, copies, one block at a time."""
+    count = tensor.numel()
+    if is_dense(tensor):
+        flat = torch.as_strided(tensor, (count,), (1,), tensor.storage_offset())
+        yield from (flat,) if count <= BLOCK else flat.split(BLOCK)
+    elif count <= BLOCK:
+        yield tensor.reshape(-1)
+    elif tensor.shape[0] == 1:
+        yield from blocks_of(tensor[0])
+    else:
+        rows = max(1, BLOCK * tensor.shape[0] // count)
+        for part in tensor.split(rows):
+            yield from blocks_of(part)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one contiguous range of memory, each once, in any order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def queue_row(block: torch.Tensor, row: torch.Tensor, *, low_precision: bool) -> None:
+    """Queue the computation of a one-dimensional block's numbers into `row`: WIDTH float64 cells for floats, NARROW for others.
+
+    With `low_precision`, floats are summed in their own type.
+    """
+    if block.dtype in _SMALL_FLOATS:
+        block = block.to(torch.float32)
+    if block.dtype.is_floating_point:
+        torch.stack(_of_floats(block, low_precision=low_precision), out=row)
+    else:
+        torch.stack(_of_whole_numbers(block), out=row)
+
+
+def _of_floats(block: torch.Tensor, *, low_precision: bool) -> list[torch.Tensor]:
+    values = block if low_precision else block.to(_WIDE, copy=True)
+    least, greatest = torch.aminmax(values)
+    total, positive, negative = values.sum(), _count(values.gt(0)), _count(values.lt(0))
+    # In place only if the memory is the capture's own copy.
+    squares = (values.square() if low_precision else values.square_()).sum()
+    del values
+    return [
+        *(total, squares, greatest, least, positive, negative),
+        _count(block.ne(block)),
+        _count(block.eq(math.inf)),
+        _count(block.eq(-math.inf)),
+    ]
+
+
+def _count(which: torch.Tensor) -> torch.Tensor:
+    return which.sum(dtype=_WIDE)
+
+
+def _of_whole_numbers(block: torch.Tensor) -> list[torch.Tensor]:
+    has_64_bits = block.dtype in (torch.int64, torch.uint64)
+    # Few kernels support unsigned types wider than 8 bits.
+    if block.dtype is torch.uint16:
+        block = block.view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
+    elif block.dtype is torch.uint32:
+        block = block.view(torch.int32).to(torch.int64).bitwise_and_(_LOW_32)
+    extremes: tuple[torch.Tensor, torch.Tensor] | None = None
+    if block.dtype is torch.uint64:
+        bits = block.view(torch.int64)
+        # Flipping the sign bit maps the unsigned order to the signed one; `summary_of` reverses it.
+        extremes = torch.aminmax(bits.bitwise_xor(_INT64_MIN))
+        values = bits.bitwise_right_shift(32).bitwise_and_(_LOW_32).to(_WIDE).mul_(2.0**32)
+        values += bits.bitwise_and(_LOW_32)
+    else:
+        if has_64_bits:
+            extremes = torch.aminmax(block)
+        values = block.to(_WIDE, copy=True)
+    if extremes is None:
+        least, greatest = torch.aminmax(values)
+    else:
+        least, greatest = (extreme.view(_WIDE) for extreme in extremes)
+    total, positive, negative = values.sum(), _count(values.gt(0)), _count(values.lt(0))
+    return [total, values.square_().sum(), greatest, least, positive, negative]
+
+
+def summary_of(rows: npt.NDArray[np.float64], count: int, dtype: torch.dtype) -> tuple[Summary, tuple[int, int] | None]:
+    """The summary of a tensor of `count` elements from the rows of its blocks and, for 64-bit integers, the exact max and min."""
+    positive = negative = nan = positive_inf = negative_inf = 0
+    is_float = dtype.is_floating_point
+    for row in rows.tolist():
+        positive += int(row[4])
+        negative += int(row[5])
+        if is_float:
+            nan += int(row[6])
+            positive_inf += int(row[7])
+            negative_inf += int(row[8])
+    exact: tuple[int, int] | None = None
+    if dtype in (torch.int64, torch.uint64):
+        bits = np.ascontiguousarray(rows[:, 2:4]).view(np.int64)
+        exact = int(bits[:, 0].max()), int(bits[:, 1].min())
+        if dtype is torch.uint64:
+            exact = exact[0] - _INT64_MIN, exact[1] - _INT64_MIN
+        greatest, least = map(float, exact)
+    else:
+        # numpy's max and min return NaN if there is one. Adding 0.0 removes the sign of a zero.
+        greatest, least = float(rows[:, 2].max()) + 0.0, float(rows[:, 3].min()) + 0.0
+    return (
+        Summary(
+            count=float(count),
+            nan=float(nan),
+            positive_inf=float(positive_inf),
+            negative_inf=float(negative_inf),
+            zero=float(count - positive - negative - nan),
+            negative=float(negative),
+            positive=float(positive),
+            max=greatest,
+            min=least,
+            sum=_added(rows[:, 0]),
+            sum_squares=_added(rows[:, 1]),
+        ),
+        exact,
+    )
+
+
+def _added(column: npt.NDArray[np.float64]) -> float:
+    values: Sequence[float] = column.tolist()
+    # fsum raises for infinities of both signs, and for sums that overflow.
+    return math.fsum(values) if all(map(math.isfinite, values)) and abs(sum(values)) < math.inf else sum(values)
+
+
+# All device work is queued on the stream that the program uses at that moment, so it runs after the operator and before anything that
+# overwrites the tensor; nothing is synchronised at each operator. Each stream has its own rows, and nothing here is used on two streams.
+# `finish` copies the rows of each stream to the host on that stream and waits for it once; then the copies of elements are complete, too.
+#
+# If a device cannot summarise a type (some have no float64), the host does it with the native summary, and `refusals` lists this.
 
 _CHUNK = 1024
 """Rows per device tensor."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.torch.accelerators import Accelerators
+from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.mode_stack import recording_here
 from opdump.adapters.torch.naming import Naming
 from opdump.adapters.torch.schemas import OperatorSchema

@@ -10,32 +10,30 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from opdump.adapters.models import Models
-from opdump.adapters.torch.accelerators import Accelerators
-from opdump.adapters.torch.call_depth import BESIDE_AN_OPERATOR, CallDepth
-from opdump.adapters.torch.collectives import WAIT, Collectives
-from opdump.adapters.torch.description import node_of
+from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.device_graphs import DeviceGraphs
-from opdump.adapters.torch.dump_selection import DumpSelection
-from opdump.adapters.torch.failed_operators import FailedOperators
-from opdump.adapters.torch.failures import records_failures
-from opdump.adapters.torch.following import Following, is_available
+from opdump.adapters.torch.distributed import WAIT, Collectives
+from opdump.adapters.torch.failures import FailedOperators, records_failures
+from opdump.adapters.torch.following import Following, Running, is_available
+from opdump.adapters.torch.memory import Provenance, Storages, dtype_name, keep_memory, shape_of
 from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
-from opdump.adapters.torch.naming import Naming
-from opdump.adapters.torch.operator_names import OperatorNames
+from opdump.adapters.torch.naming import Naming, OperatorNames, Site
 from opdump.adapters.torch.private_names import (
+    autograd_node,
     dispatch_depth,
+    graph_task,
     operator_schema,
     sequence_number,
+    shard_of,
     without_modes,
 )
-from opdump.adapters.torch.provenance import Provenance
 from opdump.adapters.torch.reader import TensorReader
-from opdump.adapters.torch.running import Running
 from opdump.adapters.torch.schemas import (
     Found,
     OperatorSchema,
@@ -44,16 +42,212 @@ from opdump.adapters.torch.schemas import (
     tensors_among,
     tensors_returned,
 )
-from opdump.adapters.torch.sites import Site
-from opdump.adapters.torch.storages import Storages, keep_memory
+from opdump.adapters.torch.scopes import DumpSelection, RootScopes
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.unseen import unseen
-from opdump.adapters.torch.values import ProgramValues
-from opdump.adapters.torch.without_kernel import WithoutKernel
+from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, CallDepth, unseen
 from opdump.adapters.watching import Watches
+from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
 from opdump.recorder import Live, LiveTensor, Recorder, WatchRecorder, isolated_from_program
 from opdump.records import OpRecord, SkipReason
+
+# Describes an operator as a node of the graph.
+
+Described = TypeVar("Described", GraphInput, GraphOutput)
+
+
+def node_of(op: OpRecord, inputs: Sequence[LiveTensor], outputs: Sequence[Found], *, runs_kernel: bool) -> GraphNode:
+    """The graph node of an operator that has run."""
+    return GraphNode(
+        op_name=op.op_name,
+        op_type=op.op_type,
+        phase=op.phase,
+        inputs=_by_slot(
+            {slot: GraphInput(source, dtype_name(tensor), shape_of(tensor)) for slot, _, tensor, source, _ in inputs},
+            GraphInput(),
+        ),
+        outputs=_by_slot(
+            {slot: GraphOutput(dtype_name(tensor), shape_of(tensor)) for slot, _, tensor in outputs},
+            GraphOutput("", ()),
+        ),
+        attributes=op.arguments,
+        stack=op.stack,
+        runs_kernel=runs_kernel,
+    )
+
+
+def _by_slot(values: Mapping[int, Described], nothing: Described) -> tuple[Described, ...]:
+    """The values in slot order; `nothing` in a slot without a tensor."""
+    return tuple(values.get(slot, nothing) for slot in range(max(values, default=-1) + 1))
+
+
+# Records values without an operator: parameters, optimizer state, inputs of a network.
+
+PARAMETER = "Parameter"
+"""The op_type of values that are recorded without an operator."""
+
+
+class ProgramValues:
+    """Names these values for the graph, and records those that the dump contains."""
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        recorder: Recorder,
+        observer: TrainingObserver,
+        naming: Naming,
+        provenance: Provenance,
+        graphs: DeviceGraphs,
+    ) -> None:
+        self._recorder = recorder
+        self._observer = observer
+        self._naming = naming
+        self._provenance = provenance
+        self._graphs = graphs
+        self._are_saved = plan.saves_values and plan.outputs and plan.selection != "marked"
+        self._parameter_names: dict[int, str] = {}
+        self.following: Following | None = None
+
+    def seed_parameters(self, module: torch.nn.Module, graph_id: int, scopes: RootScopes | None) -> None:
+        """Register the parameters of a root module as sources (not constants), with the scopes of their owners."""
+        graph = self._recorder.graph(graph_id)
+        for prefix, owner in module.named_modules():
+            scope = "Default" if scopes is None else scopes.registered.get(id(owner), scopes.scope)
+            for name, parameter in owner.named_parameters(recurse=False):
+                if is_lazy(parameter):
+                    continue  # no shape and no memory before the first forward
+                full_name = f"{prefix}.{name}" if prefix else name
+                shard = shard_of(parameter)
+                self._provenance.note(shard, f"{PARAMETER_PREFIX}{full_name}")
+                graph.add_parameter(GraphValue(full_name, dtype_name(shard), tuple(shard.shape)))
+                self._naming.parameter_scopes[id(parameter)] = scope
+                self._parameter_names[id(parameter)] = full_name
+
+    def seed_optimizer_state(self, optimizer: torch.optim.Optimizer, graph_id: int) -> None:
+        """Register optimizer state (momenta, step counts) as sources (not constants): `Parameter.exp_avg.fc.weight`."""
+        graph = self._recorder.graph(graph_id)
+        for parameter, state in optimizer.state.items():
+            owner = self._parameter_names.get(id(parameter))
+            if owner is None or not isinstance(state, Mapping):
+                continue
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    shard = shard_of(value)
+                    self._provenance.note(shard, f"{PARAMETER_PREFIX}{key}.{owner}")
+                    graph.add_parameter(GraphValue(f"{key}.{owner}", dtype_name(shard), shape_of(shard)))
+
+    def record_root_input(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Record an input of a root module that no operator of this step made as a parameter, as MindSpore does."""
+        tensor = shard_of(tensor)
+        if not self._provenance.is_written(tensor):
+            self._provenance.note(tensor, f"{PARAMETER_PREFIX}{name}")
+            self._recorder.graph(graph_id).add_parameter(GraphValue(name, dtype_name(tensor), shape_of(tensor)))
+            self.record_value(name, graph_id, tensor)
+
+    def record_value(self, name: str, graph_id: int, tensor: torch.Tensor) -> None:
+        """Record a value without an operator: a parameter after its update, an input of the root module."""
+        if not self._are_saved or is_lazy(tensor) or self._graphs.is_recording():
+            return
+        naming, following = self._naming, self.following
+        if following is not None:
+            if following.value(name, graph_id, shard_of(tensor)):
+                return
+            following.pause()
+        site = naming.sites.value(graph_id, name)
+        if not (site.selected or naming.is_selected(site, PARAMETER)):
+            return
+        # Positional for speed, as in `Naming.identify`: this runs for every parameter in a step.
+        op = OpRecord(
+            PARAMETER,
+            name,
+            naming.now(),
+            self._observer.step,
+            naming.net_name,
+            graph_id,
+            naming.rank_id,
+            0,
+            0,
+            0,
+            naming.next_order(),
+            site.next_occurrence(naming.sites.step),
+            "optimizer",
+        )
+        self._recorder.before_op(op, ())
+        tensor = shard_of(tensor)
+        self._recorder.after_op(op, ((0, "", tensor, "", ""),))
+        if following is not None:
+            following.learns_value(site, op, tensor)
+
+
+# Lists operators that launch no kernel (views, allocations) when they first run, and only counts them from then on.
+
+Describe = Callable[[OpRecord, Site, OperatorSchema, list[LiveTensor], list[Found]], object]
+"""Adds an operator to its graph, with its inputs and outputs."""
+
+
+class WithoutKernel:
+    """Records these operators after they have run."""
+
+    def __init__(
+        self, recorder: Recorder, observer: TrainingObserver, naming: Naming, provenance: Provenance, describe: Describe
+    ) -> None:
+        self._recorder = recorder
+        self._observer = observer
+        self._naming = naming
+        self._provenance = provenance
+        self._describe = describe
+        self.following: Following | None = None
+
+    @isolated_from_program
+    def ran(
+        self, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, func: Any = None
+    ) -> None:
+        """List or count an operator that has run. `func` is the operator; None if it ran outside of the mode."""
+        following, naming = self.following, self._naming
+        if following is not None:
+            following.pause()
+        if self._is_known_in_gradient(schema):
+            naming.next_order()
+            self._recorder.count_op(schema.kind)
+            if following is not None:
+                following.learns_listed(func, schema, args, kwargs, result, None)
+            return
+        op, site, link = naming.identify(schema, args, kwargs)
+        if link is not None:
+            naming.links.begins(link)
+        if op is None:
+            self._recorder.count_op(schema.kind)
+        else:
+            self._recorder.skip_op(op)
+        if op is not None or schema.kind == "allocation":
+            outputs = tensors_returned(schema, args, kwargs, result)
+            if schema.kind == "allocation":
+                for slot, _, tensor in outputs:
+                    self._provenance.unwritten.add(site.source(slot))
+                    self._provenance.note(tensor, site.source(slot))
+            if op is not None:
+                source = self._provenance.source
+                found = tensors_among(schema.tensors, args, kwargs)
+                inputs: list[LiveTensor] = [(slot, name, tensor, source(tensor), "") for slot, name, tensor in found]
+                self._describe(op, site, schema, inputs, outputs)
+        if following is not None:
+            following.learns_listed(func, schema, args, kwargs, result, site, link, is_listed_anew=op is not None)
+
+    def _is_known_in_gradient(self, schema: OperatorSchema) -> bool:
+        """Whether the running gradient ran this operator in an earlier step; such a view needs no site or link again."""
+        task = graph_task()
+        if task < 0 or schema.kind == "allocation" or self._recorder.is_deferring or torch.is_grad_enabled():
+            return False
+        node: torch.autograd.graph.Node | None = autograd_node()
+        if node is None or self._observer.current().recomputing:
+            return False
+        link = self._naming.links.find(node, task)
+        if link is None:
+            return False
+        return link.views.setdefault(id(schema), self._naming.sites.step) < self._naming.sites.step
+
+
+# The dispatch mode.
 
 
 class CaptureMode(RecordingMode):

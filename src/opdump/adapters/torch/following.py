@@ -22,15 +22,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from opdump.adapters.torch.arguments import COMPARABLE, arguments_of
-from opdump.adapters.torch.followed_elements import FollowedElements
-from opdump.adapters.torch.lesson import Event, Kind, Lesson, Named, are_alike
-from opdump.adapters.torch.lessons import Lessons, Outcome
+from opdump.adapters.torch.distributed import Collectives
+from opdump.adapters.torch.lessons import Event, FollowedElements, Kind, Lesson, Lessons, Named, Outcome, are_alike
+from opdump.adapters.torch.memory import PLAIN_CLASSES, Provenance, Storages
+from opdump.adapters.torch.naming import COMPARABLE, Link, Naming, Site, arguments_of
 from opdump.adapters.torch.private_names import (
     RUN_BACKWARD,
     autograd_node,
@@ -40,17 +40,64 @@ from opdump.adapters.torch.private_names import (
     sequence_number,
 )
 from opdump.adapters.torch.reader import TensorReader
-from opdump.adapters.torch.records_operators import RecordsOperators
-from opdump.adapters.torch.running import Running
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
-from opdump.adapters.torch.sites import Site
-from opdump.adapters.torch.storages import PLAIN_CLASSES
+from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
 from opdump.interpreter.interrupts import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.recorder import Elements, TensorSnapshot, isolated_as_a_whole
+from opdump.recorder import Elements, LiveTensor, Recorder, TensorSnapshot, isolated_as_a_whole
 from opdump.records import OpRecord
 from opdump.step_columns import BlockRun
+
+# The state of an operator while it runs.
+
+
+class Running:
+    """An operator, from just before it runs until just after."""
+
+    __slots__ = ("inputs", "link", "op", "site")
+
+    def __init__(self, op: OpRecord, site: Site, link: Link | None) -> None:
+        self.op = op
+        self.site = site
+        self.link = link
+        self.inputs: list[LiveTensor] = []
+
+
+# What `Following` needs from the recorder of the operators that it does not follow.
+
+
+class RecordsOperators(Protocol):
+    """What a `CaptureMode` is to `Following`."""
+
+    follow: Callable[..., Any] | None
+
+    @property
+    def recorder(self) -> Recorder: ...
+    @property
+    def observer(self) -> TrainingObserver: ...
+    @property
+    def naming(self) -> Naming: ...
+    @property
+    def provenance(self) -> Provenance: ...
+    @property
+    def storages(self) -> Storages: ...
+    @property
+    def collectives(self) -> Collectives: ...
+    def schema(self, func: Any) -> OperatorSchema: ...
+    def fails(self, running: Running, schema: OperatorSchema, error: BaseException) -> object: ...
+    def end(
+        self,
+        running: Running,
+        schema: OperatorSchema,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        returned: Callable[[], list[Found]],
+        result: Any,
+    ) -> object: ...
+
+
+# Learns and follows steps.
 
 State = Literal["learning", "following", "paused", "off"]
 _Given = ParamSpec("_Given")

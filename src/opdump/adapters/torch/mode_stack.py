@@ -1,23 +1,16 @@
-"""Puts a recording mode on PyTorch's stack of dispatch modes, and suspends it.
-
-PyTorch keeps one stack of dispatch modes per thread: the modes of the user's program on top, its own (fake tensors,
-tracing) below. `with mode:` pushes a mode and at its end pops whatever is on top. That suits nested blocks, but not a
-training step that begins inside one call and ends inside another: it would pop a mode that the program opened in between.
-So a `RecordingMode` goes below the program's modes, where it sees what they let through, and is removed by identity.
-Both operations leave the flags of `torch.utils._python_dispatch` alone: all threads share them, and two threads that leave
-in a different order than they entered would set them wrong.
-"""
+"""Puts a recording mode on PyTorch's stack of dispatch modes, and suspends it, also while PyTorch imports its late parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from opdump.adapters.torch.dynamo_frames import never_compile
+from opdump.adapters.replacements import Replacements
 from opdump.adapters.torch.names_by_release import is_lost
 from opdump.adapters.torch.private_names import (
     FRAMES,
@@ -25,11 +18,23 @@ from opdump.adapters.torch.private_names import (
     TorchDispatchMode,
     dispatch_depth,
     dispatch_mode_at,
+    include_key,
+    inference_guard,
+    is_key_included,
     is_own_mode,
     let_higher_order_in,
     pop_dispatch_mode,
     push_dispatch_mode,
 )
+from opdump.adapters.torch.unseen import never_compile
+from opdump.interpreter.first_import import after_import
+
+# PyTorch keeps one stack of dispatch modes per thread: the modes of the user's program on top, its own (fake tensors,
+# tracing) below. `with mode:` pushes a mode and at its end pops whatever is on top. That suits nested blocks, but not a
+# training step that begins inside one call and ends inside another: it would pop a mode that the program opened in between.
+# So a `RecordingMode` goes below the program's modes, where it sees what they let through, and is removed by identity.
+# Both operations leave the flags of `torch.utils._python_dispatch` alone: all threads share them, and two threads that leave
+# in a different order than they entered would set them wrong.
 
 
 class RecordingMode(TorchDispatchMode):
@@ -66,7 +71,7 @@ class RecordingMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # True would wrap the handler in Python; `dynamo_frames` keeps dynamo away at no cost.
+        # True would wrap the handler in Python; `never_compile` keeps dynamo away at no cost.
         return False
 
 
@@ -142,3 +147,87 @@ def _take_off_users(place: int) -> list[TorchDispatchMode]:
 def _put_back(modes: Iterable[TorchDispatchMode]) -> None:
     for mode in modes:
         push_dispatch_mode(mode)
+
+
+# Patches parts of PyTorch that are imported late, such as its compiler, once the program imports them. Importing the compiler
+# takes a second or more, and most inference programs never do.
+
+Stopped = Callable[[Exception], None]
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+class Loading:
+    """Functions to call when modules of PyTorch are imported. Errors of late calls go to `stopped`, not to the importing program."""
+
+    def __init__(self, stopped: Stopped = raised) -> None:
+        self._stopped = stopped
+        self._forget: list[Callable[[], None]] = []
+
+    def when_there(self, module: str, function: Callable[[], None]) -> None:
+        """Call `function` as soon as `module` is imported. Operators that the import runs are not recorded."""
+        if module in sys.modules:
+            function()
+        else:
+            self._forget.append(after_import(module, lambda _: self._late(function), inside=suspended))
+
+    def _late(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  whatever the error is, it is not the program's
+            self._stopped(error)
+
+    def forget(self) -> None:
+        """Drop the functions that are still waiting."""
+        while self._forget:
+            self._forget.pop()()
+
+
+# Keeps the dispatch keys of modes consistent with the mode stack when an inference-mode block ends.
+#
+# When a `torch.inference_mode` block ends, PyTorch resets the dispatch keys of the thread to their state at its start, including the keys
+# of dispatch modes. If a step ended inside the block, the mode is off the stack: the program's next operator would look for the missing
+# mode and fail. If a step began inside, the mode is on the stack but would not see what runs after the block.
+
+_KEYS: Final = ("Python", "PythonTLSSnapshot")
+"""The dispatch keys that are set in a thread while a mode is on its stack."""
+
+
+class InferenceBlocks:
+    """Corrects the keys at the end of every block that ends between `attach` and `detach`, including blocks that began earlier."""
+
+    def __init__(self) -> None:
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        if is_lost(OPERATORS):
+            return
+        # PyTorch's internal guard, too: in a block that began before `attach`, `with` has already looked up the old `__exit__` of
+        # `torch.inference_mode`, which calls the guard's.
+        for owner in (torch.inference_mode, inference_guard):
+            leave = _with_keys_matched(owner.__exit__)
+            self._replacements.replace(owner, "__exit__", leave)
+            never_compile(leave.__code__)
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+
+def _with_keys_matched(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def leave_and_match(block: Any, *error: Any) -> Any:
+        try:
+            return leave(block, *error)
+        finally:
+            _match_keys()
+
+    return leave_and_match
+
+
+def _match_keys() -> None:
+    """Set the keys of dispatch modes in the thread exactly if modes are on its stack, as PyTorch does."""
+    has_modes = dispatch_depth() > 0
+    for key in _KEYS:
+        if is_key_included(key) != has_modes:
+            include_key(key, has_modes)

@@ -1,34 +1,452 @@
-"""Names operators: finds where in the program each one runs, numbers it there, and decides whether it is selected.
-
-`Naming` reads the position of the calling thread (`TrainingObserver`), the program's call stack, and during a backward
-the forward operator, through autograd's sequence numbers. It makes the records for the recorder.
-"""
+"""Names operators: finds where in the program each one runs, numbers it there, encodes its arguments, and decides whether it is selected."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import time_ns
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import is_grad_enabled
+from torch import is_grad_enabled, nn
 
 from opdump.adapters.models import Models
-from opdump.adapters.torch.arguments import arguments_of, json_value
-from opdump.adapters.torch.dump_selection import DumpSelection, Spot
-from opdump.adapters.torch.forward_links import ForwardLinks
-from opdump.adapters.torch.private_names import autograd_node, graph_task
+from opdump.adapters.torch.private_names import (
+    WRAPPED,
+    WRAPPED_BY_OTHERS,
+    autograd_node,
+    children_of,
+    graph_task,
+    number_of,
+    sequence_number,
+)
 from opdump.adapters.torch.schemas import OperatorSchema, nested_tensors
-from opdump.adapters.torch.sites import GRADIENTS, Site, Sites
+from opdump.adapters.torch.scopes import WRAPPERS, DumpSelection, Position, RootScopes, Spot, compiled_original
 from opdump.adapters.torch.stacks import StackReader, is_recomputing
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.training_position import Position
 from opdump.interpreter.frames import calling_frame
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.records import Frame, OpRecord, Phase
+
+# Stable full names for operators: the same place in the program has the same name in every step.
+#
+# A name is a scope and `{op_type}-op{id}`. Ids are unique in a graph, so the last component identifies an operator there. An
+# operator is identified by its scope, type and line, and by its position among operators with the same ones within one call
+# of the root module, one `optimizer.step`, or one backward. So gradient accumulation and repeated calls repeat names, and
+# `occurrence` counts the repetitions within a step.
+
+GRADIENTS = "Gradients/"
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """A place in the program that runs an operator, with what is the same each time."""
+
+    name: str
+    step: int = -1
+    """The serial number of the step to which `occurrences` applies."""
+    occurrences: int = 0
+    selected: bool | None = None
+    """Whether the plan's `kernels` select it; None until determined."""
+    described: bool = False
+    """Whether it is in the graph."""
+    raw_arguments: Any = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    link: Any = None
+    """What its gradient inherits; the owner of the sites sets and reads it."""
+
+    def source(self, slot: int) -> str:
+        """The source name of an output, `{name}:{slot}`."""
+        sources = self.sources
+        if slot >= len(sources):
+            sources.extend(f"{self.name}:{number}" for number in range(len(sources), slot + 1))
+        return sources[slot]
+
+    def next_occurrence(self, step: int) -> int:
+        """Count this execution; return how many came before it in this step."""
+        if self.step != step:
+            self.step = step
+            self.occurrences = 0
+        self.occurrences += 1
+        return self.occurrences - 1
+
+
+@dataclass(slots=True, eq=False)
+class _Alike:
+    """The sites of operators that differ only in position, and the next position in each call of this step."""
+
+    sites: list[Site] = field(default_factory=list)
+    step: int = -1
+    call: object = None
+    position: int = 0
+    """The next position in `call`."""
+    others: dict[object, int] = field(default_factory=dict)
+    """The next positions in other calls, which may continue."""
+
+    def next_position(self, step: int, call: object) -> int:
+        if self.step != step:
+            self.step = step
+            self.call, self.position = call, 0
+            self.others.clear()
+        elif self.call != call:  # calls alternate, for example in two threads
+            self.others[self.call] = self.position
+            self.call, self.position = call, self.others.get(call, 0)
+        self.position += 1
+        return self.position - 1
+
+
+class Sites:
+    """Finds the site of each operator. Ids count per graph. `step` is a serial number that increases with each step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._alike: dict[tuple[object, ...], _Alike] = {}
+        self._values: dict[tuple[int, str], Site] = {}
+        self._ids: dict[int, int] = {}
+
+    def next(self, graph_id: int, scope: str, op_type: str, call: object, phase: str, place: object) -> Site:
+        """The site of the next operator of this kind in this scope.
+
+        `call` identifies the running call (root module, optimizer, backward); positions count from 0 in each.
+        `place` distinguishes operators within a scope and phase: the line of the program, or the forward operator of a
+        backward operator.
+        """
+        key = (graph_id, scope, op_type, phase, place)
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._alike[key] = _Alike()
+        position = alike.next_position(self.step, call)
+        if position == len(alike.sites):
+            number = self._ids.get(graph_id, 0)
+            self._ids[graph_id] = number + 1
+            alike.sites.append(Site(f"{scope}/{op_type}-op{number}"))
+        return alike.sites[position]
+
+    def value(self, graph_id: int, name: str) -> Site:
+        """The site of a named value: a parameter, an input of a network."""
+        key = (graph_id, name)
+        site = self._values.get(key)
+        if site is None:
+            site = self._values[key] = Site(name)
+        return site
+
+    def next_step(self) -> None:
+        """Restart the counts of positions and occurrences; names stay."""
+        self.step += 1
+
+
+# Lists the names by which a configuration may select an operator.
+#
+#     Default/network-LeNet/conv1-Conv2d/convolution-op0    its full name
+#     convolution-op0                                       the last component
+#     Default/network-LeNet/conv1-Conv2d                    the scope of a module: every operator that ran in it
+#     conv1                                                 the same module as `named_modules()` spells it
+#
+# The first two names select one operator. The name of a module also selects the operators of its submodules and of its
+# gradients. A module that was called as one operator (`dump_level` op) has the names of the module.
+#
+# A module that is registered in two places has both names. The component that a wrapper adds (`module.` of
+# DistributedDataParallel, `_orig_mod.` of torch.compile, those of FSDP and of checkpoints) is optional.
+
+_ROOT = 2
+"""Components above the modules of a network: `Default/network-LeNet`."""
+_ADDED = WRAPPED_BY_OTHERS | {WRAPPED}
+"""The attribute in which a wrapper keeps the wrapped module."""
+_MOST_PATHS = 200_000
+"""Limits the search: if shared modules contain shared modules, the number of paths grows exponentially."""
+
+
+class OperatorNames:
+    """Collects the paths of the modules of the networks that ran."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, set[str]] = {}
+        """Paths of modules, by scope."""
+        self._roots: dict[int, tuple[weakref.ref[nn.Module], RootScopes, int]] = {}
+        """Networks, with the number of modules that each had when its paths were read."""
+        self._names: dict[str, frozenset[str]] = {}
+
+    def learn(self, root: nn.Module, scopes: RootScopes) -> None:
+        """Read the modules of a network that is called, the first time and when modules were added since."""
+        known = self._roots.get(id(scopes))
+        if known is not None and known[2] == len(scopes.registered):
+            return
+        self._roots[id(scopes)] = (weakref.ref(root), scopes, len(scopes.registered))
+        self._names.clear()
+        for module, path in _all_paths(root):
+            scope = scopes.registered.get(id(module)) or scopes.registered.get(id(compiled_original(module)))
+            if scope is not None and path:
+                self._paths.setdefault(scope, set()).update(path)
+
+    def of(self, op_name: str) -> frozenset[str]:
+        """Every name that selects the operator with this full name."""
+        names = self._names.get(op_name)
+        if names is None:
+            for reference, scopes, _ in list(self._roots.values()):
+                root = reference()
+                if root is not None:
+                    self.learn(root, scopes)  # modules may have been added during this call
+            names = self._names[op_name] = self._read(op_name)
+        return names
+
+    def _read(self, op_name: str) -> frozenset[str]:
+        own = op_name.removeprefix(GRADIENTS)
+        last = own.rpartition("/")[2]
+        names = {op_name, last, op_name.rpartition("/")[0]}
+        parts = own.split("/")
+        deepest = len(parts) if own in self._paths else len(parts) - 1
+        for end in range(min(_ROOT, deepest), deepest + 1):
+            above = "/".join(parts[:end])
+            names.add(above)
+            names.update(self._paths.get(above) or _spelled(parts[_ROOT:end]))
+        names.discard("")
+        return frozenset(names)
+
+
+def _spelled(parts: list[str]) -> Iterator[str]:
+    """The path of an unregistered module, from its scope: a component is `conv1-Conv2d` or just `conv1`."""
+    if parts:
+        yield ".".join(part.rpartition("-")[0] or part for part in parts)
+
+
+def _all_paths(root: nn.Module) -> Iterator[tuple[nn.Module, set[str]]]:
+    """Every module below `root`, once per place of registration, with the spellings of that place."""
+    original = compiled_original(root)
+    first = {""} if original is root else {"", WRAPPED}
+    pending: list[tuple[nn.Module, set[str], tuple[int, ...]]] = [(original, first, (id(original),))]
+    number = 0
+    while pending and number < _MOST_PATHS:
+        module, paths, above = pending.pop()
+        number += 1
+        yield module, paths - {"", WRAPPED}
+        is_wrapper = type(module).__name__ in WRAPPERS
+        for name, child in reversed(list(children_of(module).items())):
+            if child is None or id(child) in above:
+                continue
+            spelled = {f"{path}.{name}" if path else name for path in paths}
+            if name in _ADDED or (is_wrapper and name == "module"):
+                spelled |= paths
+            pending.append((child, spelled, (*above, id(child))))
+
+
+# Encodes non-tensor arguments as JSON values, exactly enough to replay the operator.
+
+COMPARABLE = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        list,
+        tuple,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+"""Argument classes that can be compared; lists and tuples only if all their elements can."""
+
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+def json_value(value: Any) -> Any:
+    """A JSON value for an argument of an operator.
+
+    dtype, layout, device and memory format become their torch spelling. NaN and infinities, which JSON lacks, become
+    `{"float": "nan"}`, and complex numbers `{"complex": [re, im]}`. Anything else, such as a generator, becomes its class name.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, torch.SymInt)):
+        return int(value)
+    if isinstance(value, (float, torch.SymFloat)):
+        number = float(value)
+        return number if math.isfinite(number) else {"float": str(number)}
+    if isinstance(value, complex):
+        return {"complex": [json_value(value.real), json_value(value.imag)]}
+    if isinstance(value, (torch.dtype, torch.layout, torch.device, torch.memory_format)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [json_value(element) for element in value]
+    if isinstance(value, Mapping):
+        return {str(key): json_value(element) for key, element in value.items()}
+    return f"<{type(value).__name__}>"
+
+
+def arguments_of(
+    site: Site, schema: OperatorSchema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The non-tensor arguments as JSON values; the same object as last time if they are unchanged.
+
+    They include numbers passed in place of tensors, such as `other` in `x + 1`.
+    """
+    raw = schema.others_among(args, kwargs)
+    numbers = schema.numbers_among(args, kwargs)
+    if numbers:
+        raw = (*raw, *[part for number in numbers for part in number])
+    elif not raw:
+        return _NO_ARGUMENTS
+    # 1, 1.0 and True are equal but different arguments, and so are 0.0 and -0.0.
+    kinds = tuple([math.copysign(1.0, each) if each.__class__ is float and not each else type(each) for each in raw])
+    if site.raw_arguments != (kinds, raw):
+        given = len(args)
+        site.arguments = {
+            argument: json_value(value)
+            for index, argument in schema.others
+            if index < given or argument in kwargs
+            for value in (args[index] if index < given else kwargs[argument],)
+        }
+        for argument, value in numbers:
+            site.arguments[argument] = json_value(value)
+        # None never equals the pair above, so arguments that cannot be compared are encoded each time.
+        site.raw_arguments = (kinds, raw) if _are_comparable(raw) else None
+    return site.arguments
+
+
+def _are_comparable(values: Iterable[Any]) -> bool:
+    return all(
+        value.__class__ in COMPARABLE and (value.__class__ not in (list, tuple) or _are_comparable(value))
+        for value in values
+    )
+
+
+# Finds the forward operator that an autograd node belongs to.
+#
+# Autograd numbers its nodes per thread, and makes the node of an operator before it dispatches the operator. So the numbers that are new
+# since the last operator belong to the operator being dispatched. The exception is `CopySlices`, the node of a write through a view: it is
+# made after the operator, so it belongs to the last one.
+#
+# A graph may outlive its step (a GAN makes its images before the discriminator's step ends the iteration), so the links of the previous
+# step are kept, too.
+
+_MOST_NODES = 16
+"""The maximum number of nodes that one operator makes. If more are new, operators ran unrecorded, and only the last node is linked."""
+
+
+class _Named(Protocol):
+    @property
+    def op_name(self) -> str: ...
+
+
+_Linked = TypeVar("_Linked", bound=_Named)
+
+
+@dataclass(slots=True, eq=False)
+class _Nodes(Generic[_Linked]):
+    """The nodes that one thread made, by their number: the operators before and after the node was made."""
+
+    listed: bool = False  # in `ForwardLinks._threads`
+    found_for: tuple[int, int] | None = None
+    """Task and number of the last node looked up. Cached, because most nodes run several operators."""
+    found: _Linked | None = None
+    recent: dict[int, tuple[_Linked | None, _Linked]] = field(default_factory=dict)
+    earlier: dict[int, tuple[_Linked | None, _Linked]] = field(default_factory=dict)
+    last: int = -1
+    link: _Linked | None = None
+
+    def get(self, sequence: int, copies: bool) -> _Linked | None:
+        pair = self.recent.get(sequence) or self.earlier.get(sequence)
+        if pair is not None:
+            return pair[0] if copies else pair[1]
+        return self.link if copies and 0 <= self.last <= sequence else None
+
+
+class ForwardLinks(Generic[_Linked]):
+    """Links from autograd nodes to the forward operators whose gradients they compute."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._threads: dict[int, _Nodes[_Linked]] = {}
+
+    def begins(self, link: _Linked) -> None:
+        """Call this for each operator that autograd may have made nodes for, when it is dispatched."""
+        nodes = self.mine()
+        sequence = sequence_number()
+        last = nodes.last
+        if sequence != last:
+            before = nodes.link
+            if last < 0 or sequence - last > _MOST_NODES:
+                last, before = sequence - 1, None
+            nodes.last = sequence
+            for number in range(last, sequence):
+                nodes.recent[number] = (before, link)
+        nodes.link = link
+
+    def made(self, first: int, link: _Linked) -> None:
+        """Link all nodes of this thread from number `first` on to an operator that ran above autograd."""
+        nodes = self.mine()
+        nodes.last = sequence_number()
+        nodes.link = link
+        for number in range(first, nodes.last):
+            nodes.recent[number] = (link, link)
+
+    def find(self, node: torch.autograd.graph.Node, task: int) -> _Linked | None:
+        """The operator that `node` belongs to; None if the node was made while nothing was recorded.
+
+        `task` is the number of the running backward.
+        """
+        sequence = number_of(node)
+        mine = self.mine()
+        copies = type(node).__name__ == "CopySlices"
+        if len(self._threads) == 1:
+            # One thread made all nodes, so the number identifies the node.
+            asked = (task, sequence)
+            if mine.found_for != asked:
+                mine.found_for, mine.found = asked, mine.get(sequence, copies)
+            return mine.found
+        name = node.name().rpartition("::")[2]
+        found = [mine.get(sequence, copies)]
+        found += [nodes.get(sequence, copies) for nodes in list(self._threads.values()) if nodes is not mine]
+        links = [link for link in found if link is not None]
+        if len(links) > 1:
+            # Several threads have a node with this number. Prefer operators whose name fits the node's, then the calling thread's.
+            stem = name.partition("Backward")[0].lower()
+            links = [link for link in links if _stem(link.op_name).startswith(stem)] or links
+        return links[0] if links else None
+
+    def next_step(self) -> None:
+        """Keep the links of the ending step for one more step."""
+        for ident, nodes in list(self._threads.items()):
+            if nodes.recent:
+                nodes.earlier, nodes.recent = nodes.recent, {}
+            elif not nodes.earlier or ident != threading.get_ident():
+                self._threads.pop(ident, None)
+                nodes.listed = False
+            nodes.last, nodes.link = -1, None
+            nodes.found_for, nodes.found = None, None
+
+    @property
+    def has_several_threads(self) -> bool:
+        """Whether several threads made nodes. If so, a number does not identify a node."""
+        return len(self._threads) > 1
+
+    def mine(self) -> _Nodes[_Linked]:
+        """The nodes of the calling thread."""
+        try:
+            nodes: _Nodes[_Linked] = self._local.nodes
+        except AttributeError:
+            nodes = self._local.nodes = _Nodes()
+        if not nodes.listed:
+            nodes.listed = True
+            self._threads[threading.get_ident()] = nodes
+        return nodes
+
+
+def _stem(op_name: str) -> str:
+    """The operator type without underscores, which starts with the stem of its node's name (`nlllossforward`, `NllLossBackward0`)."""
+    return op_name.rpartition("/")[2].rpartition("-op")[0].replace("_", "")
+
+
+# `Naming` reads the position of the calling thread (`TrainingObserver`), the program's call stack, and during a backward
+# the forward operator, through autograd's sequence numbers. It makes the records for the recorder.
 
 _NO_STACK: Sequence[Frame] = ()
 

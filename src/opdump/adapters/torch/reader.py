@@ -14,11 +14,19 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from opdump.adapters.torch.accelerators import Accelerators
-from opdump.adapters.torch.device import DeviceSummaries, PendingCopy
-from opdump.adapters.torch.memory import CODES, NAMES, dtype_name, elements_of, is_opaque, shape_of, widened
+from opdump.adapters.torch.device import Accelerators, DeviceSummaries, PendingCopy
+from opdump.adapters.torch.memory import (
+    CODES,
+    NAMES,
+    PLAIN_CLASSES,
+    Storages,
+    dtype_name,
+    elements_of,
+    is_opaque,
+    shape_of,
+    widened,
+)
 from opdump.adapters.torch.private_names import is_functorch, no_subclass_functions
-from opdump.adapters.torch.storages import PLAIN_CLASSES, Storages
 from opdump.adapters.torch.unseen import never_seen
 from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, Summary, SummaryTable, summarise
 from opdump.recorder import Elements, LiveTensor, TensorSnapshot

@@ -13,30 +13,360 @@ docs/steps.md describes how iterations and graphs are counted.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
+from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import Any, Literal, final
 
 import torch
 from torch import nn
+from torch.amp import grad_scaler
 from torch.fx import GraphModule
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from opdump.adapters.torch.call_depth import NESTED, CallDepth
-from opdump.adapters.torch.dump_selection import DumpSelection, Enclosing
-from opdump.adapters.torch.loading import Loading, Stopped, raised
-from opdump.adapters.torch.private_names import REPLICA, graph_task, tracing_context
-from opdump.adapters.torch.training_hooks import Watch, install
-from opdump.adapters.torch.training_networks import Networks
-from opdump.adapters.torch.training_optimizers import Optimizers
-from opdump.adapters.torch.training_position import Position, Running
-from opdump.adapters.torch.training_scopes import RootScopes, compiled_original, is_network
-from opdump.adapters.torch.training_steps import StepCounter
+from opdump.adapters.replacements import Replacements
+from opdump.adapters.torch.mode_stack import Loading, Stopped, raised
+from opdump.adapters.torch.private_names import (
+    REPLICA,
+    RUN_BACKWARD,
+    checkpoint_generator,
+    graph_task,
+    load_profiler,
+    run_backward,
+    tracing_context,
+    version_of,
+)
+from opdump.adapters.torch.scopes import (
+    OUTSIDE,
+    DumpSelection,
+    Enclosing,
+    Position,
+    RootScopes,
+    Running,
+    class_name,
+    compiled_original,
+    is_network,
+    part_name,
+    unwrapped,
+)
+from opdump.adapters.torch.training_steps import Optimizers, StepCounter
+from opdump.adapters.torch.unseen import NESTED, CallDepth, never_seen
 from opdump.errors import CaptureStateError
+
+# Assigns graph numbers to the networks that a program calls.
+#
+# A graph is a network in one mode (training or not); graphs are numbered in the order of first calls.
+
+_SNAPSHOTS = sys.version_info < (3, 13)
+"""Whether reading a function's locals leaves a copy in its frame, which would keep the program's objects alive."""
+
+
+class Networks:
+    """The modules that the program called directly, as long as they live."""
+
+    def __init__(self, *, class_names: bool) -> None:
+        self.graphs: list[tuple[str, bool]] = []
+        self._class_names = class_names
+        self._roots: dict[int, RootScopes] = {}
+        self._parts: dict[int, tuple[weakref.ref[nn.Module], RootScopes | None]] = {}
+        """For modules that the program called and that were not networks then: the network that they belong to."""
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[nn.Module, RootScopes]]:
+        for scopes in list(self._roots.values()):
+            module = scopes.reference()
+            if module is not None and scopes.network:
+                yield module, scopes
+
+    def find(self, module: nn.Module) -> RootScopes | None:
+        """The scopes of a module that the program called before; None the first time."""
+        root = compiled_original(module)
+        scopes = self._roots.get(id(root))
+        return scopes if scopes is not None and scopes.reference() is root else None
+
+    def around(self, module: nn.Module) -> RootScopes | None:
+        """The network to which a module belongs that the program calls directly; None without one.
+
+        It is a network with the same parameters, if one wraps the other (`DistributedDataParallel`, FSDP, an adapter), or a
+        network whose method is running. It is determined at the first call and then kept.
+        """
+        part = compiled_original(module)
+        known = self._parts.get(id(part))
+        if known is not None and known[0]() is part:
+            return known[1]
+        scopes = next((each for root, each in self if _is_same(root, part) or _is_same(part, root)), None)
+        if scopes is None:
+            owner = _outermost_owner(part)
+            if owner is not None:
+                scopes = self.find(owner)
+                if scopes is None or not scopes.network:
+                    scopes = self.add(owner, network=True)
+                if not scopes.contains(part):
+                    scopes.refresh()  # it was registered after the last walk
+        self._parts = {key: each for key, each in self._parts.items() if each[0]() is not None}
+        self._parts[id(part)] = (weakref.ref(part), scopes)
+        return scopes
+
+    def add(self, module: nn.Module, *, network: bool, above: str = OUTSIDE) -> RootScopes:
+        root = compiled_original(module)
+        name = part_name("network", root, self._class_names) if network else class_name(root)
+        scopes = RootScopes(root, f"{above}/{name}", network=network, class_names=self._class_names)
+        self._roots = {key: known for key, known in self._roots.items() if known.reference() is not None}
+        self._roots[id(root)] = scopes
+        return scopes
+
+    def add_replica(self, module: nn.Module, original: RootScopes | None) -> RootScopes:
+        """The scopes of a copy that `DataParallel` makes for one call and runs in a thread."""
+        above = OUTSIDE if original is None else original.scope
+        scope = f"{above}/{part_name('module', module, self._class_names)}"
+        return RootScopes(module, scope, network=False, class_names=self._class_names)
+
+    def owner(self, module: nn.Module, latest: RootScopes | None) -> RootScopes | None:
+        """The network that recomputes `module`: preferably one that contains it, rather than itself, and the latest."""
+        known = [*([] if latest is None else [latest]), *reversed(list(self._roots.values()))]
+        holders = [scopes for scopes in known if scopes.find(module) is not None]
+        return next((scopes for scopes in holders if scopes.reference() is not module), holders[0] if holders else None)
+
+    def graph(self, scopes: RootScopes, training: bool, appears: Callable[[int, str, bool], None]) -> int:
+        """The graph of a network in a mode; `appears` is called if it is new."""
+        graph_id = scopes.graph_ids.get(training)
+        if graph_id is None:
+            with self._lock:
+                graph_id = scopes.graph_ids[training] = len(self.graphs)
+                self.graphs.append((scopes.name, training))
+            appears(graph_id, scopes.name, training)
+        return graph_id
+
+    @never_seen
+    def needs_gradients(
+        self, scopes: RootScopes, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether a parameter or an input requires a gradient.
+
+        The parameter that did last time is checked first, so that large models are not walked at every call.
+        """
+        remembered = scopes.trained() if scopes.trained is not None else None
+        if remembered is not None and remembered.requires_grad and compiled_original(module) is scopes.reference():
+            return True
+        whole = compiled_original(module) is scopes.reference()
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                if whole or remembered is None:
+                    scopes.trained = weakref.ref(parameter)
+                    scopes.trained_version = version_of(parameter)
+                return True
+        return _requires_grad(args, kwargs)
+
+    @never_seen
+    def updated(self) -> bool:
+        """Whether parameters of any network changed since the last call; one parameter per network is checked."""
+        changed = False
+        for scopes in list(self._roots.values()):
+            parameter = scopes.trained() if scopes.trained is not None else None
+            if parameter is not None and version_of(parameter) != scopes.trained_version:
+                scopes.trained_version = version_of(parameter)
+                changed = True
+        return changed
+
+
+def _is_same(outer: nn.Module, inner: nn.Module) -> bool:
+    """Whether `outer` only wraps `inner`: it contains `inner` and has no other parameters."""
+    if inner in unwrapped(outer)[1:]:
+        return True
+    if all(part is not inner for part in outer.modules()):
+        return False
+    inside = {id(parameter) for parameter in inner.parameters()}
+    return bool(inside) and all(id(parameter) in inside for parameter in outer.parameters())
+
+
+def _requires_grad(*values: Any) -> bool:
+    """Whether a tensor in these values, or in lists and dicts of them, requires a gradient."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad:
+                return True
+        elif isinstance(value, (tuple, list)):
+            pending.extend(value)
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+    return False
+
+
+def _outermost_owner(module: nn.Module) -> nn.Module | None:
+    """The outermost module that contains `module` and has a running method; None without one.
+
+    PyTorch modules have no parents, so running methods are searched: `training_step` of a LightningModule calls
+    `self.net(x)`. This happens once per module that the program calls, not per call.
+    """
+    original = compiled_original(module)
+    found: nn.Module | None = None
+    seen: set[int] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = _first_argument(frame)
+        if isinstance(owner, nn.Module) and id(owner) not in seen:
+            seen.add(id(owner))
+            around = compiled_original(owner) is not original and any(part is original for part in owner.modules())
+            if around and is_network(owner):
+                found = owner
+        frame = frame.f_back
+    return found
+
+
+def _first_argument(frame: FrameType) -> object:
+    code = frame.f_code
+    if code.co_argcount == 0 or code.co_varnames[0] != "self":
+        return None
+    values = frame.f_locals
+    owner = values.get("self")
+    # Three references: the frame's, `values`, and `getrefcount`'s argument. If more, the program itself keeps its locals.
+    if _SNAPSHOTS and sys.getrefcount(values) == 3:
+        values.clear()
+    return owner
+
+
+# Installs hooks for modules, optimizers, backward and gradient scalers, and removes them without a trace.
+#
+# Modules are watched by replacing `nn.Module.__call__`, not by global module hooks: these make every module take the slow
+# path through `_call_impl`, miss exceptions that are not an `Exception`, and make `torch.compile(module)` warn at every call.
+#
+# Optimizers are watched by the global hooks of `torch.optim`, not by replacing `step`: a learning-rate scheduler created
+# earlier keeps the original `step`. The hooks miss only a step that fails, which the observer detects separately.
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The functions to call. `backward` and `scaler_update` receive the original function first and must call it.
+    `wrap_call` receives `nn.Module.__call__` and returns its replacement. `remember` receives, when a checkpoint is made,
+    the function that backward will run again, and returns its replacement.
+
+    `optimizer_begins` receives the optimizer and its closure or None, and may return another closure. A hook calls both
+    optimizer functions, and the frame that runs `step` calls the hook.
+    """
+
+    wrap_call: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
+    optimizer_begins: Callable[[Optimizer, object], Callable[..., Any] | None]
+    optimizer_ends: Callable[[Optimizer], None]
+    backward: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+    scaler_update: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+    remember: Callable[[Callable[..., Any], list[bool]], Callable[..., Any]]
+
+
+def install(watch: Watch, loading: Loading, own: Callable[[Callable[[], None]], None]) -> None:
+    """Start to call the functions of `watch`; those for checkpoints once `torch.utils.checkpoint` is loaded.
+
+    `own` receives the undo function before anything is installed: Ctrl-C may come anywhere, and undoing works at any point.
+    Undoing sets `alive[0]` to False: a replacement that other code has wrapped cannot be removed, and then only calls the
+    original.
+    """
+    replaced = Replacements()
+    hooks: list[Any] = []
+    alive = [True]
+
+    def undo() -> None:
+        alive[0] = False
+        loading.forget()
+        replaced.restore()
+        while hooks:
+            hooks.pop().remove()
+
+    own(undo)
+    load_profiler()
+    call = nn.Module.__call__
+    replaced.replace(nn.Module, "__call__", watch.wrap_call(call, alive))
+    _watch_backward(watch, alive, replaced)
+    loading.when_there("torch.utils.checkpoint", functools.partial(_watch_checkpoints, watch, alive, replaced))
+    for scaler in _classes_with_update(grad_scaler.GradScaler):
+        _watch_scaler(watch, alive, replaced, scaler)
+    before, after = _optimizer_hooks(watch)
+    hooks.append(register_optimizer_step_pre_hook(before))
+    hooks.append(register_optimizer_step_post_hook(after))
+
+
+def _watch_backward(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
+    # `backward` and `grad` may already have been imported by name; both look up this function when they run.
+    original = run_backward()
+    if original is None:
+        return
+
+    def run_and_notify(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not alive[0]:
+            return original(*args, **kwargs)
+        return watch.backward(original, args, kwargs)
+
+    replaced.replace(torch.autograd, RUN_BACKWARD, run_and_notify)
+
+
+def _watch_checkpoints(watch: Watch, alive: list[bool], replaced: Replacements) -> None:
+    from torch.utils import checkpoint  # already loaded; its import is slow in old releases
+
+    # Not the function `checkpoint` itself: it may have been imported by name, and compilers compare its identity.
+    kept = checkpoint_generator()
+    apply: Callable[..., Any] = checkpoint.CheckpointFunction.apply
+
+    def generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return kept(watch.remember(function, alive) if alive[0] else function, *args, **kwargs)
+
+    def apply_function(function: Callable[..., Any], *args: Any) -> Any:
+        return apply(watch.remember(function, alive) if alive[0] else function, *args)
+
+    if kept is not None:
+        replaced.replace(checkpoint, kept.__name__, generator)
+    replaced.replace(checkpoint.CheckpointFunction, "apply", staticmethod(apply_function))
+
+
+def _watch_scaler(watch: Watch, alive: list[bool], replaced: Replacements, scaler: type) -> None:
+    original = scaler.__dict__["update"]
+
+    def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not alive[0]:
+            return original(scaler, *args, **kwargs)
+        return watch.scaler_update(original, (scaler, *args), kwargs)
+
+    replaced.replace(scaler, "update", update)
+
+
+def _classes_with_update(scaler: type) -> list[type]:
+    """The class and its subclasses that define their own `update`."""
+    classes, pending = [], [scaler]
+    while pending:
+        found = pending.pop()
+        pending.extend(found.__subclasses__())
+        if "update" in found.__dict__ and found not in classes:
+            classes.append(found)
+    return classes
+
+
+def _optimizer_hooks(watch: Watch) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling():
+            return None
+        # `args` starts with the optimizer itself.
+        closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+        replacement = watch.optimizer_begins(optimizer, closure)
+        if replacement is None:
+            return None
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": replacement}
+        return (args[0], replacement, *args[2:]), kwargs
+
+    def after(optimizer: Optimizer, *_: object) -> None:
+        if not torch.compiler.is_compiling():
+            watch.optimizer_ends(optimizer)
+
+    return before, after
+
+
+# Observes the program.
 
 RunFunction = Callable[[], Any]
 _PLACE = ("scope", "phase", "root", "refreshed", "graph_id", "call_id", "recomputing", "enclosing")

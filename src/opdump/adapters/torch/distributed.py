@@ -1,25 +1,29 @@
-"""Records outputs of collectives once their data has arrived, without waiting for it.
-
-A collective returns before its results are ready; even a synchronous call waits only after the operator. So its outputs are kept aside
-and checked before every later operator: those that have arrived are recorded before the program can change them. They are also recorded
-when the program waits: for a functional collective (`wait_tensor`), or for a work or its future in Python. Outputs that have not arrived
-when the step ends are listed as `in flight`, and those of a failed collective as `failed`.
-"""
+"""Records collectives, functions that RPC calls for other processes, and callbacks of futures."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.torch.mode_stack import suspended
+from opdump.adapters.torch.mode_stack import RecordingMode, is_on, suspended
+from opdump.adapters.torch.private_names import has_rpc_agent, rpc_agent, rpc_invocations, rpc_pickler, run_rpc_function
 from opdump.adapters.torch.unseen import unseen
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import OpRecord, SkipReason
+
+# Records outputs of collectives once their data has arrived, without waiting for it.
+#
+# A collective returns before its results are ready; even a synchronous call waits only after the operator. So its outputs are kept aside
+# and checked before every later operator: those that have arrived are recorded before the program can change them. They are also recorded
+# when the program waits: for a functional collective (`wait_tensor`), or for a work or its future in Python. Outputs that have not arrived
+# when the step ends are listed as `in flight`, and those of a failed collective as `failed`.
 
 WAIT = "_c10d_functional::wait_tensor"
 """Its input is still being written until it returns, so it is read only then."""
@@ -182,3 +186,135 @@ def _work_of(result: Any) -> Any:
     if isinstance(last, torch.ScriptObject):
         return torch.distributed.Work.unbox(last)
     return None
+
+
+# Records functions that `torch.distributed.rpc` runs for other processes, in threads made in C++, where no mode is on.
+#
+#     rpc.rpc_sync("worker1", forward, args=(x,))    worker1 runs `forward` inside its capture, as if a thread had begun there
+#
+# C++ calls the Python function that the unpickler returns, in the same thread, so the unpickler is replaced. Operators,
+# TorchScript functions and gradients across processes run without Python; the calling process counts them for the report.
+
+_UNSEEN = {"builtin": "operators of PyTorch", "torchscript": "functions of TorchScript"}
+"""What runs without Python, by the last word of the name of the calling function."""
+
+
+class RpcCalls:
+    """Runs functions for other processes inside `enter()`, from `attach` to `detach`, unless `mode` is already on."""
+
+    def __init__(
+        self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]], place: Callable[[], object]
+    ) -> None:
+        """`place` is called while the number of this process among the workers is known: it is lost when RPC shuts down."""
+        self._mode = mode
+        self._enter = enter
+        self._place = place
+        self._unseen: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        if not _is_available():
+            return
+        from torch.distributed import autograd
+        from torch.distributed.rpc import api, internal
+
+        pickler, run = rpc_pickler(), run_rpc_function()
+        if pickler is None or run is None:
+            return
+        deserialize, kind, backward = pickler.deserialize, internal.PythonUDF, vars(autograd)["backward"]
+
+        def run_inside(call: Any) -> Any:
+            if self._mode.closed or is_on(self._mode):
+                return run(call)
+            self._place()
+            with self._enter():
+                return run(call)
+
+        def received(*args: Any) -> Any:
+            value = deserialize(*args)
+            # Wrap `_run_function` too: it turns an error into text, with the frames below it.
+            return kind(run_inside, (value,), {}) if isinstance(value, kind) else value
+
+        self._replacements.replace(pickler, "deserialize", received)
+        for name, call in rpc_invocations():
+            self._replacements.replace(api, name, self._counting(call, _UNSEEN.get(name.rpartition("_")[2], "")))
+        self._replacements.replace(autograd, "backward", self._counting(backward, "gradients"))
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+    def warnings(self) -> Iterator[str]:
+        for what, count in self._unseen.items():
+            if what == "gradients":
+                yield (
+                    f"torch.distributed.autograd computed gradients {count} times: the parts that ran in PyTorch's own threads, here and "
+                    "in other processes, are not captured"
+                )
+            else:
+                yield (
+                    f"torch.distributed.rpc ran {what} for this process {count} times in another one: they are not captured, "
+                    "but a Python function that calls them is"
+                )
+
+    def _counting(self, call: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self._place()
+            if what and self._mode.recording:
+                with self._lock:
+                    self._unseen[what] += 1
+            return call(*args, **kwargs)
+
+        return counting
+
+
+def worker_number() -> int | None:
+    """The number of this process among the RPC workers; None if it is not, or no longer, one of them."""
+    if not _is_available():
+        return None
+    agent, is_set = rpc_agent(), has_rpc_agent()
+    return int(agent().get_worker_info().id) if agent is not None and is_set is not None and is_set() else None
+
+
+def _is_available() -> bool:
+    return torch.distributed.is_available() and torch.distributed.rpc.is_available()
+
+
+# Records operators in callbacks of futures, such as those of `get_future().then(...)`. These often run in a PyTorch thread, where no mode
+# is on. Communication hooks of DistributedDataParallel end in such a callback, and so do RPC replies. The callback is captured like a
+# thread that the program starts.
+
+
+class FutureCallbacks:
+    """From `attach` to `detach`, makes callbacks of futures run inside `enter()`, unless `mode` is already on in their thread."""
+
+    def __init__(self, mode: RecordingMode, enter: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._mode = mode
+        self._enter = enter
+        self._replacements = Replacements()
+
+    def attach(self) -> None:
+        future: Any = torch.Future
+        for name in ("then", "add_done_callback"):
+            self._replacements.replace(future, name, self._with_callback_inside(getattr(future, name)))
+
+    def detach(self) -> None:
+        self._replacements.restore()
+
+    def _with_callback_inside(self, register: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def registering(future: Any, callback: Any) -> Any:
+            return register(future, self._inside(callback) if callable(callback) else callback)
+
+        return registering
+
+    def _inside(self, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        here = threading.get_ident()
+
+        def run(future: Any) -> Any:
+            # In the thread that registered it, the callback is recorded exactly if that thread records.
+            if self._mode.closed or threading.get_ident() == here or is_on(self._mode):
+                return callback(future)
+            with self._enter():
+                return callback(future)
+
+        return run
