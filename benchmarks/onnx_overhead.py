@@ -29,7 +29,7 @@ import torch
 from intervals import interval
 from workloads import resnet18
 
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.index.writer import RunFacts, own_version
 from opdump.kernels import active, set_threads

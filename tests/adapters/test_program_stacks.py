@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from opdump.adapters import program_stacks
-from opdump.adapters.program_code import OPDUMP
-from opdump.adapters.program_stacks import ProgramStacks
+from opdump.adapters.program_stacks import OPDUMP, ProgramStacks
 
 
 def frame_of(source: str, file: str = "<program>") -> FrameType:

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, helper
 
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

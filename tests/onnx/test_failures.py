@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import FailureRecorder, LiveTensor

@@ -10,8 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from opdump.adapters.host.element_types import BY_DTYPE, widened_elements
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import BY_DTYPE, NumpyReader, widened_elements
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from tests.onnx.recording import FLOAT, INT64, Recording, model_of, numbers, plain_run
 

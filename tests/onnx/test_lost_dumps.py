@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.plan import DumpPlan

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from opdump.adapters.host.reader import NumpyReader
+from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from opdump.checks import OverflowStatus

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, GraphRun, NamedOperator, RunEmitter
-from opdump.adapters.host import Choice, HostColumns, HostTensor, NumpyReader
-from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.host import BY_DTYPE, Choice, HostColumns, HostTensor, NumpyReader
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
 from opdump.index.writer import RunFacts

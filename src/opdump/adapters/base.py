@@ -1,13 +1,15 @@
-"""The interfaces of an adapter, and the settings of a capture beside its plan."""
+"""The interfaces of an adapter, the settings of a capture beside its plan, and the attachment to a framework that is imported later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
+from opdump.interpreter.first_import import after_import
 from opdump.plan import DumpPlan
 from opdump.recorder import Reader, Recorder
 
@@ -128,3 +130,28 @@ class Adapter(Runtime, Protocol):
 
     def attach(self, recorder: Recorder, settings: Settings) -> AbstractContextManager[StepController]:
         """Capture while the context is open."""
+
+
+# Attaches an adapter to a framework that the program may not have imported yet. An import by opdump could change what the program does.
+
+
+class Attached(Protocol):
+    """Observes a framework after its import."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+
+
+_Attached = TypeVar("_Attached", bound=Attached)
+
+
+@contextmanager
+def open_once_imported(framework: str, attached: _Attached) -> Iterator[_Attached]:
+    """Open `attached` at once if the framework is imported, otherwise when the program imports it in the block. Always close it at the end."""
+    with ExitStack() as stack:
+        stack.callback(attached.close)
+        if framework in sys.modules:
+            attached.open()
+        else:
+            stack.callback(after_import(framework, lambda _: attached.open()))
+        yield attached

@@ -11,8 +11,8 @@ from typing import Final
 
 from opdump import amounts
 from opdump.adapters.base import StepController
-from opdump.adapters.framework_use import is_used_by_program
 from opdump.adapters.program_marks import ProgramMarks
+from opdump.adapters.registry import is_used_by_program
 from opdump.amounts import repr_of
 from opdump.capturing.children.place import Place, are_awaited
 from opdump.capturing.recording import Recording

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from opdump.adapters.base import Settings
+from opdump.adapters.base import Settings, open_once_imported
 from opdump.adapters.host import NumpyReader
-from opdump.adapters.late_import import open_once_imported
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

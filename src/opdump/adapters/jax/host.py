@@ -16,8 +16,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.host import HostTensor
-from opdump.adapters.host.element_types import BY_DTYPE, ElementType
+from opdump.adapters.host import BY_DTYPE, ElementType, HostTensor
 
 Array = npt.NDArray[Any]
 Memory: TypeAlias = HostTensor | Array | str

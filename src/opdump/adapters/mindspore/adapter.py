@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from opdump.adapters.base import Settings
+from opdump.adapters.base import Settings, open_once_imported
 from opdump.adapters.host import NumpyReader
-from opdump.adapters.late_import import open_once_imported
 from opdump.adapters.mindspore.graphs import GraphPieces
 from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.errors import CaptureStateError

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
-from opdump.adapters.host import HostTensor
-from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
 from opdump.index.payload import FilePayload

@@ -15,8 +15,7 @@ import numpy as np
 import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
-from opdump.adapters.host.element_types import BY_NUMBER, Array, ElementType, element_of_type
-from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.host import BY_NUMBER, Array, ElementType, HostTensor, element_of_type
 from opdump.adapters.onnxruntime.model_file import ModelFile, open_session
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, values_read_in
 from opdump.adapters.onnxruntime.tensors_of_run import Tensors

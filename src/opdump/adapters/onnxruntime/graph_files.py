@@ -8,7 +8,7 @@ from typing import Final
 import onnx
 from onnx import GraphProto, ModelProto, TypeProto
 
-from opdump.adapters.host.element_types import BY_NUMBER
+from opdump.adapters.host import BY_NUMBER
 from opdump.adapters.onnxruntime.model_graph import ModelNode, bodies_of, fusions, nodes_of
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.graph import GraphBuilder, GraphInput, GraphNode, GraphOutput

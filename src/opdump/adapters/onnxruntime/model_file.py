@@ -19,8 +19,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER
-from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.host import BY_DTYPE, BY_NUMBER, HostTensor
 from opdump.errors import ModelFileError
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from opdump.adapters.host.element_types import BY_DTYPE, BY_NUMBER, ElementType
+from opdump.adapters.host import BY_DTYPE, BY_NUMBER, ElementType
 from opdump.errors import CannotReplayError
 from opdump.records import OpRecord, TensorRecord
 

@@ -13,8 +13,7 @@ import onnxruntime
 from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from opdump.adapters.graph_runtime import GraphRun, OperatorSelection, RunEmitter, live_tensor
-from opdump.adapters.host.element_types import BY_NUMBER, element_of_type
-from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.host import BY_NUMBER, HostTensor, element_of_type
 from opdump.adapters.onnxruntime.bodies import BodyReplay, BodyRun, values_around
 from opdump.adapters.onnxruntime.model_file import ModelFile
 from opdump.adapters.onnxruntime.model_graph import ModelNode, has_random_operators, is_random, operators_of_program

@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from opdump.adapters.host.element_types import BY_DTYPE
+from opdump.adapters.host import BY_DTYPE
 from opdump.adapters.onnxruntime.model_graph import RANDOM_OPERATORS
 from opdump.adapters.onnxruntime.nodes import (
     ONNX_DOMAINS,

@@ -22,7 +22,7 @@ import onnxruntime
 from onnx import ModelProto
 
 from opdump.adapters.graph_runtime import StepCount, UniqueNames
-from opdump.adapters.host.host_tensor import HostTensor
+from opdump.adapters.host import HostTensor
 from opdump.adapters.onnxruntime.bodies import BodyReplay
 from opdump.adapters.onnxruntime.model_file import ModelFile, load_model, open_session, optimized
 from opdump.adapters.onnxruntime.model_graph import ModelNode, has_half_precision, nodes_of, with_origins

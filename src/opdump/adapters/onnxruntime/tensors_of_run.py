@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from opdump.adapters.host.element_types import BY_DTYPE, ElementType, element_of_type
-from opdump.adapters.host.host_tensor import HostTensor
-from opdump.adapters.host.reader import HostRuntime
+from opdump.adapters.host import BY_DTYPE, ElementType, HostRuntime, HostTensor, element_of_type
 
 # Runs a session once: returns the runtime's answer unchanged, and other values of the same run as host tensors.
 

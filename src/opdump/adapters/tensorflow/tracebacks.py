@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tensorflow.python.util import tf_stack
 
-from opdump.adapters.program_code import runs_programs
+from opdump.adapters.program_stacks import runs_programs
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.model_names import imported_module
 from opdump.interpreter.tracebacks import clean_message, without_own_frames

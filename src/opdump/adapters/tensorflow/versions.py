@@ -6,7 +6,7 @@ from typing import Final
 
 import tensorflow as tf
 
-from opdump.adapters.host.reader import HostRuntime
+from opdump.adapters.host import HostRuntime
 
 FRAMEWORK: Final = "tensorflow"
 FRAMEWORK_VERSION: Final = str(tf.__version__)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from opdump.adapters.program_code import OPDUMP, is_programs, line_of, runs_programs
+from opdump.adapters.program_stacks import OPDUMP, is_programs, line_of, runs_programs
 from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.scopes import Running
 from opdump.call_stacks import Frame, Stack, Stacks, WalkedStacks

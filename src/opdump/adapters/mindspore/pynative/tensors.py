@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 from mindspore import Tensor
 
-from opdump.adapters.host import HostTensor
-from opdump.adapters.host.element_types import BY_DTYPE, ElementType
+from opdump.adapters.host import BY_DTYPE, ElementType, HostTensor
 
 _NAMES: Final = {"float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}
 """MindSpore's names of types, if opdump has different ones."""
