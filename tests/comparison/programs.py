@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 import opdump
+from opdump.comparison.memory import read_step
 from opdump.comparison.trace import Trace
-from opdump.comparison.whole_steps import read_step
 
 Program = Callable[[Any], Any]
 """Computes something of the product of data and a weight."""

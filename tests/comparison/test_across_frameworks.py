@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opdump
-from opdump.comparison.introduced import Introduced
+from opdump.comparison.result import Introduced
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opdump.comparison.among import Elements
+from opdump.comparison.differences import Elements
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = RANDOM.normal(size=(48, 16))

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 import opdump
 from opdump.commands import main
-from opdump.comparison.strangers import are_strangers, nearest_names
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, are_strangers, nearest_names
 from opdump.errors import NotInDumpError
 from tests.comparison.hand_made import node
 from tests.comparison.programs import dumped

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from opdump.comparison.alignment import align
-from opdump.comparison.convicting import Conviction, convict
-from opdump.comparison.nodes import Node
-from opdump.comparison.remains import outliving
-from opdump.comparison.suspects import Suspect
+from opdump.comparison.ends import outliving
+from opdump.comparison.mending import Conviction, convict
+from opdump.comparison.nodes import Node, Suspect
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch

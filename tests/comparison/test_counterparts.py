@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdump.comparison.carrying import Carried
-from opdump.comparison.counterparts import Counterparts
-from opdump.comparison.memory import Named
+from opdump.comparison.memory import Carried, Counterparts, Named
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord

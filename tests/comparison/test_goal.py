@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opdump.comparison.ends import End
-from opdump.comparison.goal import Goal
+from opdump.comparison.ends import End, Goal
 
 RANDOM = np.random.default_rng(0)
 WEIGHT = RANDOM.normal(size=(6, 4))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opdump.comparison.graph_inputs import as_read
+from opdump.comparison.trace import as_read
 from opdump.records import HostPayload, OpRecord, TensorRecord
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import opdump
 from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
-from opdump.comparison.whole_steps import read_step
+from opdump.comparison.memory import read_step
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from opdump.comparison.joined_values import joined
+from opdump.comparison.lost_values import joined
 from opdump.records import OpRecord, TensorRecord
 
 Array = NDArray[np.float64]

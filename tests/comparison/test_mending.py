@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from opdump.comparison.alignment import align
+from opdump.comparison.ends import outliving
 from opdump.comparison.mending import Mending
-from opdump.comparison.remains import outliving
 from tests.comparison.programs import Program, traced
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ import pytest
 
 import opdump
 from opdump.comparison.alignment import align
-from opdump.comparison.not_finite import leave_as_finite, not_finite
+from opdump.comparison.ends import leave_as_finite, not_finite
 from opdump.comparison.result import Result
 from tests.comparison.programs import Program, dumped, traced
 

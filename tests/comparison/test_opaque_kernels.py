@@ -12,8 +12,8 @@ import pytest
 
 import opdump
 from opdump.comparison.alignment import align
-from opdump.comparison.opaque_kernels import opaque_suspects
-from opdump.comparison.suspects import Suspect
+from opdump.comparison.kernel_accuracy import opaque_suspects
+from opdump.comparison.nodes import Suspect
 from opdump.comparison.trace import Trace
 from tests.comparison.hand_made import node, record
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.ends import Remains, outliving, remaining
 from opdump.comparison.execution import Execution
-from opdump.comparison.remains import Remains, outliving, remaining
 from opdump.comparison.trace import Trace
 from tests.comparison.hand_made import Array, node, record
 

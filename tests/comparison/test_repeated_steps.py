@@ -13,9 +13,8 @@ import pytest
 
 import opdump
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.chain import Chain
-from opdump.comparison.judgement import judge
-from opdump.comparison.repeated_steps import RepeatedStep
+from opdump.comparison.judgement import Chain, judge
+from opdump.comparison.pairs import RepeatedStep
 from opdump.index.writer import RunFacts
 from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.reader import RankTree

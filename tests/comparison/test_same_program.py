@@ -9,11 +9,10 @@ import pytest
 
 import opdump
 from opdump.comparison import alignment
-from opdump.comparison.alignment import Precedents, align
+from opdump.comparison.alignment import Precedents, align, run_the_same
+from opdump.comparison.memory import read_step
 from opdump.comparison.nodes import Node
-from opdump.comparison.same_program import run_the_same
 from opdump.comparison.trace import Trace
-from opdump.comparison.whole_steps import read_step
 from tests.comparison.hand_made import node, record
 from tests.comparison.test_repeated_steps import exactly, rounded, written
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import opdump
-from opdump.comparison.carrying import Carried, Carrying
 from opdump.comparison.execution import Execution, recorded
+from opdump.comparison.memory import Carried, Carrying, read_step
 from opdump.comparison.nodes import Node
 from opdump.comparison.simulation import Array, Asked, Simulation
-from opdump.comparison.whole_steps import read_step
 
 pytestmark = pytest.mark.torch
 

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from opdump.comparison.arguments import differing
-from opdump.comparison.changed_data import changed_data
-from opdump.comparison.constants import Constants
-from opdump.comparison.execution import Execution
+from opdump.comparison.causes import Sources
+from opdump.comparison.execution import Constants, Execution
+from opdump.comparison.integrity import changed_data
 from opdump.comparison.nodes import Node
-from opdump.comparison.owners import owners
-from opdump.comparison.sources import Sources
-from opdump.comparison.trace import Trace
+from opdump.comparison.trace import Trace, owners
 from opdump.records import OpRecord, TensorRecord
 from tests.comparison.hand_made import node, record
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from opdump.comparison.differences import apart
 from opdump.comparison.nodes import Node
-from opdump.comparison.statistics_apart import apart
-from opdump.comparison.step_rows import StepRows
-from opdump.comparison.value_columns import columns_of, rows_apart
-from opdump.comparison.value_index import ValueIndex, has_statistics
+from opdump.comparison.step_statistics import StepRows, ValueIndex, columns_of, has_statistics, rows_apart
 from opdump.kernels import summarise
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

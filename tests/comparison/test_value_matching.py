@@ -10,10 +10,9 @@ import pytest
 
 from opdump.comparison.across_frameworks import compare_across, of_different_frameworks
 from opdump.comparison.differences import difference
-from opdump.comparison.drift import drifted_inputs
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
-from opdump.comparison.value_matching import match_values
+from opdump.comparison.value_matching import drifted_inputs, match_values
 from tests.comparison.hand_made import Array, node, record
 
 RANDOM = np.random.default_rng(3)

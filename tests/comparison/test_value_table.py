@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import opdump
 from opdump.commands import main
-from opdump.comparison.tensor_layouts import find_layout
+from opdump.comparison.differences import find_layout
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from opdump.catalog.catalog import open_dump
-from opdump.comparison.match_file import read_matches
+from opdump.comparison.pairs import read_matches
 from opdump.configs.dialects import load_plan
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.conversion.overflow import find_overflows

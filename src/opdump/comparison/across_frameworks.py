@@ -5,32 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
-from opdump.comparison.compiled_graphs import has_graphs
-from opdump.comparison.differences import epsilon_of
-from opdump.comparison.drift import drifted_inputs
-from opdump.comparison.nodes import Node
-from opdump.comparison.stretches import named
-from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import Trace
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import apart, epsilon_of, unshaped_difference
+from opdump.comparison.kernel_accuracy import has_graphs
+from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
+from opdump.comparison.trace import Trace, has_elements
 from opdump.comparison.unexplained import distance, record_at, results
-from opdump.comparison.value_kernels import wrong_kernel, wrong_kernels
 from opdump.comparison.value_matching import (
     WITHIN,
     Matched,
     Pair,
     Place,
     Shared,
+    drifted_inputs,
     match_kinds,
     match_values,
     share_inputs,
 )
-from opdump.comparison.value_run import Failure, between, run_on_values
+from opdump.comparison.value_run import Failure, between, named, run_on_values, wrong_kernel, wrong_kernels
 from opdump.records import RunFact, TensorRecord
 
 Array = NDArray[Any]
@@ -376,3 +376,141 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
         ):
             found.add(node.index)
     return found
+
+
+# What was matched by values, as a comparison tells of it: rows of its table, entries of match.yaml, the window around a divergence.
+
+
+@dataclass(frozen=True)
+class ValueTable:
+    """The pairs of values of a step, in the order of B."""
+
+    a: Trace
+    b: Trace
+    found: Outcome
+
+    @cached_property
+    def pairs(self) -> Sequence[Pair]:
+        """In the order of B."""
+        return sorted(self.found.pairs, key=lambda pair: (pair.b, pair.a))
+
+    @cached_property
+    def outputs(self) -> Sequence[Outputs]:
+        """A row for each pair."""
+        return [self._outputs(pair) for pair in self.pairs]
+
+    @property
+    def matches(self) -> StepMatches:
+        """The entries of match.yaml: each two operators once."""
+        found: dict[tuple[int, int], Match] = {}
+        for pair, row in zip(self.pairs, self.outputs, strict=True):
+            here, there = pair.a[0], pair.b[0]
+            match = Match(
+                self._names[0][here], self._names[1][there], pair.kind, row.match_score, row.with_a, row.with_b
+            )
+            if (here, there) not in found or found[here, there].score < match.score:
+                found[here, there] = match
+        unmatched, unused = (
+            [[self._names[side][index] for index in sorted(each[side])] for side in (0, 1)]
+            for each in (self.found.unmatched, self.found.unused)
+        )
+        return StepMatches(
+            self.a.rank, self.a.step, self.b.step, [found[each] for each in sorted(found)], *unmatched, *unused
+        )
+
+    @property
+    def alignment(self) -> Alignment:
+        """The first partner of each operator."""
+        b_of: dict[int, int] = {}
+        a_of: dict[int, int] = {}
+        for pair in self.pairs:
+            here, there = pair.a[0], pair.b[0]
+            if here not in b_of and there not in a_of:
+                b_of[here], a_of[there] = there, here
+        return Alignment(b_of, a_of)
+
+    def outputs_of(self, one: Node, other: Node) -> Iterable[Outputs]:
+        """The rows of two operators."""
+        places = one.index, other.index
+        return [row for pair, row in zip(self.pairs, self.outputs, strict=True) if (pair.a[0], pair.b[0]) == places]
+
+    def _outputs(self, pair: Pair) -> Outputs:
+        one, other = (trace.nodes[index].outputs[slot] for trace, (index, slot) in ((self.a, pair.a), (self.b, pair.b)))
+        with_a, with_b = (
+            [self._names[side][node.index] for node in between(trace, last, ends) if node.index != last]
+            for side, (trace, last, ends) in enumerate(
+                ((self.a, pair.a[0], self._ends[0]), (self.b, pair.b[0], self._ends[1]))
+            )
+        )
+        score = round(max(0.0, 1.0 - pair.distance), 3)
+        return Outputs(one, other, pair.kind, score, pair.layout, with_a, with_b, pair in self.found.failing)
+
+    @cached_property
+    def _ends(self) -> tuple[set[Place], set[Place]]:
+        return {pair.a for pair in self.found.pairs}, {pair.b for pair in self.found.pairs}
+
+    @cached_property
+    def _names(self) -> tuple[Sequence[str], Sequence[str]]:
+        return names_of(self.a), names_of(self.b)
+
+
+# Runs of one JAX program in two modes, compiled and operator by operator: they share only values, and neither can be run again.
+
+CALL: Final = "jax::jit"
+_COMPILED: Final = 0.25
+"""The modes are two where one run has so much larger a share of its operators in compiled functions."""
+_ROUNDINGS: Final = 100.0
+OTHER_STEPS: Final = (
+    "one run compiles its step and has {} steps, the other runs operator by operator and has {}: they were not compared; call dump.step() at "
+    "the end of each step of both programs, and record again"
+)
+OTHER_RESULTS: Final = (
+    "one run compiles what the other runs operator by operator. Output {} of {}, which is a result, has no counterpart within rounding; the "
+    "cause cannot be found, since JAX operators cannot be run again: compare two compiled runs, or two that are not compiled"
+)
+
+
+def of_two_modes(a: Trace, b: Trace) -> bool:
+    """Whether one run compiles what the other runs operator by operator."""
+    shares = [_compiled_share(trace) for trace in (a, b)]
+    return None not in shares and abs((shares[0] or 0.0) - (shares[1] or 0.0)) > _COMPILED
+
+
+def _compiled_share(trace: Trace) -> float | None:
+    """How many of the operators ran in compiled functions; None of a run that is none of JAX."""
+    kernels = [node.op.kernel for node in trace.nodes]
+    if not any(kernel.startswith(("jax::", "lax::", "jnp::")) for kernel in kernels):
+        return None
+    return sum(bool(node.op.graph_id) for node in trace.nodes) / len(kernels)
+
+
+def without_counterpart(a: Trace, b: Trace) -> str:
+    """What a reader has to know of a result of either run that the other has nowhere; empty where it has all of them."""
+    for here, there in ((a, b), (b, a)):
+        others = [record for node in there.nodes for record in node.outputs.values()]
+        for name, slot, record in _results_by_name(here):
+            if not any(_is_near(record, other) for other in others):
+                return OTHER_RESULTS.format(slot, name)
+    return ""
+
+
+def _results_by_name(trace: Trace) -> Iterator[tuple[str, int, TensorRecord]]:
+    """What compiled functions give, and what no operator reads of those that ran by themselves."""
+    for node in trace.nodes:
+        for slot, record in node.outputs.items() if node.op.kernel == CALL else ():
+            if not record.skip:
+                yield node.op.op_name, slot, record
+    for index, slot in trace.rows.unread:
+        node = trace.nodes[index]
+        if not node.op.graph_id and epsilon_of(node.outputs[slot].dtype):
+            yield node.op.op_name, slot, node.outputs[slot]
+
+
+def _is_near(one: TensorRecord, other: TensorRecord) -> bool:
+    if other.skip or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    allowed = _ROUNDINGS * epsilon_of(one.dtype)
+    if has_elements(one) and has_elements(other):
+        return unshaped_difference(one.numpy(), other.numpy()).relative <= allowed
+    distance = apart(one, other)
+    return distance is not None and distance <= allowed

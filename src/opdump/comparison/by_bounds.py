@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.compiled_graphs import has_graphs
 from opdump.comparison.differences import Difference, epsilon_of, unshaped_difference
-from opdump.comparison.inferred_makers import tells_sources
-from opdump.comparison.kernel_accuracy import allowed_for
-from opdump.comparison.nodes import Node
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace, has_elements
+from opdump.comparison.kernel_accuracy import allowed_for, has_graphs
+from opdump.comparison.nodes import Node, Suspect
+from opdump.comparison.trace import Trace, has_elements, tells_sources
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 

@@ -1,25 +1,282 @@
-"""Why an input of an operator of B holds something else than in A: which operator in between is to blame."""
+"""Where in one program begins what the other has nowhere, of all that leads to something that the other does not leave.
+
+A value may be nowhere in the other program and right all the same: a mask of another kind, three weights in one matrix, images cut into
+columns. It is right if something that is read of it, or computed from it, is there: that clears it, and what it was made of.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.alignment import Alignment, arguments_key
-from opdump.comparison.constants import Constants
-from opdump.comparison.differences import Difference, epsilon_of
-from opdump.comparison.execution import Execution, input_of
-from opdump.comparison.fills import fill_as_infinity
-from opdump.comparison.gradients import LostGradients
-from opdump.comparison.nodes import Node
-from opdump.comparison.suspects import Kind, Suspect
-from opdump.comparison.trace import leaf_name
+from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
+from opdump.comparison.arguments import differing
+from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity
+from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
+from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.trace import Trace, has_elements, leaf_name
 
 Array = NDArray[Any]
+
+
+@dataclass
+class Sources:
+    """Filled in the order in which a program runs."""
+
+    trace: Trace
+    makers: dict[int, set[int]] = field(default_factory=dict)
+    """By node: who made those of its inputs that the other program has nowhere."""
+    unknown: set[int] = field(default_factory=set)
+    """Nodes that give what the other program has nowhere."""
+    _beginning: set[int] = field(default_factory=set)
+    """Nodes that read what no node made and the other program has nowhere: states, which two runs round differently, and data."""
+    _floating: set[int] = field(default_factory=set)
+    """Those of them that give floats."""
+    _parts: dict[int, dict[object, int]] = field(default_factory=dict)
+    """By node: the parts of what it made that were read and are known, and their sizes."""
+    _telling: set[int] = field(default_factory=set)
+    """Nodes of the forward pass whose output is known, and depends on what they read. Backward and optimizer know values that say nothing: what
+    a normalisation makes of another scale, a gradient of what was read for its shape alone.
+    """
+
+    def read(self, node: Node, slot: int, value: Array, makers: Iterable[int], *, is_known: bool) -> None:
+        """A node reads this of what these made."""
+        made = {maker for maker in makers if maker >= 0}
+        if not is_known:
+            self.makers.setdefault(node.index, set()).update(made)
+            if not made:
+                self._beginning.add(node.index)
+        elif node.op.phase != "optimizer" and _varies(value):
+            record = node.inputs[slot]
+            part = (record.shape, record.memory and (record.memory.offset, record.memory.strides))
+            for maker in made:
+                self._parts.setdefault(maker, {})[part] = value.size
+
+    def gives(self, node: Node, outputs: Mapping[int, Array], *, is_known: bool) -> None:
+        """A node gives this, after all that it reads."""
+        if not is_known:
+            self.unknown.add(node.index)
+            if any(value.dtype.kind in "fc" for value in outputs.values()):
+                self._floating.add(node.index)
+        elif node.op.phase == "forward" and not node.moves and any(map(_varies, outputs.values())):
+            self._telling.add(node.index)
+
+    def of(self, lasting: Iterable[int], matched: Container[int], constants: Container[int] = ()) -> list[int]:
+        """The nodes that read what the other program has, and give what it has nowhere, on the ways to these nodes; no constants. `matched` have
+        a partner in the other program: a source that alone makes one of them give something else comes before one that never does.
+        """
+        unknown = {index for index in self.unknown if index not in constants}
+        found = self._firsts(lasting, unknown - self._cleared()) or self._firsts(lasting, unknown)
+        found = [index for index in found if index not in self._beginning]
+        reached = Counter(index for source in found for index in self._followers(source))
+        alone = [
+            source
+            for source in found
+            if any(reached[index] == 1 and index in matched for index in self._followers(source))
+        ]
+        return sorted(self._computing(set().union(*(self._who_computes(source) for source in alone or found))))
+
+    def _who_computes(self, index: int) -> AbstractSet[int]:
+        """The node, or where it hands on another part of what both programs have, who reads that."""
+        readers = self._computing(set(self._readers.get(index, ())))
+        if not self.trace.nodes[index].moves or not readers:
+            return {index}
+        return set().union(*map(self._who_computes, readers))
+
+    def _computing(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of the forward pass, if there are any; of these those that give floats, if there are any."""
+        forward = {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
+        return {index for index in forward if index in self._floating} or forward
+
+    def _followers(self, source: int) -> set[int]:
+        """A node, and those that give what the other program has nowhere since it does."""
+        found = {source}
+        waiting = [source]
+        while waiting:
+            new = {reader for reader in self._readers.get(waiting.pop(), ()) if reader in self.unknown} - found
+            found |= new
+            waiting.extend(new)
+        return found
+
+    @cached_property
+    def _readers(self) -> Mapping[int, list[int]]:
+        """By node: who reads what it made and the other program has nowhere."""
+        found: dict[int, list[int]] = {}
+        for index, made in self.makers.items():
+            for maker in made:
+                found.setdefault(maker, []).append(index)
+        return found
+
+    def _firsts(self, lasting: Iterable[int], among: AbstractSet[int]) -> list[int]:
+        waiting = [index for index in lasting if index in among]
+        seen: set[int] = set()
+        while waiting:
+            index = waiting.pop()
+            if index not in seen:
+                seen.add(index)
+                waiting.extend(self.makers.get(index, set()) & among)
+        return [index for index in seen if not self.makers.get(index, set()) & among]
+
+    def _cleared(self) -> set[int]:
+        """Nodes that give what the other program has nowhere, and of which all that is read, or something that is computed of it, is there."""
+        found: set[int] = set()
+        for index in sorted(self.unknown, reverse=True):
+            size = max(self.trace.nodes[index].sizes, default=0)
+            if sum(self._parts.get(index, {}).values()) >= size or any(
+                reader in self._telling or reader in found for reader in self._readers.get(index, ())
+            ):
+                found.add(index)
+        return found
+
+
+def _varies(value: Array) -> bool:
+    """Whether it is floats, and not all the same: what tells something of what it was computed from."""
+    return value.dtype.kind in "fc" and value.size > 1 and bool((value.reshape(-1) != value.flat[0]).any())
+
+
+# Which suspects come first: those that nothing explains before those that follow from others.
+
+OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
+"""Kinds that were seen by looking, whatever the programs come to."""
+
+
+class Reach:
+    """What follows from an operator: what reads its outputs, and so on, and the gradients of all these."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._users: dict[int, list[int]] = {}
+        for (maker, _), readers in trace.users().items():
+            self._users.setdefault(maker, []).extend(index for index, _ in readers)
+        self._gradients: dict[str, list[int]] = {}
+        for node in trace.nodes:
+            if node.op.forward_op:
+                self._gradients.setdefault(node.op.forward_op, []).append(node.index)
+
+    def __len__(self) -> int:
+        return len(self._trace.nodes)
+
+    def of(self, start: int) -> set[int]:
+        """The nodes that follow from a node, without itself."""
+        found: set[int] = set()
+        waiting = [start]
+        while waiting:
+            index = waiting.pop()
+            node = self._trace.nodes[index]
+            for follower in (*self._users.get(index, ()), *self._gradients.get(node.op.op_name, ())):
+                if follower not in found and follower != start:
+                    found.add(follower)
+                    waiting.append(follower)
+        return found
+
+
+def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: Trace) -> list[Suspect]:
+    """The suspects, those that follow from others last.
+
+    `latent` are differences of the programs that made no difference where they stand: they count where something follows from them.
+    """
+    reach_a, reach_b = Reach(a), Reach(b)
+    followers: dict[int, tuple[set[int], set[int]]] = {}
+
+    def reached(suspect: Suspect) -> tuple[set[int], set[int]]:
+        if id(suspect) not in followers:
+            followers[id(suspect)] = (_reached(reach_a, suspect.a), _reached(reach_b, suspect.b))
+        return followers[id(suspect)]
+
+    def follows(suspect: Suspect, cause: Suspect) -> bool:
+        in_a, in_b = reached(cause)
+        return (suspect.a is not None and suspect.a.index in in_a) or (
+            suspect.b is not None and suspect.b.index in in_b
+        )
+
+    forward = [suspect for suspect in suspects if not _is_gradient(suspect)]
+    gradients = [suspect for suspect in suspects if _is_gradient(suspect)]
+    causes = [each for each in latent if any(follows(suspect, each) for suspect in suspects)]
+    # What was replaced by A's values on the way does not hand a difference on: suspects of the forward pass stand by themselves. Their
+    # gradients differ by themselves, too, since the gradient of another operator is another operator.
+    by_order = sorted([*forward, *causes], key=_order)
+    own = [
+        each
+        for each in gradients
+        if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)
+    ]
+    rest = [each for each in gradients if all(each is not other for other in own)]
+    return [*sorted([*by_order, *own], key=_order), *sorted(rest, key=_order)]
+
+
+def causes_first(
+    found: Sequence[Suspect], causes: Sequence[Suspect], leading: Sequence[Suspect], settled: Container[Hashable]
+) -> list[Suspect]:
+    """Suspects in this order, but those before the others that make the programs leave something else, and of these those that lead.
+
+    What speaks against the run and not against the program (memory, a kernel, data) stands beside the causes. What was there in a step after
+    which both programs were still the same (`settled`) is no cause by itself.
+    """
+    of_causes, of_leading = ({suspect.name for suspect in those} for those in (causes, leading))
+    return sorted(
+        found,
+        key=lambda suspect: (
+            suspect.kind not in OF_THE_RUN and suspect.name not in of_causes,
+            suspect.name in settled,
+            suspect.kind not in OF_THE_RUN and suspect.name not in of_leading,
+        ),
+    )
+
+
+def proven_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects, first of all the earliest operator that was given the same bits in both runs and has other arguments or is another one, if it
+    ran before what stands first: nothing after it is a better cause.
+    """
+    proven = [each for each in suspects if each.kind in ("argument", "operator") and _is_proven(each)]
+    if not proven:
+        return list(suspects)
+    earliest = min(proven, key=_order)
+    first = suspects[0]
+    if first is earliest or first.kind in OF_THE_RUN or _order(first) <= _order(earliest):
+        return list(suspects)
+    return [earliest, *(each for each in suspects if each is not earliest)]
+
+
+def _is_proven(suspect: Suspect) -> bool:
+    one, other = suspect.a, suspect.b
+    if one is None or other is None or not other.inputs:
+        return False
+    differs = one.bare_type != other.bare_type or bool(differing(one, other))
+    return (
+        differs
+        and all(has_elements(record) for record in other.inputs.values() if not record.skip)
+        and same_inputs(one, other)
+    )
+
+
+def _reached(reach: Reach, node: Node | None) -> set[int]:
+    return set() if node is None or node.index < 0 or node.index >= len(reach) else reach.of(node.index)
+
+
+def _is_gradient(suspect: Suspect) -> bool:
+    return all(node is None or node.op.phase == "backward" for node in (suspect.a, suspect.b))
+
+
+def _is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
+    forward = {node.op.op_name for node in (cause.a, cause.b) if node is not None}
+    return any(node is not None and node.op.forward_op in forward for node in (suspect.a, suspect.b))
+
+
+def _order(suspect: Suspect) -> int:
+    """By B's order, where it has the operator. Numbers of operators begin anew in what was filed with a step after its end."""
+    node = suspect.b or suspect.a
+    return 0 if node is None else node.index
+
+
+# Why an input of an operator of B holds something else than in A: which operator in between is to blame.
 
 
 class Causes:

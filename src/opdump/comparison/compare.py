@@ -13,17 +13,22 @@ from pathlib import Path
 
 from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
-from opdump.comparison.chain import Chain
-from opdump.comparison.introduced import introduced
-from opdump.comparison.judgement import Judgement, Steps, judge, notes_of
-from opdump.comparison.match_file import GivenMatches, read_matches
-from opdump.comparison.pairs import Measured, Outputs, PairRow, State, measured, units
+from opdump.comparison.judgement import Chain, Judgement, Steps, judge, notes_of
+from opdump.comparison.nodes import Suspect
+from opdump.comparison.pairs import (
+    GivenMatches,
+    Measured,
+    Outputs,
+    PairRow,
+    RepeatedStep,
+    State,
+    measured,
+    read_matches,
+    units,
+)
 from opdump.comparison.rank_layouts import is_collective, unlike_layouts
-from opdump.comparison.repeated_steps import RepeatedStep
-from opdump.comparison.result import Result, Verdict
-from opdump.comparison.strangers import are_strangers
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.window import Neighbour
+from opdump.comparison.result import Neighbour, Result, Verdict, introduced
+from opdump.comparison.trace import are_strangers
 from opdump.errors import NotInDumpError
 from opdump.index.payload import dumps_unchanged
 from opdump.records import OpRecord

@@ -1,18 +1,75 @@
-"""How far two tensors are apart, in units of what their element type can tell apart."""
+"""Fill values of masks: -1e9 in the place of elements that do not count, among numbers of ordinary size.
+
+A fill dominates every sum of squares. Comparisons leave out minus infinity already; a finite fill has the same purpose.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.fills import LEAST_FILL, without_fill
 from opdump.kernels import compare_pair
+from opdump.records import StatisticValue, TensorRecord
+from opdump.statistics import SummaryStatistics
+from opdump.statistics.table import OWN
 
 Array = NDArray[Any]
+
+LEAST_FILL: Final = 1e4
+"""A fill is as large as this at least, and so many times as large as anything beside it."""
+
+
+def fill_of(values: Array) -> float | None:
+    """The number that a mask was filled with; None where there is none, as of NaN and of an empty array.
+
+    It has the largest magnitude of what is finite, stands there twice or more, and is far larger than all else.
+    """
+    if values.dtype.kind != "f" or values.size < 3:
+        return None
+    most, least = float(values.max()), float(values.min())
+    if not (math.isfinite(most) and math.isfinite(least)):
+        finite = values[np.isfinite(values)]
+        if finite.size < 3:
+            return None
+        most, least = float(finite.max()), float(finite.min())
+    fill = most if most >= -least else least
+    if abs(fill) < LEAST_FILL or most == least:
+        return None
+    others = values[(values != fill) & np.isfinite(values)]
+    if values.size - np.count_nonzero(values != fill) < 2 or float(np.abs(others).max(initial=0.0)) * LEAST_FILL > abs(
+        fill
+    ):
+        return None
+    return fill
+
+
+def without_fill(one: Array, other: Array) -> tuple[Array, Array]:
+    """Two tensors of one shape without the elements at which both have the fill of the first, in a row; as they are where there is none."""
+    fill = fill_of(one)
+    if fill is None or other.dtype.kind != "f":
+        return one, other
+    kept = (one != fill) | (other != fill)
+    return (one[kept], other[kept]) if kept.any() else (one, other)
+
+
+def fill_as_infinity(values: Array) -> Array:
+    """The tensor with an infinity for each fill, which is not counted as a number; as it is where there is none."""
+    fill = fill_of(values)
+    return values if fill is None else np.where(values == fill, math.copysign(math.inf, fill), values)
+
+
+def is_fill(end: float, other_end: float) -> bool:
+    """Whether the one of the largest and the smallest element is a fill, by their sizes."""
+    return abs(end) >= LEAST_FILL * max(1.0, abs(other_end))
+
+
+# How far two tensors are apart, in units of what their element type can tell apart.
 
 _EPSILONS: Final = {
     "float64": 2.0**-52,
@@ -137,3 +194,213 @@ def same_bits(one: Array, other: Array) -> bool:
     if one.dtype.kind in "fc":
         return bool(np.array_equal(one, other, equal_nan=True))
     return bool(np.array_equal(one, other))
+
+
+# How far the statistics of two tensors are apart.
+
+DIFFERS: Final = 1e-3
+"""Statistics that are further apart, relative to the root mean square of the elements, are those of different tensors."""
+NAMES: Final = ("max", "min", "avg", "l2norm")
+_DIGESTS: Final = frozenset(name for name, each in OWN.items() if each.of_bytes is not None)
+Numbers = tuple[float | None, ...]
+"""The statistics of `NAMES` of a tensor, None where it lacks one."""
+
+
+def apart(one: TensorRecord, other: TensorRecord) -> float | None:
+    """How far the statistics are apart, relative to the root mean square of the elements; None where they cannot be compared."""
+    size = math.prod(one.shape)
+    if size != math.prod(other.shape):
+        return math.inf
+    return numbers_apart(numbers_of(one), numbers_of(other), size)
+
+
+def numbers_of(record: TensorRecord) -> Numbers:
+    """The statistics that are compared."""
+    statistics = record.statistics
+    if type(statistics) is SummaryStatistics:
+        found = statistics.summary
+        average = found.sum / found.count if found.count else math.nan
+        return found.max, found.min, average, math.sqrt(found.sum_squares)
+    return tuple(None if (value := statistics.get(name)) is None else float(value) for name in NAMES)
+
+
+def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
+    """The same of two tensors of so many elements. Where both have the fill of a mask for one end, the other end tells, which is no fill."""
+    for end, other in ((1, 0), (0, 1)):
+        fill, mine, its = before[end], before[other], after[other]
+        if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
+            continue
+        if math.isfinite(fill) and math.isfinite(mine) and math.isfinite(its):
+            return 0.0 if mine == its else abs(mine - its) / abs(mine) if mine else math.inf
+    worst: float | None = None
+    scale: float | None = None
+    for place, (a, b) in enumerate(zip(before, after, strict=True)):
+        if a is None or b is None:
+            continue
+        worst = worst or 0.0
+        if a == b or (math.isnan(a) and math.isnan(b)):
+            continue
+        distance = abs(a - b) / (math.sqrt(size) if place == len(NAMES) - 1 else 1.0)
+        if not math.isfinite(distance):
+            return math.inf
+        if scale is None:
+            scale = _scale(before, size)
+        worst = max(worst, distance / scale if scale else math.inf)
+    return worst
+
+
+def _scale(numbers: Numbers, size: int) -> float:
+    """The root mean square of the elements; where their norm is not known, or infinite, the largest that is finite."""
+    most, least, _, norm = numbers
+    if norm is not None and math.isfinite(norm):
+        return norm / math.sqrt(size) if size else 0.0
+    ends = (abs(end) for end in (most, least) if end is not None)
+    return max((end for end in ends if math.isfinite(end)), default=0.0)
+
+
+def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether both have the same statistics and digests, NaN being the same as NaN."""
+    first, second = one.statistics, other.statistics
+    return first == second or (
+        first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
+    )
+
+
+def differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
+    """Whether two tensors of one shape and dtype have different digests and no statistic that differs, as the same elements in another order do.
+
+    Zeros are excluded: the sign of a zero changes a digest and no result.
+    """
+    first, second = one.statistics, other.statistics
+    if (one.shape, one.dtype) != (other.shape, other.dtype) or first.get("max") == first.get("min") == 0:
+        return False
+    apart = {name for name in first.keys() & second.keys() if not _same(first[name], second[name])}
+    return bool(apart) and apart <= _DIGESTS
+
+
+def _same(one: StatisticValue, other: StatisticValue) -> bool:
+    both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
+    return both_nan or one == other
+
+
+# Finds how the same elements lie in two tensors of different frameworks: NCHW and NHWC, transposed weights, heads before or after positions.
+
+_MOST_AXES: Final = 5
+"""Axes longer than one that are permuted: 120 orders."""
+_SAMPLES: Final = 64
+_NO_NEARER: Final = 1e-5
+"""Other orders of the same elements are much further off."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """How B's tensor becomes one of A's: its shape for a start, the axes in their new order, A's shape."""
+
+    start: tuple[int, ...]
+    axes: tuple[int, ...]
+    end: tuple[int, ...]
+
+    def apply(self, other: Array) -> Array:
+        """B's elements, in A's layout."""
+        moved: Array = other.reshape(self.start).transpose(self.axes).reshape(self.end)
+        return moved
+
+    def turned(self, shape: tuple[int, ...]) -> TensorLayout:
+        """How A's tensor becomes B's, which has this shape."""
+        axes = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
+        return TensorLayout(tuple(self.start[axis] for axis in self.axes), axes, shape)
+
+
+def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayout, float] | None:
+    """The layout in which B's elements are nearest to A's, and the relative difference that is left; None where that is not `within`."""
+    best: tuple[TensorLayout, float] | None = None
+    picks = np.unique(np.linspace(0, one.size - 1, min(one.size, _SAMPLES)).astype(np.int64))
+    sample = one.reshape(-1)[picks]
+    for layout in _layouts(one.shape, other.shape):
+        moved = other.reshape(layout.start).transpose(layout.axes)
+        if best is not None or one.size > _SAMPLES:
+            sampled = moved[np.unravel_index(picks, moved.shape)] if moved.shape else moved.reshape(-1)
+            if difference(sample, sampled).relative > 10 * within:
+                continue
+        found = difference(one, moved.reshape(layout.end)).relative
+        if found <= within and (best is None or found < best[1]):
+            best = layout, found
+            if found < _NO_NEARER:
+                break
+    return best
+
+
+def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLayout]:
+    """The row-major order first, then permutations of B's axes, and those of A's that make B's order."""
+    long_a, long_b = tuple(size for size in one if size > 1), tuple(size for size in other if size > 1)
+    yield TensorLayout(long_b, tuple(range(len(long_b))), one)
+    if len(long_b) <= _MOST_AXES:
+        for axes in itertools.islice(itertools.permutations(range(len(long_b))), 1, None):
+            yield TensorLayout(long_b, axes, one)
+    if len(long_a) <= _MOST_AXES and long_a != long_b:
+        for axes in itertools.islice(itertools.permutations(range(len(long_a))), 1, None):
+            inverse = tuple(axes.index(axis) for axis in range(len(axes)))
+            yield TensorLayout(tuple(long_a[axis] for axis in axes), inverse, one)
+
+
+# Looks for the elements of a tensor among those of others, wherever they are: what one program holds in one tensor, another holds in parts.
+#
+# That a number is near proves nothing where there are many: each of some random numbers is near one of a hundred million others. So all of a
+# tensor's elements are found there by chance, or they lie there as they lie in the tensor: in rows, in columns, in order.
+
+_BY_CHANCE: Final = 1e-6
+"""What is less probable is no chance."""
+_STEPS: Final = 4
+"""From one element to the next in a tensor it is one of so many distances in the other: the next, the next row, the next part."""
+_MOST: Final = 0.5
+"""The share of elements that are followed by the same elements as in the tensor; others are the ends of parts, or rounded."""
+
+
+class Elements:
+    """Those of some tensors, each with how far its elements may be off."""
+
+    def __init__(self, tensors: Sequence[tuple[Array, float]]) -> None:
+        flat = np.concatenate([values.reshape(-1) for values, _ in tensors] or [np.zeros(0)])
+        self._order = np.argsort(flat)
+        self._values = flat[self._order]
+        self._ends = np.cumsum([values.size for values, _ in tensors])
+        self._tolerances = np.array([tolerance for _, tolerance in tensors])
+
+    def have(self, values: Array, tolerance: float, *, is_noise: bool = False) -> bool:
+        """Whether they have all elements of a tensor. Of noise no more is asked than that each is near."""
+        own = values.reshape(-1)
+        if not len(self._values):
+            return False
+        near, places = self._nearest(own, tolerance)
+        return bool(near.all()) and (is_noise or not self._by_chance(own, tolerance) or _are_in_order(places))
+
+    def _nearest(self, own: Array, tolerance: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Whether an element is near each of these, and the place of the nearest."""
+        after = np.searchsorted(self._values, own).clip(max=len(self._values) - 1)
+        (near, apart), (near_before, apart_before) = (
+            self._near(own, at, tolerance) for at in (after, (after - 1).clip(min=0))
+        )
+        is_before = near_before & (~near | (apart_before < apart))
+        return near | near_before, self._order[np.where(is_before, after - 1, after).clip(min=0)]
+
+    def _near(self, own: Array, at: NDArray[np.int64], tolerance: float) -> tuple[NDArray[np.bool_], Array]:
+        found = self._values[at]
+        allowed = self._tolerances[np.searchsorted(self._ends, self._order[at], side="right")]
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(found - own)
+            near = (apart <= tolerance + allowed) | (found == own) | (np.isnan(own) & np.isnan(self._values[-1]))
+        return near, apart
+
+    def _by_chance(self, own: Array, tolerance: float) -> bool:
+        """Whether numbers that are none of these, and lie where they lie, would be found as well."""
+        distinct = np.unique(own[np.isfinite(own)])
+        if len(distinct) < 2:
+            return True
+        share = float(np.mean(self._nearest((distinct[1:] + distinct[:-1]) / 2, tolerance)[0]))
+        return share > 0 and len(distinct) * math.log(share) > math.log(_BY_CHANCE)
+
+
+def _are_in_order(places: NDArray[np.int64]) -> bool:
+    """Whether most elements follow each other by one of a few distances."""
+    steps, counts = np.unique(np.diff(places), return_counts=True)
+    return int(np.sort(counts)[-_STEPS:].sum()) >= _MOST * (len(places) - 1) if len(steps) else True

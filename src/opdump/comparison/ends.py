@@ -15,12 +15,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.checks.not_finite import has_nan
+from opdump.checks.not_finite import not_finite as count_of_not_finite
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.among import Elements
-from opdump.comparison.execution import Execution
+from opdump.comparison.differences import Difference, Elements, difference
+from opdump.comparison.execution import Execution, recorded
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node, may_leave_results
-from opdump.comparison.trace import Trace, names_a_state
+from opdump.comparison.nodes import Node, Suspect, may_leave_results
+from opdump.comparison.step_statistics import Slot, inputs_of
+from opdump.comparison.trace import Trace, leaf_name, names_a_state
+from opdump.op_types.unspecified import unspecified_outputs
+from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 
@@ -291,3 +296,247 @@ def _size(values: Array) -> float:
         return math.inf
     top = float(finite.max()) if finite.size else 0.0
     return top * math.sqrt(float(np.mean(np.square(finite / top)))) if top else 0.0
+
+
+# What A leaves of a step in float64, and what a run of B leaves that is not there.
+
+_NEGLIGIBLE: Final = 1e-9
+"""What is smaller, beside what a step does to a tensor, is rounding: gradients that are zero by mathematics, and what an optimizer makes of
+them.
+"""
+
+
+_COARSE: Final = 1e-3
+"""Relative to what a step does to a tensor: most faults do more, and what constants that were rounded come to is less."""
+
+
+class Goal:
+    """`storages` are what lasts of A, `others` its losses or, where nothing is trained, its outputs. A coarse one takes more for the same."""
+
+    def __init__(self, storages: Sequence[End], others: Sequence[End], *, is_coarse: bool) -> None:
+        self._is_coarse = is_coarse
+        scales = [end.scale for end in storages if end.scale > 0 and np.isfinite(end.scale)]
+        self._least = _NEGLIGIBLE * float(np.median(scales)) if scales else 0.0
+        self._storages, self._others = self._elements(storages), self._elements(others)
+
+    def missed_by(self, storages: Mapping[int, End], others: Sequence[End]) -> Iterator[object]:
+        """What of B is not found there: storages by their number, others by their place. Counters are left alone."""
+        for storage, end in storages.items():
+            if not end.is_counter and not self._storages.have(end.values, self._tolerance(end)):
+                yield storage
+        for place, end in enumerate(others):
+            if not self._others.have(end.values, self._tolerance(end)):
+                yield "other", place
+
+    def _elements(self, ends: Sequence[End]) -> Elements:
+        return Elements([(end.values, self._tolerance(end)) for end in ends])
+
+    def _tolerance(self, end: End) -> float:
+        return (max(end.tolerance, _COARSE * end.scale) if self._is_coarse else end.tolerance) + self._least
+
+
+# What remains of a step in both programs, where both ran on the same values: parameters, buffers, states of optimizers, averages.
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """A tensor that both programs leave, as if a last node of each read it."""
+
+    a: Node
+    b: Node
+    writers_a: frozenset[int]
+    writers_b: frozenset[int]
+    difference: Difference
+
+    @property
+    def records(self) -> tuple[TensorRecord, TensorRecord]:
+        """The tensor in A, and in B."""
+        return self.a.inputs[0], self.b.inputs[0]
+
+    def outlives(self, storages_a: AbstractSet[int], storages_b: AbstractSet[int]) -> bool:
+        """Whether its storages are among these of A, and among these of B."""
+        return all(
+            record.memory is not None and record.memory.storage in storages
+            for record, storages in zip(self.records, (storages_a, storages_b), strict=True)
+        )
+
+
+def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
+    """The storages that outlive a step: of parameters, of what has a name, and those `rewritten` by the next step; without gradients."""
+    named = {
+        record.memory.storage
+        for node in trace.nodes
+        for record in node.inputs.values()
+        if record.memory is not None and names_a_state(leaf_name(record))
+    }
+    finals = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    return (named | rewritten | finals | trained(trace)) - gradients(trace)
+
+
+def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:
+    """What both programs leave: parameters by their names, and whatever else is still there by its storage."""
+    a, b = reference.trace, run.trace
+    seen: set[int] = set()
+    for name, record in b.finals.items():
+        before = a.finals.get(name)
+        if before is None or record.memory is None or before.memory is None or before.shape != record.shape:
+            continue
+        node_a, node_b = _last(a, before), _last(b, record)
+        first, second = reference.memory.read(node_a, 0), run.memory.read(node_b, 0)
+        if first.values is not None and second.values is not None:
+            seen.add(record.memory.storage)
+            yield Remains(node_a, node_b, first.writers, second.writers, difference(first.values, second.values))
+    for here, there in alignment.storages.items():
+        if there not in seen:
+            yield from _left_in(reference, run, here, there)
+
+
+def _left_in(reference: Execution, run: Execution, here: int, there: int) -> Iterator[Remains]:
+    """What a storage of A and one of B hold; numbers that count steps are left alone."""
+    first, second = reference.memory.storage(here), run.memory.storage(there)
+    if first is None or second is None or first.dtype != second.dtype or len(first.values) != len(second.values):
+        return
+    known = None if first.known is None or second.known is None else first.known & second.known
+    if known is None or known.sum() < 2:
+        return
+    yield Remains(
+        _last(reference.trace, _record_in(reference.trace, here)),
+        _last(run.trace, _record_in(run.trace, there)),
+        reference.memory.last_writers(here),
+        run.memory.last_writers(there),
+        difference(first.values[known], second.values[known]),
+    )
+
+
+def _last(trace: Trace, record: TensorRecord) -> Node:
+    return Node(len(trace.nodes), record.op, {0: record}, {})
+
+
+def _record_in(trace: Trace, storage: int) -> TensorRecord:
+    """The last tensor in a storage that a step read or wrote."""
+    return next(
+        record
+        for node in reversed(trace.nodes)
+        for record in (*node.outputs.values(), *node.inputs.values())
+        if record.memory is not None and record.memory.storage == storage
+    )
+
+
+# NaN and infinities that one of the runs alone leaves, though both programs come to the same in float64: a type of fewer numbers does not.
+#
+# A logarithm of a softmax that underflowed is minus infinity; the same of the logits is not. Rounding of that kind is what matters most.
+
+_INFINITE: Final = 1
+_NAN: Final = 2
+
+
+def not_finite(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
+    """The operators at which NaN or infinities begin that lead to what one run leaves with such and the other without."""
+    left_a, left_b = _left(a), _left(b)
+    odd_a, odd_b = _odd(a, left_a), _odd(b, left_b)
+    if any(odd_a.values()) == any(odd_b.values()):
+        return []
+    in_b = any(odd_b.values())
+    mine, other, partners = (b, a, alignment.a_of) if in_b else (a, b, alignment.b_of)
+    all_mine, all_other, odd = (left_b, left_a, odd_b) if in_b else (left_a, left_b, odd_a)
+    # What one program prints or keeps, and the other does not, may be what is not finite.
+    places = [
+        place
+        for kind, found in odd.items()
+        if len(found) > len(all_mine[kind]) - len(all_other.get(kind, ()))
+        for place in found
+    ]
+    suspects = []
+    for (index, slot), of_finite in sorted(_began(mine, other, partners, places).items()):
+        run, rest = ("B", "A") if in_b else ("A", "B")
+        node, partner = mine.nodes[index], partners.get(index)
+        there = None if partner is None else other.nodes[partner]
+        what = (
+            f"in {run} it gives NaN or infinities{' of finite numbers' if of_finite else ''}, which reach what the step leaves; "
+            f"{rest} leaves none"
+        )
+        one, two = (there, node) if in_b else (node, there)
+        suspects.append(Suspect("operator", one, two, "output", slot, math.inf, what))
+    return suspects
+
+
+def leave_as_finite(a: Trace, b: Trace) -> bool:
+    """Whether both steps or neither leave NaN or infinities, by the columns of their statistics alone."""
+    return _leaves_odd(a) == _leaves_odd(b)
+
+
+def _leaves_odd(trace: Trace) -> bool:
+    columns = trace.columns
+    rows = [trace.rows.of_output[place] for place in _ends(trace)]
+    return bool((~np.isfinite(columns.numbers[rows]) & columns.held[rows]).any())
+
+
+def _ends(trace: Trace) -> Sequence[Slot]:
+    told = trace.columns.told
+    return trace.rows.ends(told if told.any() else np.ones_like(told))
+
+
+def _left(trace: Trace) -> dict[str, list[Slot]]:
+    """What a step leaves: what lasts, or, where nothing is trained, what nobody reads; and the losses by who reads them."""
+    trains = any(node.op.phase != "forward" for node in trace.nodes)
+    found = {"": list(dict.fromkeys((*_ends(trace), *(() if trains else trace.rows.unread))))}
+    for node in trace.nodes:
+        if read_as_number(node):
+            found.setdefault(node.bare_type, []).extend(
+                maker for slot, maker in node.makers.items() if math.prod(node.inputs[slot].shape) == 1
+            )
+    return found
+
+
+def _odd(trace: Trace, left: Mapping[str, Sequence[Slot]]) -> dict[str, list[Slot]]:
+    """Those with NaN or infinities."""
+    return {kind: [place for place in places if _oddness_of(trace, place)] for kind, places in left.items()}
+
+
+def _began(trace: Trace, other: Trace, partners: Mapping[int, int], left: Sequence[Slot]) -> dict[Slot, bool]:
+    """Where on the ways back NaN or infinities begin that the matched operator of the other run does not give; and whether it is given finite
+    numbers alone. What a step begins with was given by a step before, or is data, and begins at no operator.
+    """
+
+    def is_shared(place: Slot) -> bool:
+        partner = partners.get(place[0])
+        return partner is not None and _oddness_of(other, (partner, place[1])) >= _oddness_of(trace, place)
+
+    found: dict[Slot, bool] = {}
+    seen: set[Slot] = set()
+    waiting = list(left)
+    while waiting:
+        place = waiting.pop()
+        if place in seen or not _oddness_of(trace, place) or is_shared(place):
+            continue
+        seen.add(place)
+        node = trace.nodes[place[0]]
+        given = [
+            slot for slot in inputs_of(node, place[1]) if not node.overwrites(slot) and _oddness(node.inputs[slot])
+        ]
+        makers = [node.makers[slot] for slot in given if slot in node.makers]
+        if len(makers) == len(given) and all(is_shared(maker) for maker in makers):
+            found[place] = not given
+        waiting += makers
+    return found
+
+
+def _oddness_of(trace: Trace, place: Slot) -> int:
+    index, slot = place
+    node = trace.nodes[index]
+    record = node.outputs.get(slot)
+    return 0 if record is None or slot in unspecified_outputs(node.op.kernel or node.op.op_type) else _oddness(record)
+
+
+def _oddness(record: TensorRecord) -> int:
+    """Whether a tensor has NaN or infinities: 0 where it has none. By its statistics, or by its elements where these cannot tell."""
+    if record.skip:
+        return 0
+    statistics = record.statistics
+    count = count_of_not_finite(statistics)
+    if count is None:
+        values = recorded(record)
+        if values is None or values.dtype.kind not in "fc" or np.isfinite(values).all():
+            return 0
+        return _NAN if np.isnan(values).any() else _INFINITE
+    return 0 if count == 0 else _NAN if has_nan(statistics) else _INFINITE

@@ -7,19 +7,19 @@ neither does anything that happened before, and where the two programs still dis
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.adapters.replay import Replayed, replayer_of
+from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import same_bits
-from opdump.comparison.lifetimes import lifetimes
 from opdump.comparison.memory import Memory, Named, widened
 from opdump.comparison.nodes import Node
-from opdump.comparison.trace import Trace, has_elements, leaf_name
+from opdump.comparison.trace import Trace, has_elements, leaf_name, lifetimes
 from opdump.doing import note
 from opdump.errors import CannotReplayError
 from opdump.records import TensorRecord
@@ -183,3 +183,100 @@ def input_of(run: Execution, node: Node, slot: int) -> Array | None:
         return kept[slot]
     record = node.inputs.get(slot)
     return None if record is None or record.skip else recorded(record)
+
+
+# Values that a program makes of nothing: masks, positions, filled tensors.
+#
+# One that the other program has nowhere is no cause by itself: the same choice is written as a mask, as indices, or as a sum with infinities. Who
+# reads it is asked.
+
+_OF_THE_SHAPE: Final = frozenset({"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"})
+"""Types of operators that ask an input for its shape alone."""
+
+
+@dataclass(slots=True)
+class Constants:
+    """The operators of an execution that depend on no data, parameter, state or random number."""
+
+    run: Execution
+    _known: dict[int, bool] = field(default_factory=lambda: {-1: False})
+    """By node; -1 stands for what no operator made."""
+
+    def __contains__(self, index: object) -> bool:
+        """Whether a node gives a constant. It has run."""
+        assert isinstance(index, int)
+        waiting = [index]
+        while waiting:
+            makers = self._makers(waiting[-1])
+            unknown = makers - self._known.keys()
+            if unknown:
+                waiting.extend(unknown)
+            else:
+                last = waiting.pop()
+                if last not in self._known:
+                    self._known[last] = not draws(self.run.trace.nodes[last]) and all(
+                        self._known[each] for each in makers
+                    )
+        return self._known[index]
+
+    def _makers(self, index: int) -> set[int]:
+        if index in self._known:
+            return set()
+        node = self.run.trace.nodes[index]
+        if node.bare_type in _OF_THE_SHAPE:
+            return set()
+        read = (slot for slot in node.inputs if not node.clears(slot) and not node.overwrites(slot))
+        return set().union(*(self.run.writers.get((index, slot), {-1}) for slot in read)) - {index}
+
+
+# What a program began with, looked up for inputs of another one: parameters, states, data, and values that no operator was seen to make.
+
+
+@dataclass(slots=True)
+class Leaves:
+    """Those of one execution. What was read first is held by storage; of what was read later, only what is something else."""
+
+    run: Execution
+    alignment: Alignment
+    """With the other program, B."""
+    _later: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _a_of_storage: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._a_of_storage = {there: here for here, there in self.alignment.storages.items()}
+
+    def add(self, node: Node, slot: int, value: Array) -> bool:
+        """An input that no operator made held this; tells whether that is what its storage held when it was read first."""
+        first = self._first(node, slot)
+        is_first = first is not None and same_bits(first, value)
+        if not is_first:
+            self._later[node.index, slot] = value
+        return is_first
+
+    def read_by(self, index: int, slot: int) -> Array | None:
+        """What an input of a node held; None where an operator made it."""
+        if (index, slot) not in self.run.leaf_reads:
+            return None
+        later = self._later.get((index, slot))
+        return self._first(self.run.trace.nodes[index], slot) if later is None else later
+
+    def of_b(self, node: Node, slot: int) -> Iterator[Array]:
+        """What may be an input of B: by the storage, by the name, and by the operator that reads it."""
+        record = node.inputs[slot]
+        storage = None if record.memory is None else self._a_of_storage.get(record.memory.storage)
+        for held in (
+            None if storage is None else self.run.leaf_storages.get(storage),
+            self.run.leaves.get(leaf_name(record)),
+        ):
+            value = None if held is None else held.seen_as(record)
+            if value is not None:
+                yield value
+        partner = self.alignment.a_of.get(node.index)
+        read = None if partner is None else self.read_by(partner, slot)
+        if read is not None:
+            yield read
+
+    def _first(self, node: Node, slot: int) -> Array | None:
+        record = node.inputs[slot]
+        held = None if record.memory is None else self.run.leaf_storages.get(record.memory.storage)
+        return None if held is None else held.seen_as(record)

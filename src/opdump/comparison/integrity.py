@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import equal_elements
-from opdump.comparison.lifetimes import lifetimes
+from opdump.comparison.alignment import Alignment
+from opdump.comparison.differences import (
+    Difference,
+    difference,
+    epsilon_of,
+    equal_elements,
+    is_permutation,
+    same_bits,
+    same_statistics,
+    unshaped_difference,
+)
+from opdump.comparison.execution import draws, recorded
+from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
-from opdump.comparison.nodes import Node
-from opdump.comparison.statistics_apart import same_statistics
-from opdump.comparison.trace import Trace, has_elements, leaf_name
-from opdump.comparison.value_index import has_statistics
+from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.step_statistics import has_statistics
+from opdump.comparison.trace import Trace, has_elements, leaf_name, lifetimes, names_a_state
+from opdump.graph import shown_source
+from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -208,3 +220,236 @@ def _named(trace: Trace) -> Iterator[TensorRecord]:
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:
     """Whether any of the tensors has its elements in the dump."""
     return any(has_elements(record) for record in records.values())
+
+
+# What is said of two values that differ.
+
+
+def changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
+    """How much of an input is not what was written there."""
+    maker = maker_of(violation, record, trace)
+    return f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
+
+
+def maker_of(violation: Violation, record: TensorRecord, trace: Trace) -> str:
+    """What had written an input that was changed since: the name of the last operator of the step, or whose output it was before."""
+    makers = sorted(violation.writers - {-1})
+    return trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
+
+
+def amount_apart(one: Array, other: Array) -> str:
+    """How many elements differ, of how many: `1 of 8 elements`. Empty of other shapes."""
+    if one.shape != other.shape:
+        return ""
+    with np.errstate(all="ignore"):
+        return f"{int((~equal_elements(one, other)).sum()):,} of {one.size:,} elements"
+
+
+def apart(one: Array, other: Array) -> str:
+    """How many elements differ, and the first of them."""
+    if one.shape != other.shape:
+        return f"shape {one.shape} in A, {other.shape} in B"
+    with np.errstate(all="ignore"):
+        unequal = ~equal_elements(one, other)
+    first = int(np.flatnonzero(unequal.reshape(-1))[0])
+    return (
+        f"{int(unequal.sum()):,} of {one.size:,} elements, the first at {first} "
+        f"({one.reshape(-1)[first]:g} in A, {other.reshape(-1)[first]:g} in B)"
+    )
+
+
+# Data that both programs read, with other elements in one of them: memory that no operator wrote, or that something else changed since.
+#
+# Data is found by what it holds, whatever reads it. It counts where something differs for it in the end: memory that was never written holds
+# what was there before, and a mask may leave it out.
+
+_ALIKE: Final = 0.5
+"""At least this share of the elements is the same to the bit."""
+_ROUNDINGS: Final = 64.0
+"""What is less apart than so many units of the largest element's rounding is rounded."""
+_SHOWS: Final = 8.0
+"""What follows from other data is further apart than so many units of rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What no operator made, where a program reads it first."""
+
+    node: Node
+    slot: int
+    values: Array
+
+
+def changed_data(
+    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
+) -> Iterator[tuple[Read, Read]]:
+    """Pairs of inputs of A and of B, by node and slot, that are the same but for some elements, and that the other program has nowhere as
+    they are. What is apart by rounding is the same. Parameters are no data.
+    """
+    first, second = _data(a, read_a), _data(b, read_b)
+    only_a = [one for one in first if not any(same_bits(one.values, other.values) for other in second)]
+    only_b = [other for other in second if not any(same_bits(one.values, other.values) for one in first)]
+    for other in only_b:
+        alike = [(_share(one.values, other.values), one) for one in only_a]
+        share, one = max(alike, key=lambda pair: pair[0], default=(0.0, None))
+        if one is not None and share >= _ALIKE and _is_changed(one, other):
+            yield one, other
+
+
+def data_suspects(
+    a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
+) -> Iterator[Suspect]:
+    """The same pairs, each where it is read first."""
+    for one, other in changed_data(a, b, read_a, read_b):
+        what = f"data differ: {apart(one.values, other.values)}; an input of the program, where it is read first"
+        amount = amount_apart(one.values, other.values)
+        yield Suspect("data", one.node, other.node, "input", other.slot, math.inf, what, amount)
+
+
+def data_suspect(
+    one: Node, other: Node, slot: int, values: tuple[Array, Array], found: Difference, written_by: str = ""
+) -> Suspect:
+    """What is said where both programs read data that differ by `found`; `written_by` is the operator whose output was changed there since."""
+    record = other.inputs[slot]
+    kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
+    what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, where it is read first'}"
+    score, amount = in_roundings(found, record), amount_apart(*values)
+    return Suspect(kind, one, other, "input", slot, score, what, amount)
+
+
+def changed_since(maker: str) -> str:
+    """What is said of memory that something else wrote after an operator."""
+    return f"what {maker} left there was changed since by something other than an operator"
+
+
+def shown_data(record: TensorRecord) -> str:
+    """What an input that no operator made is called: `data-0`, `inputs0, an input of the network`."""
+    name = leaf_name(record)
+    if name and not names_a_state(name) and name.startswith("Parameter."):
+        return f"{name.removeprefix('Parameter.')}, an input of the network"
+    return shown_source(name) or "an input of the program"
+
+
+def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:
+    """Whether what a node of B gives leads to a result that differs: to an output that no operator reads, a number that the program reads, or
+    an operator that only B has. Where what follows is the same in both runs, what was read differently does not matter.
+    """
+    users = b.users()
+    waiting, seen = [other.index], {other.index}
+    while waiting:
+        node = b.nodes[waiting.pop()]
+        partner = alignment.a_of.get(node.index)
+        if partner is None or not node.outputs:
+            return True
+        for slot, record in node.outputs.items():
+            if slot in unspecified_outputs(node.op.kernel or node.op.op_type):
+                continue
+            before = a.nodes[partner].outputs.get(slot)
+            first, second = None if before is None else recorded(before), recorded(record)
+            if first is not None and second is not None:
+                found = unshaped_difference(first, second)
+                if found.relative <= _SHOWS * epsilon_of(record.dtype):
+                    continue
+            readers = [index for index, _ in users.get((node.index, slot), ())]
+            if not readers:
+                return True
+            waiting += [index for index in readers if index not in seen]
+            seen.update(readers)
+    return False
+
+
+def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
+    found: list[Read] = []
+    for index, slot in sorted(reads):
+        node = trace.nodes[index]
+        record = node.inputs[slot]
+        if not has_elements(record) or _is_written(node, record) or names_a_state(leaf_name(record)):
+            continue
+        values = record.numpy().reshape(-1)
+        if values.size > 1 and not any(same_bits(values, known.values) for known in found):
+            found.append(Read(node, slot, values))
+    return found
+
+
+def _is_written(node: Node, record: TensorRecord) -> bool:
+    """Whether an operator writes into what it reads: a gradient that adds up, an average."""
+    written = {output.memory.storage for output in node.outputs.values() if output.memory is not None}
+    return record.memory is not None and record.memory.storage in written
+
+
+def _is_changed(one: Read, other: Read) -> bool:
+    """Whether elements are others, and not rounded or in another order."""
+    if is_permutation(one.values, other.values):
+        return False
+    least = _ROUNDINGS * epsilon_of(other.node.inputs[other.slot].dtype)
+    return not least or difference(one.values, other.values).peak > least
+
+
+def _share(one: Array, other: Array) -> float:
+    """The share of elements that are the same; 0 for other types and sizes."""
+    if one.dtype != other.dtype or one.size != other.size:
+        return 0.0
+    return float(np.mean(equal_elements(one, other)))
+
+
+# Random numbers that were drawn into memory, as parameters are at first: whether the runs drew the same, and whether anybody reads them.
+#
+# Who reads a parameter names the parameter, and not who drew it, so it is found by the memory. What is written over before anybody reads it means nothing.
+
+OTHER_NUMBERS: Final = 0.05
+"""Relative: another draw differs by much more than rounding does."""
+
+
+def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:
+    """The draws of B that gave other numbers than in A, and that somebody reads."""
+    for there, here in sorted(alignment.a_of.items()):
+        one, other = a.nodes[here], b.nodes[there]
+        if other.op.phase != "forward" or not draws(other) or one.written_arguments != other.written_arguments:
+            continue
+        for slot, record in other.outputs.items():
+            first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
+            if record.memory is None or first is None or second is None or first.shape != second.shape:
+                continue
+            if difference(first, second).relative > OTHER_NUMBERS and is_read(b, other, slot):
+                yield drawn_otherwise(one, other, slot)
+
+
+def drawn_otherwise(one: Node, other: Node, slot: int) -> Suspect:
+    """What speaks against a draw that gave other numbers."""
+    what = "the same draw gave different random numbers: a different seed, or a different number of draws before it"
+    return Suspect("random", one, other, "output", slot, math.inf, what)
+
+
+def is_read(trace: Trace, drawn: Node, slot: int) -> bool:
+    """Whether an operator that does not write over it reads an output, or what others made of it in place; true where its place is unknown."""
+    record = drawn.outputs[slot]
+    values = recorded(record)
+    if record.memory is None or values is None:
+        return True
+    storage = record.memory.storage
+    held = Memory(wide=False)
+    held.write(drawn.index, slot, record, values)
+    carriers = {drawn.index}
+    for node in trace.nodes[drawn.index + 1 :]:
+        written = {place: each for place, each in node.outputs.items() if _lies_in(each, storage)}
+        reads = any(
+            not each.skip
+            and _lies_in(each, storage)
+            and not node.overwrites(place)
+            and held.read(node, place).writers & carriers
+            for place, each in node.inputs.items()
+        )
+        if reads and not written:
+            return True
+        if reads:
+            carriers.add(node.index)
+        for place, each in written.items():
+            given = recorded(each)
+            if given is None:
+                return reads
+            held.write(node.index, place, each, given)
+    return False
+
+
+def _lies_in(record: TensorRecord, storage: int) -> bool:
+    return record.memory is not None and record.memory.storage == storage

@@ -1,43 +1,94 @@
-"""What is found in one rank of two dumps, step by step, until a step is found in which an operator introduced a difference."""
+"""Several sequences as one, of which some are made anew whenever somebody looks: the table of a comparison may have millions of rows."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, TypeVar, overload
 
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.across_frameworks import Outcome, compare_across, of_different_frameworks
+from opdump.comparison.across_frameworks import (
+    OTHER_STEPS,
+    Outcome,
+    ValueTable,
+    compare_across,
+    of_different_frameworks,
+    of_two_modes,
+    without_counterpart,
+)
 from opdump.comparison.alignment import Alignment, Precedents, align
+from opdump.comparison.arguments import told_choices
 from opdump.comparison.by_bounds import Bounded, is_bounded, judge_by_bounds
 from opdump.comparison.by_statistics import StatisticsComparison, have_same_phases
-from opdump.comparison.chain import Part
-from opdump.comparison.compiled_graphs import JudgedGraphs, judge_graphs
-from opdump.comparison.inferred_makers import with_makers
-from opdump.comparison.initial_draws import initial_draws
-from opdump.comparison.integrity import holds_elements
+from opdump.comparison.causes import proven_first
+from opdump.comparison.ends import leave_as_finite, not_finite
+from opdump.comparison.integrity import holds_elements, initial_draws
+from opdump.comparison.kernel_accuracy import JudgedGraphs, judge_graphs, opaque_suspects
 from opdump.comparison.lost_values import StepValues
-from opdump.comparison.match_file import GivenMatches, StepMatches, matches_of
-from opdump.comparison.not_finite import leave_as_finite, not_finite
-from opdump.comparison.opaque_kernels import opaque_suspects
-from opdump.comparison.pairs import Outputs, outputs_of
-from opdump.comparison.precision import told_choices
-from opdump.comparison.ranking import proven_first
-from opdump.comparison.repeated_steps import RepeatedMatches, RepeatedStep, Repeats
-from opdump.comparison.strangers import are_strangers, nearest_names
-from opdump.comparison.suspects import Suspect
+from opdump.comparison.memory import are_cut_otherwise, read_step, read_whole
+from opdump.comparison.nodes import Suspect
+from opdump.comparison.pairs import (
+    GivenMatches,
+    Outputs,
+    RepeatedMatches,
+    RepeatedStep,
+    Repeats,
+    StepMatches,
+    matches_of,
+    outputs_of,
+)
+from opdump.comparison.result import Neighbour, window
 from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, only
-from opdump.comparison.two_modes import OTHER_STEPS, of_two_modes, without_counterpart
+from opdump.comparison.trace import Trace, are_strangers, nearest_names, only, with_makers
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
-from opdump.comparison.value_table import ValueTable
-from opdump.comparison.whole_steps import are_cut_otherwise, read_step, read_whole
-from opdump.comparison.window import Neighbour, window
 from opdump.plan.selection import KernelPattern
+
+Item_co = TypeVar("Item_co", covariant=True)
+
+
+class Part(Protocol[Item_co]):
+    """What a chain is made of."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Item_co]: ...
+
+
+class Chain(Sequence[Item_co]):
+    """The items of all parts, in order."""
+
+    def __init__(self, parts: Sequence[Part[Item_co]]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __iter__(self) -> Iterator[Item_co]:
+        return itertools.chain.from_iterable(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Item_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item_co]: ...
+    def __getitem__(self, index: int | slice) -> Item_co | Sequence[Item_co]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        place = range(len(self))[index]
+        for part in self._parts:
+            if place < len(part):
+                return next(itertools.islice(part, place, None))
+            place -= len(part)
+        raise IndexError(index)  # range knows it before
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} items>"
+
+
+# What is found in one rank of two dumps, step by step, until a step is found in which an operator introduced a difference.
 
 _SHOWN_PROBLEMS: Final = 3
 _OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})

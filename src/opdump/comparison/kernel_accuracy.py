@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump import amounts
+from opdump.adapters.replay import replayer_of
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
+from opdump.comparison.arguments import differing
 from opdump.comparison.differences import (
     Difference,
+    apart,
     difference,
     epsilon_of,
     equal_elements,
     largest_of,
+    same_bits,
+    same_statistics,
     unshaped_difference,
 )
-from opdump.comparison.execution import draws, recorded, recorded_inputs, replay
-from opdump.comparison.nodes import Node
-from opdump.comparison.suspects import Suspect
-from opdump.comparison.trace import Trace
+from opdump.comparison.execution import Execution, draws, recorded, recorded_inputs, replay
+from opdump.comparison.nodes import Node, Suspect, are_of_two_modes
+from opdump.comparison.trace import Trace, leaf_name
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
@@ -201,3 +207,503 @@ def in_roundings(found: Difference, record: TensorRecord) -> float:
     """A difference in units of the element type's rounding; infinite for types that are exact."""
     epsilon = epsilon_of(record.dtype)
     return found.relative / epsilon if epsilon else math.inf
+
+
+# Operators that nobody here can run again, as those of other packages and graphs of `torch.compile`: given the same, do they give the same?
+#
+# Without a second run in float64, only what was recorded tells. Where both runs gave such an operator the same bits, what it gives may differ by
+# the rounding of all that it does, and by no more.
+
+_MOST_OF_ROUNDING: Final = 256.0
+"""Units of rounding that may come together in an operator that is a whole network."""
+_HALF: Final = 0.5
+"""The same for narrow types, relative."""
+_OF_THE_LARGEST: Final = 64.0
+"""Units of rounding of the largest number that it reads or gives: what cancels to next to nothing is off by these."""
+_OF_SEVERAL_PROCESSES: Final = "c10d"
+"""In the names of collectives: what they give depends on what other processes gave them."""
+
+
+def opaque_suspects(a: Trace, b: Trace, alignment: Alignment) -> tuple[list[Suspect], set[str]]:
+    """Those that are given the same bits and give something else, and the kernels of those whose differences prove nothing."""
+    suspects: list[Suspect] = []
+    not_proven: set[str] = set()
+    for there, here in sorted(alignment.a_of.items()):
+        one, other = a.nodes[here], b.nodes[there]
+        if replayer_of(one.op) is not None or replayer_of(other.op) is not None:
+            continue
+        suspect, are_same = _judged(one, other)
+        if suspect is not None:
+            suspects.append(suspect)
+        elif not are_same:
+            not_proven.add(other.op.kernel or other.op.op_type)
+    return suspects, not_proven
+
+
+def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
+    """What speaks against an operator, and whether its outputs are the same."""
+    given, given_b = recorded_inputs(one), recorded_inputs(other)
+    are_given_the_same = (
+        given.keys() == given_b.keys()
+        and all(same_bits(value, given_b[slot]) for slot, value in given.items())
+        and not differing(one, other)
+        and not (one.is_rewritten or other.is_rewritten)
+        and _OF_SEVERAL_PROCESSES not in other.op.kernel
+    )
+    outputs = {
+        slot: (first, second)
+        for slot, record in other.outputs.items()
+        if slot in one.outputs and slot not in unspecified_outputs(other.op.kernel or other.op.op_type)
+        if (first := recorded(one.outputs[slot])) is not None and (second := recorded(record)) is not None
+    }
+    largest = max(map(_largest, (*given.values(), *(first for first, _ in outputs.values()))), default=0.0)
+    are_same = True
+    for slot, (first, second) in outputs.items():
+        record = other.outputs[slot]
+        found = (unshaped_difference if are_of_two_modes(one, other) else difference)(first, second)
+        are_same &= not found
+        epsilon = rounding_of(record, one.outputs[slot])
+        if (
+            are_given_the_same
+            and found.relative > min(_HALF, _MOST_OF_ROUNDING * epsilon)
+            and found.absolute > _OF_THE_LARGEST * epsilon * largest
+        ):
+            what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
+            return Suspect("kernel", one, other, "output", slot, in_roundings(found, record), what), False
+    return None, are_same
+
+
+def _largest(values: Array) -> float:
+    """The largest absolute element; 0 where there is none that is finite."""
+    if values.dtype.kind not in "fc":
+        return 0.0
+    absolute = np.abs(values)
+    finite = absolute[np.isfinite(absolute)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+# Judges a compiled graph, which is one operator, against the operators that do the same in the other run.
+#
+# What a graph gives is found in the plain run by who reads it, or as a result that nobody reads. There the plain run's operators are run again in float64,
+# from what either run gave them, so both are held against what is right for their own inputs. A graph rounds at other places than its operators do, and
+# neither is more right; how far the plain operators are off tells how much rounding makes of it. Where a result is off by more than rounding can be, rounding
+# decides what it is: a step (`floor` of a sum that is 1 but for its last bit) makes a difference of it.
+#
+# Operators of TensorFlow are not run again. There what XLA compiled is held against what the other run's operators gave, by what was recorded of both.
+
+Place = tuple[int, int]
+"""A node and the slot of an output."""
+
+_TIMES_THE_OPERATORS: Final = 8.0
+"""A graph may be so many times further off than the operators are: it rounds at other places."""
+_MOST_OF_A_GRAPH: Final = 2.0**14
+"""Units of rounding; what is off by more is off by no rounding."""
+_CLOSE: Final = 1e-3
+"""Relative: what a step left in a buffer that has no name (running statistics) is that of the other run if it is so close."""
+_RECORDED_ROUNDINGS: Final = 100.0
+_LAUNCH: Final = "XlaLaunch"
+_WRAPPED: Final = "_orig_mod."
+"""What `torch.compile` puts before the names of a module's parameters."""
+
+
+@dataclass(slots=True)
+class JudgedGraphs:
+    """What was found of the graphs of a part of a step."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    of_a: set[int] = field(default_factory=set)
+    """The operators of A that were judged with it: graphs, and what computes the same."""
+    of_b: set[int] = field(default_factory=set)
+    kernels: set[str] = field(default_factory=set)
+    """What the dumps call these graphs."""
+
+    pairs: int = 0
+    """How many graphs were held against operators of the other run by what was recorded, and so have a counterpart."""
+
+    def judged(self, suspect: Suspect) -> bool:
+        """Whether a suspect is of an operator that is judged here, where each run is held against its own inputs in float64, or reads what it gives."""
+        return any(
+            node is not None
+            and (
+                node.index in judged or (suspect.io == "input" and node.makers.get(suspect.slot, (-1, 0))[0] in judged)
+            )
+            for node, judged in ((suspect.a, self.of_a), (suspect.b, self.of_b))
+        )
+
+    def mirrored(self) -> JudgedGraphs:
+        """The same with A and B exchanged."""
+        suspects = [replace(each, a=each.b, b=each.a) for each in self.suspects]
+        return JudgedGraphs(suspects, self.notes, self.of_b, self.of_a, self.kernels, self.pairs)
+
+
+def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
+    """Judges the graphs of the one run that has some without a counterpart; nothing where both have, or neither."""
+    in_a = has_graphs(node for node in a.nodes if node.index not in alignment.b_of)
+    in_b = has_graphs(node for node in b.nodes if node.index not in alignment.a_of)
+    if in_a == in_b:
+        return JudgedGraphs()
+    if in_b:
+        return _Graphs(a, b, alignment.b_of, "B", "A").judge()
+    return _Graphs(b, a, alignment.a_of, "A", "B").judge().mirrored()
+
+
+def has_graphs(nodes: Iterable[Node]) -> bool:
+    """Whether any of the nodes is a compiled graph."""
+    return any(map(_is_graph, nodes))
+
+
+def _is_graph(node: Node) -> bool:
+    return _is_launch(node) or (node.op.kernel.startswith("compiled") and "::" not in node.op.kernel)
+
+
+def _is_launch(node: Node) -> bool:
+    """Whether the node is what XLA compiled of a TensorFlow program."""
+    return node.op.kernel == _LAUNCH
+
+
+@dataclass(slots=True)
+class _Run:
+    """The plain program on the values of one run."""
+
+    exact: dict[Place, Array] = field(default_factory=dict)
+    """What float64 gives for outputs that a graph gives, too."""
+    summands: dict[Place, Array] = field(default_factory=dict)
+
+
+class _Graphs:
+    """The graphs of one run, `other`, against `plain`. `matched` has the node of `other` for each that both have."""
+
+    def __init__(self, plain: Trace, other: Trace, matched: Mapping[int, int], name: str, plain_name: str) -> None:
+        self.plain, self.other, self.matched = plain, other, matched
+        self.name, self.plain_name = name, plain_name
+        self.plain_of = {there: here for here, there in matched.items()}
+        self.places = self._places()
+        self.graph_place = {place: graph for graph, place in self.places.items()}
+
+    def judge(self) -> JudgedGraphs:
+        found = JudgedGraphs()
+        if not self.places:
+            return found
+        by_record = {graph: place for graph, place in self.places.items() if _is_launch(self.other.nodes[graph[0]])}
+        self._compare(found, by_record)
+        if len(by_record) == len(self.places):
+            return found
+        own, theirs = self._run(Execution(self.plain), None), self._run(Execution(self.plain), _Leaves(self.other))
+        off: dict[int, list[tuple[float, float]]] = {}
+        for graph, place in self.places.items():
+            if place not in own.exact or place not in theirs.exact:
+                continue
+            found.of_a |= self._between(place[0])
+            found.of_b.add(graph[0])
+            found.kernels.add(self.other.nodes[graph[0]].op.kernel)
+            suspect, errors = self._judged(graph, place, own, theirs)
+            if suspect is not None:
+                found.suspects.append(suspect)
+            elif errors is not None:
+                off.setdefault(graph[0], []).append(errors)
+        found.notes += [self._note(index, errors) for index, errors in off.items()]
+        return found
+
+    def _compare(self, found: JudgedGraphs, places: Mapping[Place, Place]) -> None:
+        """Holds what graphs gave against what the plain run gave there, by what was recorded."""
+        if not places:
+            return
+        # What has no counterpart may be in a graph: it gives nothing else than what is compared here, or what both runs have reads.
+        found.of_a |= {node.index for node in self.plain.nodes if node.index not in self.matched}
+        for graph, place in sorted(places.items()):
+            found.of_b.add(graph[0])
+            suspect = self._unlike(graph, place)
+            if suspect is not None:
+                found.suspects.append(suspect)
+        for index in sorted({index for index, _ in places}):
+            found.pairs += 1
+            op = self.other.nodes[index].op
+            found.kernels.add(op.kernel)
+            found.notes.append(
+                f"{op.op_name} of {self.name} (step {op.step}) is compiled by XLA: its outputs were compared with those of the operators of "
+                f"{self.plain_name}; its writes to variables are compared when the variables are read next"
+            )
+
+    def _unlike(self, graph: Place, place: Place) -> Suspect | None:
+        """What speaks against a graph whose output is further from that of the plain run than rounding gets."""
+        other, record, expected = (
+            self.other.nodes[graph[0]],
+            self.other.nodes[graph[0]].outputs[graph[1]],
+            self._record(place),
+        )
+        relative, absolute = _recorded_distance(expected, record)
+        between = [self.plain.nodes[index] for index in sorted(self._between(place[0]))]
+        outputs = [each for step in between for each in step.outputs.values()]
+        epsilon = max((epsilon_of(each.dtype) for each in (*outputs, record)), default=0.0)
+        largest = max(map(_largest_recorded, self._summands(place)), default=0.0)
+        if relative <= min(_HALF, _RECORDED_ROUNDINGS * epsilon) or absolute <= _OF_THE_LARGEST * epsilon * largest:
+            return None
+        size = (
+            f"off by {relative:.2g} of its size"
+            if math.isfinite(relative)
+            else f"off by {absolute:.2g} where that is 0"
+        )
+        what = (
+            f"it gives something else than {between[0].op.op_name} to {between[-1].op.op_name} of {self.plain_name} ({amounts.count(len(between), 'operator')}) "
+            f"do, {size}; it is compiled by XLA, and is not run again"
+        )
+        return Suspect("operator", between[-1], other, "output", graph[1], relative / (epsilon or 1.0), what)
+
+    def _summands(self, place: Place) -> Iterable[TensorRecord]:
+        """What the last operator that computes before an output was given: what cancels there is off by the rounding of that."""
+        node = self.plain.nodes[place[0]]
+        while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
+            node = self.plain.nodes[node.makers[0][0]]
+        return node.inputs.values()
+
+    def _places(self) -> dict[Place, Place]:
+        """Which output of the plain run each output of a graph is."""
+        users, users_plain = self.other.users(), self.plain.users()
+        results = [
+            (node.index, slot)
+            for node in self.plain.nodes
+            if node.index not in self.matched
+            for slot in node.outputs
+            if (node.index, slot) not in users_plain
+        ]
+        found: dict[Place, Place] = {}
+        open_: list[Place] = []
+        for node in self.other.nodes:
+            if not _is_graph(node) or node.index in self.plain_of:
+                continue
+            for slot, record in node.outputs.items():
+                readers = users.get((node.index, slot), [])
+                place = self._read_by(readers, record) if readers else None
+                if place is not None:
+                    found[node.index, slot] = place
+                elif not readers or _is_launch(node):
+                    open_.append((node.index, slot))
+        self._add_closest(found, open_, results)
+        if any(_is_launch(self.other.nodes[graph[0]]) for graph in open_ if graph not in found):
+            # What the program goes on with is a result there and none here.
+            alone = (node for node in self.plain.nodes if node.index not in self.matched)
+            self._add_closest(found, open_, [(node.index, slot) for node in alone for slot in node.outputs])
+        return found
+
+    def _add_closest(self, found: dict[Place, Place], graphs: Iterable[Place], places: Iterable[Place]) -> None:
+        """The closest two first: of two outputs of one shape each has its own."""
+        near = [(self._apart(place, graph), graph, place) for graph in graphs if graph not in found for place in places]
+        for _, graph, place in sorted(each for each in near if not math.isnan(each[0])):
+            if graph not in found and place not in found.values():
+                found[graph] = place
+
+    def _apart(self, place: Place, graph: Place) -> float:
+        """How far an output of a graph is from one of the plain run; NaN where it cannot be that."""
+        one, other = self._record(place), self.other.nodes[graph[0]].outputs[graph[1]]
+        return _recorded_distance(one, other)[0] if _is_like(one, other) else math.nan
+
+    def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
+        """What the same readers read in the plain run."""
+        for reader, slot in readers:
+            here = self.plain_of.get(reader)
+            maker = None if here is None else self.plain.nodes[here].makers.get(slot)
+            if maker is not None and maker[0] not in self.matched and _is_like(self._record(maker), record):
+                return maker
+        return None
+
+    def _record(self, place: Place) -> TensorRecord:
+        return self.plain.nodes[place[0]].outputs[place[1]]
+
+    def _run(self, run: Execution, leaves: _Leaves | None) -> _Run:
+        """Runs the plain program on its own values, or on those of the other run: what both have hands on what was recorded."""
+        found = _Run()
+        unknown: set[int] = set()
+        """Operators whose values are not those of that run."""
+        for node in self.plain.nodes:
+            values, is_known = self._inputs(run, node, leaves, unknown)
+            partner = self.matched.get(node.index)
+            outputs: dict[int, Array] = {}
+            if partner is not None:
+                given = node.outputs if leaves is None else self.other.nodes[partner].outputs
+                outputs = _recorded_outputs(given)
+            else:
+                done = replay(node, values) if is_known else None
+                if done is None:
+                    unknown.add(node.index)
+                    outputs = _recorded_outputs(node.outputs)
+                else:
+                    outputs = dict(done.outputs)
+                    self._note_exact(found, node, values, outputs)
+                for slot in node.outputs:
+                    graph = self.graph_place.get((node.index, slot))
+                    if graph is not None:
+                        record = node.outputs[slot] if leaves is None else self.other.nodes[graph[0]].outputs[graph[1]]
+                        outputs |= _recorded_outputs({slot: record})
+            run.write(node, outputs)
+        return found
+
+    def _note_exact(self, found: _Run, node: Node, values: Mapping[int, Array], outputs: Mapping[int, Array]) -> None:
+        places = [(node.index, slot) for slot in outputs if (node.index, slot) in self.graph_place]
+        if not places:
+            return
+        absolute = replay(
+            node, {slot: np.abs(value) if value.dtype != np.bool_ else value for slot, value in values.items()}
+        )
+        for place in places:
+            found.exact[place] = outputs[place[1]]
+            if absolute is not None and place[1] in absolute.outputs:
+                found.summands[place] = absolute.outputs[place[1]]
+
+    def _inputs(
+        self, run: Execution, node: Node, leaves: _Leaves | None, unknown: set[int]
+    ) -> tuple[dict[int, Array], bool]:
+        values: dict[int, Array] = {}
+        is_known = True
+        for slot, record in node.inputs.items():
+            if record.skip:
+                continue
+            own = recorded(record)
+            leaf = own if leaves is None or own is None else leaves.of(record, own)
+            value = run.look_up(node, slot, own if leaf is None else leaf)
+            writers = run.writers.get((node.index, slot), frozenset())
+            is_known = is_known and value is not None and not writers & unknown and (bool(writers) or leaf is not None)
+            if value is not None:
+                values[slot] = value
+        return values, is_known
+
+    def _judged(
+        self, graph: Place, place: Place, own: _Run, theirs: _Run
+    ) -> tuple[Suspect | None, tuple[float, float] | None]:
+        """A suspect, or how far the plain run and the graph are off; neither where they have the same bits."""
+        node, other = self.plain.nodes[place[0]], self.other.nodes[graph[0]]
+        record = other.outputs[graph[1]]
+        one, two = recorded(self._record(place)), recorded(record)
+        if one is None or two is None or same_bits(one, two):
+            return None, None
+        two = two.reshape(one.shape)
+        off = error_of(own.exact[place], one, own.summands.get(place))
+        off_other = error_of(theirs.exact[place], two, theirs.summands.get(place))
+        between = (self.plain.nodes[index] for index in self._between(node.index))
+        epsilon = max(epsilon_of(each.dtype) for step in between for each in step.outputs.values())
+        most = min(_HALF, _MOST_OF_A_GRAPH * epsilon) if epsilon_of(record.dtype) else _HALF
+        allowed = max(allowed_for(epsilon), _TIMES_THE_OPERATORS * off)
+        if off_other <= allowed and max(off, off_other) <= most:
+            return None, (self._distance(one, place, own), self._distance(two, place, theirs))
+        unequal = int(np.count_nonzero(one != two))
+        what = (
+            f"the graph gives something else than {node.op.op_name} of {self.plain_name}: {unequal:,} of {one.size:,} elements; from what float64 gives "
+            f"for their inputs it is off by {off_other:.2g} of the largest element, {self.plain_name} by {off:.2g}"
+        )
+        if off > most:
+            what += ", which is no rounding: the last bit decides what it is"
+        units = max(off, off_other) / (epsilon_of(record.dtype) or 1.0)
+        return Suspect("operator", node, other, "output", graph[1], units, what), None
+
+    def _distance(self, given: Array, place: Place, run: _Run) -> float:
+        """How far an output is from float64, as a share of its size or, where it is larger, that of its absolute summands; by root mean square."""
+        exact = run.exact[place]
+        found = unshaped_difference(exact, given)
+        size = max(_root_mean_square(exact), _root_mean_square(run.summands.get(place, exact)))
+        return found.absolute / size if size else found.relative
+
+    def _between(self, index: int) -> set[int]:
+        """This operator of the plain run and those before it, up to what both runs have."""
+        waiting, seen = [index], {index}
+        while waiting:
+            makers = (
+                {maker for maker, _ in self.plain.nodes[waiting.pop()].makers.values()} - seen - self.matched.keys()
+            )
+            seen |= makers
+            waiting += makers
+        return seen
+
+    def _note(self, index: int, errors: list[tuple[float, float]]) -> str:
+        plain, graph = (max(each[side] for each in errors) for side in (0, 1))
+        op = self.other.nodes[index].op
+        if plain == graph:
+            closer = "both are as close to float64"
+        else:
+            closer = f"{self.name if graph < plain else self.plain_name} is closer to float64"
+        return (
+            f"{op.op_name} of {self.name} (step {op.step}) is a compiled graph that rounds at other places than the operators of {self.plain_name}: {closer}, "
+            f"{self.plain_name} is off by {plain:.2g} and {self.name} by {graph:.2g} of their size"
+        )
+
+
+def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, float]:
+    """How far two tensors are apart, relative to the size of the first and by root mean square: by elements, or by statistics. Infinite where neither
+    tells.
+    """
+    first, second = recorded(one), recorded(other)
+    if first is not None and second is not None:
+        found = unshaped_difference(first, second)
+        return found.relative, found.absolute
+    if same_statistics(one, other):
+        return 0.0, 0.0
+    relative = apart(one, other)
+    return (math.inf, math.inf) if relative is None else (relative, relative * _size_of(one))
+
+
+def _largest_recorded(record: TensorRecord) -> float:
+    """The largest absolute element that is finite, by elements or statistics."""
+    values = recorded(record)
+    if values is None:
+        ends = (record.statistics.get(name) for name in ("max", "min"))
+        values = np.asarray([end for end in ends if end is not None], np.float64)
+    numbers = np.abs(values) if values.dtype.kind in "fc" else np.zeros(0)
+    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
+
+
+def _size_of(record: TensorRecord) -> float:
+    """The root mean square of the elements, by statistics."""
+    count = math.prod(record.shape)
+    return float(record.statistics.get("l2norm", math.inf)) / math.sqrt(count) if count else 0.0
+
+
+def _root_mean_square(values: Array) -> float:
+    return math.sqrt(
+        float(np.mean(np.square(np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)))))
+    )
+
+
+def _recorded_outputs(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
+    return {slot: value for slot, record in records.items() if (value := recorded(record)) is not None}
+
+
+def _is_like(one: TensorRecord, other: TensorRecord) -> bool:
+    return one.dtype == other.dtype and np.prod(one.shape, dtype=int) == np.prod(other.shape, dtype=int)
+
+
+class _Leaves:
+    """What no operator of a run made: found by the name of a parameter, and else by the elements."""
+
+    def __init__(self, trace: Trace) -> None:
+        run = Execution(trace)
+        self._alike: dict[tuple[str, tuple[int, ...]], list[Array]] = {}
+        self._digests: set[int] = set()
+        for node in trace.nodes:
+            for slot, record in node.inputs.items():
+                own = None if record.skip or slot in node.makers else recorded(record)
+                if own is not None:
+                    run.fill(node, slot, own)
+                    self._alike.setdefault((record.dtype, record.shape), []).append(own)
+                    self._digests.add(_digest(own))
+        self._named = {name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if not _is_number(name)}
+
+    def of(self, record: TensorRecord, own: Array) -> Array | None:
+        """What the run has for an input of the other run; None where it has none."""
+        known = self._named.get(leaf_name(record).replace(_WRAPPED, ""))
+        value = None if known is None else known.seen_as(record)
+        if value is not None:
+            return value
+        if _digest(own) in self._digests:
+            return own
+        alike = self._alike.get((record.dtype, record.shape), ())
+        closest = min(alike, key=lambda each: difference(own, each).relative, default=None)
+        return closest if closest is not None and difference(own, closest).relative <= _CLOSE else None
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name only counts the tensors of a run, as `data-3` does."""
+    return not name.startswith("Parameter.")
+
+
+def _digest(values: Array) -> int:
+    """The same for the same elements in any order."""
+    return hash((values.size, np.sort(values, axis=None).tobytes()))

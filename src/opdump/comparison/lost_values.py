@@ -1,37 +1,331 @@
-"""What a step leaves that the other run has nowhere, traced back to where it begins, with statistics alone.
+"""Finds tensors that one run has in one piece and the other in several, by their statistics alone: q, k and v in one, the weights of two gates.
 
-A value counts as had by the other run where some tensor there has the same statistics, whatever it is called and whoever made it. So what one
-program computes in another way, and ends in values that both have, is left alone: only ways that lead to something else at the end of the
-step count, and on these ways the operators that begin them.
+Of pieces that make up a whole, one has its max and one its min, and their numbers of elements, sums and sums of squares add up to its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
 
 from opdump.checks.operator_classes import reads_variable, writes_variable
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing
-from opdump.comparison.differences import epsilon_of
-from opdump.comparison.ends_in_parts import Ends, Output, without_parts
-from opdump.comparison.joined_values import joined
-from opdump.comparison.nodes import Node
-from opdump.comparison.other_arguments import does_the_same
-from opdump.comparison.precision import accepted_rounding
-from opdump.comparison.rounding_that_grows import GROWTH, makes_much_of_nothing, single_elements
-from opdump.comparison.statistics_apart import apart
-from opdump.comparison.step_rows import inputs_of, is_fused
+from opdump.comparison.arguments import accepted_rounding, differing, does_the_same
+from opdump.comparison.differences import apart, epsilon_of
+from opdump.comparison.nodes import Node, place_in_list
+from opdump.comparison.step_statistics import (
+    OF_LISTS,
+    PRODUCTS,
+    Floats,
+    Places,
+    ValueIndex,
+    has_statistics,
+    inputs_of,
+    is_fused,
+    norm_of,
+    rows_apart,
+)
 from opdump.comparison.trace import Trace
-from opdump.comparison.value_columns import Floats, Places, rows_apart
-from opdump.comparison.value_index import ValueIndex, has_statistics, norm_of
+from opdump.op_types import bare_name
 from opdump.records import StatisticValue, TensorRecord
+
+_OF_SQUARES: Final = 4.0
+"""Squares, and what six digits leave of them, are off by so many times as much."""
+_NEEDED: Final = ("max", "min", "avg", "l2norm")
+_MOST_TRIED: Final = 4096
+"""Of one whole, so many combinations of pieces are tried at most."""
+
+
+def joined(
+    a: Iterable[TensorRecord], b: Iterable[TensorRecord], tolerance: float
+) -> tuple[list[TensorRecord], list[TensorRecord]]:
+    """Of each run, the wholes that the other has in pieces, and the pieces of which the other has the whole."""
+    pieces_a, pieces_b = _Pieces(a, tolerance), _Pieces(b, tolerance)
+    found_a: list[TensorRecord] = []
+    found_b: list[TensorRecord] = []
+    for wholes, pieces, own, others in ((pieces_b, pieces_a, found_b, found_a), (pieces_a, pieces_b, found_a, found_b)):
+        for whole in wholes.distinct:
+            parts = pieces.of(whole)
+            if parts:
+                own.append(whole)
+                others.extend(parts)
+    return found_a, found_b
+
+
+class _Pieces:
+    """The tensors of a run of which others may be made."""
+
+    def __init__(self, records: Iterable[TensorRecord], tolerance: float) -> None:
+        self._tolerance = tolerance
+        by_numbers = {(_size(each), *_numbers(each)): each for each in records if _can_be_told(each)}
+        self.distinct: Collection[TensorRecord] = by_numbers.values()
+        """One of each that differ."""
+        self._by_end = {name: _Sorted(self.distinct, name) for name in ("max", "min")}
+        by_size: dict[int, list[TensorRecord]] = defaultdict(list)
+        for each in self.distinct:
+            by_size[_size(each)].append(each)
+        self._by_size = {size: _Sorted(found, "l2norm") for size, found in by_size.items()}
+
+    def of(self, whole: TensorRecord) -> list[TensorRecord]:
+        """Pieces that make up a tensor, two to four; empty where there are none, and where all its elements are the same."""
+        if whole.statistics["max"] == whole.statistics["min"]:
+            return []
+        room = self._tolerance * _root_mean_square(whole)
+        top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
+        highest = [each for each in self._by_end["max"].near(top, room) if _size(each) < _size(whole)]
+        lowest = [each for each in self._by_end["min"].near(bottom, room) if _size(each) < _size(whole)]
+        tried = 0
+        for high in highest:
+            for low in lowest:
+                begun = [high] if high is low else [high, low]
+                for parts in self._completed(whole, begun, top + room, bottom - room):
+                    tried += 1
+                    if _make_up(whole, parts, self._tolerance):
+                        return parts
+                    if tried > _MOST_TRIED:
+                        return []
+        return []
+
+    def _completed(
+        self, whole: TensorRecord, begun: list[TensorRecord], top: float, bottom: float
+    ) -> Iterator[list[TensorRecord]]:
+        """The pieces with as many others as may be left, none, one or two, that fit by their norms."""
+        size = _size(whole) - sum(map(_size, begun))
+        if size == 0:
+            yield begun
+        if size <= 0:
+            return
+        square = float(whole.statistics["l2norm"]) ** 2
+        room = _OF_SQUARES * self._tolerance * square
+        left = square - sum(float(each.statistics["l2norm"]) ** 2 for each in begun)
+        for last in self._with_square(size, left, room):
+            yield [*begun, last]
+        for others in self._by_size.values():
+            for one in others.records:
+                rest = left - float(one.statistics["l2norm"]) ** 2
+                if _size(one) >= size or rest < -room:
+                    break
+                if float(one.statistics["max"]) <= top and float(one.statistics["min"]) >= bottom:
+                    for last in self._with_square(size - _size(one), rest, room):
+                        yield [*begun, one, last]
+
+    def _with_square(self, size: int, square: float, room: float) -> Iterator[TensorRecord]:
+        """Tensors of so many elements with that sum of squares."""
+        found = self._by_size.get(size)
+        if found is not None and square + room >= 0:
+            low, high = math.sqrt(max(0.0, square - room)), math.sqrt(square + room)
+            yield from found.near((low + high) / 2, (high - low) / 2)
+
+
+class _Sorted:
+    """Tensors in the order of one of their statistics."""
+
+    def __init__(self, records: Iterable[TensorRecord], name: str) -> None:
+        self.records = sorted(records, key=lambda each: float(each.statistics[name]))
+        self._keys = [float(each.statistics[name]) for each in self.records]
+
+    def near(self, value: float, room: float) -> list[TensorRecord]:
+        return self.records[bisect_left(self._keys, value - room) : bisect_right(self._keys, value + room)]
+
+
+def _can_be_told(record: TensorRecord) -> bool:
+    """Whether it has all statistics, and these say something."""
+    if record.dtype == "bool" or not has_statistics(record) or not all(each in record.statistics for each in _NEEDED):
+        return False
+    return all(map(math.isfinite, _numbers(record)))
+
+
+def _make_up(whole: TensorRecord, parts: list[TensorRecord], tolerance: float) -> bool:
+    square, total = (
+        sum(float(each.statistics["l2norm"]) ** 2 for each in parts),
+        sum(float(each.statistics["avg"]) * _size(each) for each in parts),
+    )
+    size, expected = _size(whole), float(whole.statistics["l2norm"]) ** 2
+    room = tolerance * _root_mean_square(whole)
+    return (
+        abs(square - expected) <= _OF_SQUARES * tolerance * expected
+        and abs(total / size - float(whole.statistics["avg"])) <= room
+    )
+
+
+def _numbers(record: TensorRecord) -> tuple[float, ...]:
+    return tuple(float(record.statistics[name]) for name in _NEEDED)
+
+
+def _size(record: TensorRecord) -> int:
+    return math.prod(record.shape)
+
+
+def _root_mean_square(record: TensorRecord) -> float:
+    return float(record.statistics["l2norm"]) / math.sqrt(_size(record))
+
+
+# Holds against each other what two runs leave, however it is cut into tensors: q, k and v in one matrix, or in three.
+
+Output = tuple[int, int]
+"""A node and a slot of its outputs."""
+_MOST_PARTS: Final = 4
+_MOST_COMBINATIONS: Final = 20_000
+"""Combinations of so many parts, of which there are more, are not tried."""
+_MOST_WHOLES: Final = 96
+"""Tensors that are parts of others are looked for among so many at most."""
+
+Ends = list[tuple[Output, TensorRecord, bool]]
+"""What a run leaves, and whether it is noise."""
+
+
+def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
+    """What is no noise, and no part of what the other has: q, k and v in one."""
+    a, b = _without_same_totals(a, b, tolerance)
+    used_a: set[Output] = set()
+    used_b: set[Output] = set()
+    for wholes, parts, used_wholes, used_parts in ((b, a, used_b, used_a), (a, b, used_a, used_b)):
+        for place, record, _ in wholes[:_MOST_WHOLES]:
+            found = _parts_of(record, [each for each in parts[:_MOST_WHOLES] if each[0] not in used_parts], tolerance)
+            if found and place not in used_wholes:
+                used_wholes.add(place)
+                used_parts.update(found)
+    a, b = _without_same_totals(
+        [each for each in a if each[0] not in used_a], [each for each in b if each[0] not in used_b], tolerance
+    )
+    return [place for place, _, is_noise in a if not is_noise], [place for place, _, is_noise in b if not is_noise]
+
+
+def _without_same_totals(a: Ends, b: Ends, tolerance: float) -> tuple[Ends, Ends]:
+    """The ends without those of a kind of operator that are the same elements in all, however they are cut into tensors."""
+    kinds = {_kind_of(record) for _, record, _ in (*a, *b)}
+    same = {
+        kind
+        for kind in kinds
+        if _have_same_total(
+            [each for each in a if _kind_of(each[1]) == kind],
+            [each for each in b if _kind_of(each[1]) == kind],
+            tolerance,
+        )
+    }
+    a, b = ([each for each in ends if _kind_of(each[1]) not in same] for ends in (a, b))
+    has_noise = any(is_noise for _, _, is_noise in (*a, *b))
+    return ([], []) if not has_noise and _have_same_total(a, b, tolerance) else (a, b)
+
+
+def _kind_of(record: TensorRecord) -> str:
+    return bare_name(record.op.op_type).removeprefix(OF_LISTS)
+
+
+def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
+    """Whether as many elements have the same sum of squares; of noise, only how much there is is known."""
+    if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
+        return False
+    total_a, total_b = (sum(norm_of(record) ** 2 for _, record, _ in ends) for ends in (a, b))
+    noise = sum(norm_of(record) ** 2 for _, record, is_noise in (*a, *b) if is_noise)
+    return abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise
+
+
+def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[Output]:
+    """Tensors that have together the elements that one has; of what is noise, only how much there is is known."""
+    size, square = math.prod(whole.shape), norm_of(whole) ** 2
+    top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
+    room = tolerance * (top - bottom)
+    small = [
+        (place, record, is_noise)
+        for place, record, is_noise in candidates
+        if math.prod(record.shape) < size
+        and (
+            is_noise
+            or (float(record.statistics["max"]) <= top + room and float(record.statistics["min"]) >= bottom - room)
+        )
+    ]
+    for count in range(2, _MOST_PARTS + 1):
+        if math.comb(len(small), count) > _MOST_COMBINATIONS:
+            break
+        for chosen in itertools.combinations(small, count):
+            if sum(math.prod(record.shape) for _, record, _ in chosen) != size:
+                continue
+            squares = sum(norm_of(record) ** 2 for _, record, _ in chosen)
+            noise = sum(norm_of(record) ** 2 for _, record, is_noise in chosen if is_noise)
+            if abs(squares - square) <= _OF_SQUARES * tolerance * square + 2 * noise:
+                return [place for place, _, _ in chosen]
+    return []
+
+
+# Operators that make more of rounding than the statistics of what they read let expect.
+
+GROWTH: Final = 32.0
+"""One operator makes a difference of its inputs no larger than this many times."""
+_NOTHING: Final = 1e-4
+"""What is so much smaller than the others is next to nothing."""
+_DIVISORS: Final = MappingProxyType({"RealDiv": 1, "Addcdiv": 2})
+"""The input that an operator of a concept divides by."""
+_PARAMETERS: Final = "self["
+_SQUARES: Final = frozenset({"exp_avg_sqs", "state_sums"})
+"""Arguments of fused optimizers: the parameters, and the squares that they divide by the roots of."""
+_SIGN: Final = "Sign"
+
+
+def makes_much_of_nothing(node: Node, slot: int) -> bool:
+    """Whether some elements are divided by next to nothing, or their sign alone counts: an optimizer makes full steps of what rounding left."""
+    if _SIGN in node.concepts:
+        return True
+    if is_fused(node):
+        return _divides_by_next_to_nothing(node, slot)
+    slots, place = inputs_of(node, slot), next((_DIVISORS[each] for each in node.concepts if each in _DIVISORS), None)
+    divisor = None if place is None or place >= len(slots) else node.inputs[slots[place]]
+    if divisor is None or not has_statistics(divisor):
+        return False
+    least = float(divisor.statistics.get("min", math.inf))
+    return 0 <= least * math.sqrt(math.prod(divisor.shape)) <= _NOTHING * norm_of(divisor)
+
+
+def _divides_by_next_to_nothing(node: Node, slot: int) -> bool:
+    """Whether what a fused optimizer gives a parameter is a division by the root of squares of which some are next to nothing."""
+    written = node.outputs[slot]
+    if not written.argument.startswith(_PARAMETERS):
+        return False
+    place = place_in_list(written)
+    squares = [each for each in node.outputs.values() if each.argument in {f"{name}{place}" for name in _SQUARES}]
+    return any(
+        has_statistics(each)
+        and 0
+        <= float(each.statistics.get("min", math.inf))
+        <= _NOTHING**2 * float(each.statistics.get("avg", -math.inf))
+        for each in squares
+    )
+
+
+def single_elements(node: Node, slot: int, drift: float) -> float:
+    """How far an output may be off whose inputs are off by so much, by their statistics, all of it in a few elements.
+
+    Statistics of many elements hide what one of them is off by: a unit of a network that is on in one run alone. A sum of few shows it.
+    """
+    return GROWTH * drift * math.sqrt(max(1.0, _summands(node, slot)))
+
+
+def _summands(node: Node, slot: int) -> float:
+    """Of how many elements of an input each element of an output is a sum."""
+    sizes = [math.prod(node.inputs[each].shape) for each in inputs_of(node, slot)]
+    size = math.prod(node.outputs[slot].shape)
+    if not size or not sizes:
+        return 1.0
+    if not node.concepts.isdisjoint(PRODUCTS):
+        return math.sqrt(math.prod(sizes[-2:]) / size)
+    return max(sizes) / size
+
+
+# What a step leaves that the other run has nowhere, traced back to where it begins, with statistics alone.
+#
+# A value counts as had by the other run where some tensor there has the same statistics, whatever it is called and whoever made it. So what one
+# program computes in another way, and ends in values that both have, is left alone: only ways that lead to something else at the end of the
+# step count, and on these ways the operators that begin them.
 
 State = Literal["known", "constant", "noise", "unknown"]
 

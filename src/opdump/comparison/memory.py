@@ -6,17 +6,19 @@ not have this (`TensorRecord.memory`), an input is looked up by the operator tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.comparison.differences import same_bits
-from opdump.comparison.lifetimes import Lifetimes
+from opdump.catalog.catalog import Catalog
+from opdump.comparison.differences import equal_elements, same_bits
 from opdump.comparison.nodes import Node
-from opdump.comparison.trace import has_elements
+from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, read_traces
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]
@@ -281,3 +283,304 @@ def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
         size *= values.shape[axis]
     flat: Array = values.transpose(axes).reshape(-1)
     return flat
+
+
+# Finds a storage again by what was recorded of it: numbers of storages are counted anew, elements stay the same bits.
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What storages held at the end of something, as it was recorded, and how tensors in them are called."""
+
+    recorded: Memory = field(default_factory=lambda: Memory(wide=False))
+    names: Mapping[str, int] = field(default_factory=dict)
+    _by_first: dict[tuple[str, int], Mapping[bytes, Sequence[int]]] = field(default_factory=dict)
+    """By element type, place in the storage, and the element that is there."""
+
+    def storage_of(self, record: TensorRecord, values: Array, asked: NDArray[np.bool_] | None = None) -> int | None:
+        """The storage that has these recorded elements where the tensor lies in its own; None where there is none.
+
+        `asked` are the elements that have to be the same, where these are not all.
+        """
+        if record.memory is None or not values.size:
+            return None
+        named = self.names.get(leaf_name(record))
+        others = self._with_first(record, values) if asked is None else [each for each, _ in self.recorded.storages()]
+        # What is as long as the tensor comes before what has it for a part.
+        others = sorted(others, key=lambda each: self._length(each) != extent_of(record))
+        storage: int
+        for storage in (*(() if named is None else (named,)), *others):
+            held = self.recorded.storage(storage)
+            before = None if held is None else held.seen_as(record)
+            if before is not None:
+                equal = equal_elements(before, values)
+                if bool((equal if asked is None else equal[asked]).all()):
+                    return storage
+        return None
+
+    def _length(self, storage: int) -> int:
+        held = self.recorded.storage(storage)
+        return 0 if held is None else len(held.values)
+
+    def _with_first(self, record: TensorRecord, values: Array) -> Sequence[int]:
+        assert record.memory is not None
+        place = record.dtype, record.memory.offset
+        if place not in self._by_first:
+            found: dict[bytes, list[int]] = defaultdict(list)
+            for storage, held in self.recorded.storages():
+                if held.dtype == record.dtype and len(held.values) > record.memory.offset:
+                    found[held.values[record.memory.offset :][:1].tobytes()].append(storage)
+            self._by_first[place] = found
+        return self._by_first[place].get(values.flat[:1].tobytes(), ())
+
+
+# Reads a step whose parts number their storages anew as one: a storage of a later part that holds what an earlier one left is the same.
+#
+# So it does of several steps, where two runs of a program are cut into steps at other places: each call of a TensorFlow function is a step, the same
+# operators one by one are a step of the eager program.
+
+
+def read_step(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
+    """A step as one trace; the lowest rank unless one is named."""
+    return _joined(read_traces(catalog, step, rank))
+
+
+def read_whole(catalog: Catalog, rank: int) -> Trace:
+    """All steps of a rank as one trace."""
+    return _joined([part for step in catalog.steps_of(rank) for part in read_traces(catalog, step, rank)])
+
+
+def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
+    """Whether a step of one run of TensorFlow is no step of the other: the runs have other numbers of steps, or functions where the other has none."""
+    frameworks = {run.framework for dump in (a, b) for run in dump.runs}
+    if frameworks != {"tensorflow"}:
+        return False
+    steps = a.steps_of(rank)
+    return len(steps) != len(b.steps_of(rank)) or any(
+        _graphs(a, step, rank) != _graphs(b, other, rank)
+        for step, other in zip(steps[:_STEPS_LOOKED_AT], b.steps_of(rank), strict=False)
+    )
+
+
+_STEPS_LOOKED_AT: Final = 3
+"""Of so many steps at most the functions that ran are counted."""
+
+
+def _graphs(catalog: Catalog, step: int, rank: int) -> int:
+    """How many functions ran in a step; the program outside of them counts as one."""
+    return len({each.op.graph_id for each in catalog.ops(step=step, rank=rank)})
+
+
+def _joined(parts: Sequence[Trace]) -> Trace:
+    first, *others = parts
+    if not others:
+        return first
+    joining = _Joining()
+    for part in (first, *others):
+        joining.add(part)
+    return Trace(first.step, first.rank, joining.nodes, joining.finals)
+
+
+class _Joining:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.finals: dict[str, TensorRecord] = {}
+        self._held = Memory(wide=False)
+        self._names: dict[str, int] = {}
+        self._count = 0
+        """Storages so far."""
+
+    def add(self, part: Trace) -> None:
+        """Appends a part."""
+        before = Contents(self._held, dict(self._names))
+        # What an operator writes into, and no operator of the part read before, is new.
+        nothing = Contents()
+        known: dict[int, int] = {}
+        start = len(self.nodes)
+        for node in part.nodes:
+            inputs = {slot: self._placed(record, known, before) for slot, record in node.inputs.items()}
+            outputs = {slot: self._placed(record, known, nothing) for slot, record in node.outputs.items()}
+            makers = {slot: (maker + start, output) for slot, (maker, output) in node.makers.items()}
+            for slot, record in inputs.items():
+                maker = None if slot in makers else self._maker(record)
+                if maker is not None:
+                    makers[slot] = maker
+            moved = replace(node, index=len(self.nodes), inputs=inputs, outputs=outputs, makers=makers)
+            self._follow(moved)
+            self.nodes.append(moved)
+        self.finals |= {name: self._placed(record, known, before) for name, record in part.finals.items()}
+
+    def _placed(self, record: TensorRecord, known: dict[int, int], before: Contents) -> TensorRecord:
+        if record.memory is None:
+            return record
+        number = record.memory.storage
+        if number not in known:
+            found = (
+                before.storage_of(record, record.numpy())
+                if has_elements(record)
+                else self._names.get(leaf_name(record))
+            )
+            if found is None or found in known.values():
+                found, self._count = self._count, self._count + 1
+            known[number] = found
+        return replace(record, memory=replace(record.memory, storage=known[number]))
+
+    def _maker(self, record: TensorRecord) -> tuple[int, int] | None:
+        """Who made all of what an input reads, in an earlier part."""
+        if record.memory is None:
+            return None
+        writers = self._held.last_writers(record.memory.storage)
+        if len(writers) != 1:
+            return None
+        (index,) = writers
+        for slot, made in self.nodes[index].outputs.items():
+            if made.memory is not None and made.memory.storage == record.memory.storage:
+                return index, slot
+        return None
+
+    def _follow(self, node: Node) -> None:
+        for slot, record in node.inputs.items():
+            if record.memory is None or not has_elements(record):
+                continue
+            if leaf_name(record):
+                self._names[leaf_name(record)] = record.memory.storage
+            read = self._held.read(node, slot)
+            if read.values is None or read.unknown is not None:
+                self._held.write(-1, slot, record, record.numpy())
+        for slot, record in node.outputs.items():
+            if has_elements(record):
+                self._held.write(node.index, slot, record, record.numpy())
+
+
+# Which input of a step is what the step before left, and where: one program, by its recorded elements.
+#
+# Numbers of storages are counted anew in each step, but within a run a storage holds the same bits at the end of a step and at the beginning
+# of the next.
+
+_TELLING: Final = 4
+"""So many different elements are in no two storages by chance; a counter or a mask of ones is in many."""
+_ELEMENTS_LOOKED_AT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a step finds of the step before."""
+
+    inputs: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By node and slot: the storage of the step before."""
+    storages: Mapping[int, int] = field(default_factory=dict)
+    """Which storage of the step before one of these is, where its elements tell that beyond doubt."""
+    held_before: AbstractSet[int] = frozenset()
+    """Storages in which there is anything of it."""
+    rewritten: AbstractSet[int] = frozenset()
+    """Storages of the step before that this step finds again and writes into: states, and no constants."""
+
+    @property
+    def wanted(self) -> set[int]:
+        """The storages of the step before that this one finds again."""
+        return {*self.inputs.values(), *self.storages.values()}
+
+
+@dataclass(slots=True)
+class Carrying:
+    """One program, step after step."""
+
+    _left: Contents = field(default_factory=Contents)
+
+    def step(self, trace: Trace) -> Carried:
+        """The next step."""
+        inputs: dict[tuple[int, int], int] = {}
+        storages: dict[int, int] = {}
+        held_before: set[int] = set()
+        before_of: dict[int, int] = {}
+        written: set[int] = set()
+        names: dict[str, int] = {}
+        seen = Memory(wide=False)
+        for node in trace.nodes:
+            for slot, record in node.inputs.items():
+                if record.skip or node.clears(slot):
+                    continue
+                read = seen.read(node, slot)
+                is_made = bool(read.writers - {-1})
+                if has_elements(record) and (not is_made or read.unknown is not None):
+                    values = record.numpy()
+                    asked = read.unknown if is_made else None
+                    found = self._left.storage_of(record, values, asked)
+                    if found is not None and record.memory is not None:
+                        inputs[node.index, slot] = before_of[record.memory.storage] = found
+                        held_before.add(record.memory.storage)
+                        if len(np.unique(values.flat[:_ELEMENTS_LOOKED_AT])) >= _TELLING:
+                            storages[record.memory.storage] = found
+                    seen.write(-1, slot, record, values, asked)
+                if leaf_name(record) and record.memory is not None:
+                    names[leaf_name(record)] = record.memory.storage
+            for slot, record in node.outputs.items():
+                if record.memory is not None:
+                    written.add(record.memory.storage)
+                if has_elements(record):
+                    seen.write(node.index, slot, record, record.numpy())
+        for name, record in trace.finals.items():
+            if record.memory is not None:
+                names[f"Parameter.{name}"] = record.memory.storage
+        for storage, before in storages.items():
+            # Of a storage that a step read a part of (rows of all the data), the rest is still there.
+            held = self._left.recorded.storage(before)
+            if held is not None:
+                seen.complete(storage, held)
+        self._left = Contents(seen, names)
+        return Carried(inputs, storages, held_before, {before_of[each] for each in written & before_of.keys()})
+
+
+# What a state of B would be if the step before were A's: found element by element, whatever the programs call it and however they join it.
+
+_SAME: Final = 1e-6
+"""Relative: what both programs left in float64 is as close, far closer than what float32 recorded of it."""
+
+
+class Counterparts:
+    """Of what both programs left in float64: an element of B is the one of A that is the same, and is what A recorded of that.
+
+    carried   what a step of A and of B finds of the step before
+    left      what both had left there in float64
+    """
+
+    def __init__(
+        self,
+        a: Trace,
+        carried: tuple[Carried, Carried],
+        left: tuple[Mapping[int, Named], Mapping[int, Named]],
+    ) -> None:
+        self._inputs, self._left = carried[1].inputs, left[1]
+        values, recorded = [np.zeros(0)], [np.zeros(0)]
+        seen: set[tuple[int, object]] = set()
+        for (index, slot), storage in carried[0].inputs.items():
+            record = a.nodes[index].inputs[slot]
+            part = storage, (record.shape, record.memory)
+            exact = None if part in seen else _seen_as(left[0], storage, record)
+            if exact is not None:
+                seen.add(part)
+                values.append(exact.reshape(-1))
+                recorded.append(widened(record.numpy()).reshape(-1))
+        order = np.argsort(np.concatenate(values))
+        self._values, self._recorded = np.concatenate(values)[order], np.concatenate(recorded)[order]
+
+    def of(self, node: Node, slot: int) -> Array | None:
+        """What A recorded of the elements of an input of B that a step before left; None where A has no such elements."""
+        storage = self._inputs.get((node.index, slot))
+        own = None if storage is None else _seen_as(self._left, storage, node.inputs[slot])
+        if own is None or not self._values.size:
+            return None
+        after = np.searchsorted(self._values, own).clip(max=self._values.size - 1)
+        before = (after - 1).clip(min=0)
+        nearest = np.where(np.abs(self._values[after] - own) <= np.abs(self._values[before] - own), after, before)
+        if not np.allclose(self._values[nearest], own, rtol=_SAME, atol=0.0, equal_nan=True):
+            return None
+        found: Array = self._recorded[nearest]
+        return found
+
+
+def _seen_as(left: Mapping[int, Named], storage: int, record: TensorRecord) -> Array | None:
+    """The floats of a tensor in what was left in a storage."""
+    held = left.get(storage)
+    values = None if held is None else held.seen_as(record)
+    return values if values is not None and values.dtype.kind == "f" else None

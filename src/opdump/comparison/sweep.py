@@ -18,20 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing, scalars_read, told_of
-from opdump.comparison.causes import Causes
-from opdump.comparison.changed_data import data_suspect, data_suspects, shown_data, shows
-from opdump.comparison.confirmation import Following, Rehearsal
-from opdump.comparison.convicting import Conviction, convict
-from opdump.comparison.counterparts import Counterparts
-from opdump.comparison.differences import (
-    Difference,
-    difference,
-    epsilon_of,
-    is_permutation,
-    unshaped_difference,
-)
-from opdump.comparison.evidence import changed, maker_of
+from opdump.comparison.arguments import differing, narrowed_results, planted_casts, scalars_read, told_of
+from opdump.comparison.causes import OF_THE_RUN, Causes, causes_first, ranked
+from opdump.comparison.differences import Difference, difference, epsilon_of, is_permutation, unshaped_difference
+from opdump.comparison.ends import remaining
 from opdump.comparison.execution import (
     Execution,
     draws,
@@ -42,16 +32,26 @@ from opdump.comparison.execution import (
     run_reference,
     same_inputs,
 )
-from opdump.comparison.initial_draws import OTHER_NUMBERS, drawn_otherwise, is_read
-from opdump.comparison.integrity import Integrity, check_integrity, were_left_alike
+from opdump.comparison.integrity import (
+    OTHER_NUMBERS,
+    Integrity,
+    changed,
+    check_integrity,
+    data_suspect,
+    data_suspects,
+    drawn_otherwise,
+    is_read,
+    maker_of,
+    shown_data,
+    shows,
+    were_left_alike,
+)
 from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
-from opdump.comparison.lifetimes import lasting, lifetimes
-from opdump.comparison.nodes import Node, are_of_two_modes
-from opdump.comparison.precision import narrowed_results, planted_casts
-from opdump.comparison.ranking import OF_THE_RUN, causes_first, ranked
-from opdump.comparison.remains import remaining
-from opdump.comparison.suspects import Suspect, Sweep
-from opdump.comparison.trace import Trace, leaf_name
+from opdump.comparison.memory import Counterparts
+from opdump.comparison.mending import Conviction, convict
+from opdump.comparison.nodes import Node, Suspect, Sweep, are_of_two_modes
+from opdump.comparison.simulation import Following, Rehearsal
+from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
 from opdump.records import TensorRecord
 
 Array = NDArray[Any]

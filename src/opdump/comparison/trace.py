@@ -1,25 +1,109 @@
-"""One step of a run as a data flow: operators in execution order, each input with who made it."""
+"""Numbers that compiled code of MindSpore gives its operators as tensors, where PyNative mode gives them as arguments.
+
+BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.graph_inputs import as_read, shape_given, updated_parameter
 from opdump.comparison.nodes import Node, scope_of
-from opdump.comparison.step_rows import StepRows
-from opdump.comparison.value_columns import Columns, columns_of
-from opdump.graph import PYNATIVE
-from opdump.records import Memory, OpRecord, TensorRecord
+from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
+from opdump.errors import CorruptDumpError
+from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
+from opdump.index.columns import BatchColumns, Program
+from opdump.kernels import Summary
+from opdump.plan.unmatched_names import nearest
+from opdump.records import Memory, OpRecord, StatisticValue, TensorRecord
+from opdump.statistics import SummaryStatistics
+
+_LONGEST: Final = 16
+_UPDATES: Final = re.compile(r"(?:Sparse)?Apply|Assign|Fused.*(?:Adam|Momentum)|Adam|SGD$|LARS|ScatterUpdate")
+"""Types of operators that write into parameters that they read."""
+
+
+def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
+    """The operator with numbers that the graph holds among its arguments, by slot, and what it read under the slots that it has.
+
+    A number of which the dump has neither elements nor statistics is left out, and so is a parameter that the operator writes: the dump has
+    what it held afterwards.
+    """
+    if _UPDATES.match(op.op_type) and 0 in inputs:
+        shape = inputs[0].shape
+        inputs = {
+            slot: record
+            for slot, record in inputs.items()
+            if not (record.source.startswith(PARAMETER_PREFIX) and record.shape == shape)
+        }
+    numbers = {slot: record for slot, record in inputs.items() if _is_number(record)}
+    if not numbers:
+        return op, inputs
+    values = {str(slot): value for slot, record in numbers.items() if (value := _value(record)) is not None}
+    return (
+        replace(op, arguments={**op.arguments, **values}),
+        {slot: record for slot, record in inputs.items() if slot not in numbers},
+    )
+
+
+def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that an operator of compiled code gives an input of this shape, if it only looks at the same memory: MindSpore dumps the shape of that
+    memory. None for other operators.
+    """
+    axes = op.arguments.get("1", op.arguments.get("axis"))
+    shape: tuple[int, ...] | None = None
+    if op.op_type == "Reshape" and isinstance(axes, list):
+        known = math.prod(size for size in axes if size >= 0)
+        shape = tuple(size if size >= 0 else math.prod(given) // max(1, known) for size in axes)
+    elif op.op_type == "Flatten" and given:
+        shape = (given[0], math.prod(given[1:]))
+    elif op.op_type == "ExpandDims" and isinstance(axes, int):
+        place = axes % (len(given) + 1)
+        shape = (*given[:place], 1, *given[place:])
+    elif op.op_type == "Squeeze":
+        chosen = [axes] if isinstance(axes, int) else axes or [axis for axis, size in enumerate(given) if size == 1]
+        left = {axis % max(1, len(given)) for axis in chosen}
+        shape = tuple(size for axis, size in enumerate(given) if axis not in left)
+    return shape if shape is not None and math.prod(shape) == math.prod(given) else None
+
+
+def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs: Mapping[int, TensorRecord]) -> str:
+    """The parameter that an operator of compiled code writes and gives as its first output; empty if there is none."""
+    if not _UPDATES.match(op.op_type) or 0 not in inputs or 0 not in outputs or inputs[0].shape != outputs[0].shape:
+        return ""
+    return inputs[0].source if inputs[0].source.startswith(PARAMETER_PREFIX) else ""
+
+
+def _is_number(record: TensorRecord) -> bool:
+    if not record.source.startswith(CONSTANT_PREFIX) or len(record.shape) > 1:
+        return False
+    return record.shape == () or ("int" in record.dtype and record.shape[0] <= _LONGEST)
+
+
+def _value(record: TensorRecord) -> Any:
+    if record.payload is not None:
+        try:
+            return record.payload.to_host().tolist()
+        except CorruptDumpError:
+            return None  # who reads the records is told
+    value = record.statistics.get("max")
+    if record.shape != () or value is None:
+        return None
+    return bool(value) if record.dtype == "bool" else value
+
+
+# One step of a run as a data flow: operators in execution order, each input with who made it.
 
 _INPUT: Final = re.compile(r"inputs\d+")
 
@@ -310,3 +394,316 @@ def shown_scope(op: OpRecord) -> str:
 def leaf_name(record: TensorRecord) -> str:
     """What an input is called that no operator made: `Parameter.e.weight`; empty where it has no name."""
     return record.source if record.source and not record.source.rpartition(":")[2].isdigit() else ""
+
+
+# A step that runs the operators of one that was read before: its nodes are made when they are looked at, of those of the other and of columns.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepNumbers:
+    """What is other in each of the steps that run the same: in the order of the index."""
+
+    step: int
+    timestamps: Places
+    arguments: Sequence[Mapping[str, Any]]
+    summaries: Floats
+
+    @classmethod
+    def of(cls, batch: BatchColumns) -> StepNumbers:
+        """Those of a step that is one batch."""
+        return cls(batch.step, batch.timestamps, batch.pattern.arguments, batch.summaries)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A step that others repeat, and where the index has what it is made of."""
+
+    trace: Trace
+    places: Sequence[int]
+    """Of each node that of its operator."""
+    rows: Places
+    """Of each tensor that of its summary, in the order of `Trace.columns`."""
+    finals: Mapping[str, tuple[int, int]]
+    """Of each parameter at the end of the step the place of its record, and the row of its summary."""
+
+    @classmethod
+    def of(cls, trace: Trace, program: Program, numbers: StepNumbers) -> Model | None:
+        """What repeats the trace of a step that is one batch; None where it is not made of that alone."""
+        places = {time: place for place, time in enumerate(numbers.timestamps.tolist())}
+        rows = {slot: row for row, slot in enumerate(program.slots)}
+        of_nodes = [places.get(node.op.timestamp, -1) for node in trace.nodes]
+        of_tensors = [
+            *(rows.get((of_nodes[index], "output", slot), -1) for index, slot in trace.rows.outputs),
+            *(rows.get((of_nodes[index], "input", slot), -1) for index, slot in trace.rows.inputs),
+        ]
+        finals = {}
+        for name, record in trace.finals.items():
+            place = places.get(record.op.timestamp, -1)
+            finals[name] = place, rows.get((place, record.io, record.slot), -1)
+        if -1 in of_nodes or -1 in of_tensors or any(-1 in found for found in finals.values()):
+            return None
+        return cls(trace, of_nodes, np.array(of_tensors, np.intp), finals)
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """How many elements each tensor has, in the order of `Trace.columns`."""
+        return self.trace.columns.sizes
+
+    @cached_property
+    def captured(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which tensors were captured."""
+        records = [
+            *(record for node in self.trace.nodes for record in node.outputs.values()),
+            *(record for node in self.trace.nodes for record in node.inputs.values()),
+        ]
+        return np.array([not record.skip for record in records], bool)
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatedTrace(Trace):
+    """A step that repeats another."""
+
+    model: Model = field(kw_only=True)
+    numbers: StepNumbers = field(kw_only=True)
+
+    @cached_property
+    def rows(self) -> StepRows:
+        """Those of the step that is repeated."""
+        return self.model.trace.rows
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The statistics of all outputs, then of all inputs."""
+        return columns_of_summaries(
+            self.numbers.summaries[self.model.rows], self.model.sizes, captured=self.model.captured
+        )
+
+
+def repeated(model: Model, numbers: StepNumbers) -> RepeatedTrace:
+    """The step with these numbers."""
+    nodes, finals = _Nodes(model, numbers), _Finals(model, numbers)
+    return RepeatedTrace(numbers.step, model.trace.rank, nodes, finals, model=model, numbers=numbers)
+
+
+class _Nodes(Sequence[Node]):
+    def __init__(self, model: Model, numbers: StepNumbers) -> None:
+        self._model, self._numbers = model, numbers
+        self._made: dict[int, Node] = {}
+
+    def __len__(self) -> int:
+        return len(self._model.trace.nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        node = self._made.get(place)
+        if node is None:
+            node = self._made[place] = self._make(self._model.trace.nodes[place])
+        return node
+
+    def _make(self, like: Node) -> Node:
+        model, numbers = self._model, self._numbers
+        op = _executed(like.op, model.places[like.index], numbers)
+        of_output, of_input = model.trace.rows.of_output, model.trace.rows.of_input
+        inputs = {
+            slot: _recorded(record, op, int(model.rows[of_input[like.index, slot]]), numbers)
+            for slot, record in like.inputs.items()
+        }
+        outputs = {
+            slot: _recorded(record, op, int(model.rows[of_output[like.index, slot]]), numbers)
+            for slot, record in like.outputs.items()
+        }
+        return replace(like, op=op, inputs=inputs, outputs=outputs)
+
+
+class _Finals(Mapping[str, TensorRecord]):
+    def __init__(self, model: Model, numbers: StepNumbers) -> None:
+        self._model, self._numbers = model, numbers
+
+    def __len__(self) -> int:
+        return len(self._model.finals)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._model.finals)
+
+    def __getitem__(self, name: str, /) -> TensorRecord:
+        place, row = self._model.finals[name]
+        record = self._model.trace.finals[name]
+        return _recorded(record, _executed(record.op, place, self._numbers), row, self._numbers)
+
+
+def _executed(op: OpRecord, place: int, numbers: StepNumbers) -> OpRecord:
+    times, arguments = numbers.timestamps, numbers.arguments
+    return replace(op, step=numbers.step, timestamp=int(times[place]), arguments=arguments[place])
+
+
+def _recorded(record: TensorRecord, op: OpRecord, row: int, numbers: StepNumbers) -> TensorRecord:
+    summary = Summary(*numbers.summaries[row].tolist())
+    nothing: Mapping[str, StatisticValue] = {}
+    has_none = summary.count != summary.count
+    return replace(record, op=op, statistics=nothing if has_none else SummaryStatistics(summary))
+
+
+# Who made what is read, in dumps that do not say it: those of devices, which have a file for each operator and nothing between these.
+#
+# An input is taken for the latest output before it that has the same bits, in whatever shape. What is the same throughout, or a single
+# element, tells nothing.
+
+_Bits = tuple[str, bytes]
+
+
+def tells_sources(trace: Trace) -> bool:
+    """Whether the dump says of any input where it comes from."""
+    return any(record.source for node in trace.nodes for record in node.inputs.values())
+
+
+def with_makers(trace: Trace) -> Trace:
+    """The trace, with makers inferred if it names no source of any input."""
+    if tells_sources(trace):
+        return trace
+    latest: dict[_Bits, tuple[int, int]] = {}
+    nodes = []
+    for node in trace.nodes:
+        makers = {slot: latest[bits] for slot, bits in _bits_of(node.inputs).items() if bits in latest}
+        nodes.append(replace(node, makers=makers))
+        latest.update({bits: (node.index, slot) for slot, bits in _bits_of(node.outputs).items()})
+    return replace(trace, nodes=nodes)
+
+
+def _bits_of(records: Mapping[int, TensorRecord]) -> dict[int, _Bits]:
+    found = {}
+    for slot, record in records.items():
+        if not has_elements(record):
+            continue
+        array = record.numpy()
+        if array.size > 1 and not (array == array.flat[0]).all():
+            found[slot] = record.dtype, hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
+    return found
+
+
+# Which parameter an operator of an optimizer works for.
+#
+# An optimizer does the same to every parameter, with tensors of few shapes: what an operator is like, and where it stands, does not tell whose it is.
+
+
+def owners(trace: Trace, parameters: AbstractSet[int]) -> dict[int, int]:
+    """By node of the optimizer: the one storage of these that it writes into, or that is written with what it gives.
+
+    What serves several parameters, as a norm of all gradients does, has no owner.
+    """
+    users = trace.users()
+    found: dict[int, set[int]] = {}
+    for node in reversed(trace.nodes):
+        if node.op.phase != "optimizer":
+            continue
+        owned = found[node.index] = set()
+        for slot, record in node.outputs.items():
+            if record.memory is not None and record.memory.storage in parameters:
+                owned.add(record.memory.storage)
+            for reader, _ in users.get((node.index, slot), ()):
+                owned |= found.get(reader, set())
+    return {index: owned.pop() for index, owned in found.items() if len(owned) == 1}
+
+
+# When the values of a step are needed last, so that a comparison holds what is alive and not the whole step.
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """What no operator after each uses, by its index in the trace."""
+
+    storages: Mapping[int, Sequence[int]]
+    outputs: Mapping[int, Sequence[tuple[int, int]]]
+    """Of tensors whose memory is not known: the outputs, by node and slot."""
+
+
+def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
+    """Who uses what last. Storages of parameters, and those that are kept, are needed after the step."""
+    storages: dict[int, int] = {}
+    outputs: dict[tuple[int, int], int] = {}
+    for node in trace.nodes:
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                storages[record.memory.storage] = node.index
+        outputs |= {(node.index, slot): node.index for slot, record in node.outputs.items() if record.memory is None}
+        outputs |= {maker: node.index for maker in node.makers.values() if maker in outputs}
+    for storage in (*kept, *(record.memory.storage for record in trace.finals.values() if record.memory is not None)):
+        storages.pop(storage, None)
+    return Lifetimes(_by_last_use(storages), _by_last_use(outputs))
+
+
+def lasting(trace: Trace, *, is_last: bool) -> set[int]:
+    """The storages that may be there after the step: what was there before it, parameters, what an optimizer writes into, and what nobody
+    read again. Of the last step, after which nothing tells, also what has as many elements as one of these: a state may be made anew.
+    """
+    made: set[int] = set()
+    read: set[int] = set()
+    sizes: dict[int, int] = {}
+    found: set[int] = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    for node in trace.nodes:
+        ins = {
+            record.memory.storage for record in node.inputs.values() if record.memory is not None and not record.skip
+        }
+        outs = {record.memory.storage for record in node.outputs.values() if record.memory is not None}
+        found |= ins - made
+        if node.op.phase == "optimizer":
+            found |= ins & outs
+        made |= outs
+        read = (read | ins) - outs
+        for record in (*node.inputs.values(), *node.outputs.values()):
+            if record.memory is not None:
+                storage = record.memory.storage
+                sizes[storage] = max(sizes.get(storage, 0), math.prod(record.shape))
+    found |= made - read
+    if is_last:
+        of_states = {sizes[storage] for storage in found if storage in sizes}
+        found |= {storage for storage in made if sizes[storage] in of_states}
+    return found
+
+
+def _by_last_use(last: Mapping[Key, int]) -> dict[int, list[Key]]:
+    found: dict[int, list[Key]] = {}
+    for key, index in last.items():
+        found.setdefault(index, []).append(key)
+    return found
+
+
+# Two dumps that are hardly of one program: whether they are, and which names of the one are like names of the other.
+
+_ONE_OF: Final = 10
+"""Where fewer than one operator in so many has a counterpart, what is matched is so by chance."""
+_SHOWN: Final = 3
+
+
+def are_strangers(matched: int, most: int) -> bool:
+    """Whether so few operators have a counterpart that nothing can be said, of so many that could have had one."""
+    return not matched or matched * _ONE_OF < most
+
+
+def nearest_names(a: Trace, b: Trace) -> list[str]:
+    """What to say of the first operators of A whose names are like some of B's; what both run where there are none."""
+    names = dict.fromkeys(node.op.op_name for node in b.nodes)
+    notes: list[str] = []
+    types: set[str] = set()
+    for node in a.nodes:
+        wanted = node.op.op_name.rpartition("/")[2].rpartition("-op")[0] or node.op.op_name
+        near = [] if node.bare_type in types else nearest(wanted, names)
+        types.add(node.bare_type)
+        if near:
+            notes.append(f"{node.op.op_name} of A has no counterpart in B; the nearest names are {', '.join(near)}")
+        if len(notes) == _SHOWN:
+            return notes
+    return notes or [f"A runs {_types(a)}; B runs {_types(b)}"]
+
+
+def _types(trace: Trace) -> str:
+    types = sorted({node.bare_type for node in trace.nodes})
+    more = ", ..." if len(types) > 2 * _SHOWN else ""
+    return (", ".join(types[: 2 * _SHOWN]) or "nothing") + more

@@ -20,17 +20,22 @@ import numpy as np
 
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
-from opdump.comparison.arguments import differing, told_of
-from opdump.comparison.compiled_graphs import JudgedGraphs
-from opdump.comparison.differences import epsilon_of, same_bits, unshaped_difference
+from opdump.comparison.arguments import accepted_rounding, differing, told_of
+from opdump.comparison.differences import (
+    apart,
+    differ_only_in_digests,
+    epsilon_of,
+    numbers_of,
+    same_bits,
+    same_statistics,
+    unshaped_difference,
+)
 from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
-from opdump.comparison.nodes import Node, may_leave_results
-from opdump.comparison.precision import accepted_rounding
-from opdump.comparison.statistics_apart import apart, differ_only_in_digests, numbers_of, same_statistics
-from opdump.comparison.suspects import Kind, Suspect
+from opdump.comparison.kernel_accuracy import JudgedGraphs
+from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results
+from opdump.comparison.step_statistics import norm_of
 from opdump.comparison.trace import Trace, has_elements
-from opdump.comparison.value_index import norm_of
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import IO, TensorRecord
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
-from opdump.comparison.result import Result
-from opdump.comparison.window import WINDOW_HEADINGS
+from opdump.comparison.result import WINDOW_HEADINGS, Result
 from opdump.records import OpRecord
 from opdump.reports.table import Column, Printer
 

@@ -1,19 +1,190 @@
-"""What is the same wherever the same operators run: which row of a step's columns is which tensor, who reads what, where it ends, what sums."""
+"""The statistics of all tensors of a step as columns, so that those of two runs are compared at once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from opdump.comparison.differences import epsilon_of
+from opdump.comparison.differences import LEAST_FILL, NAMES, Numbers, epsilon_of, numbers_apart, numbers_of
 from opdump.comparison.nodes import Node, may_leave_results, place_in_list
-from opdump.comparison.value_columns import Bools, Floats, Places
+from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A row for each tensor."""
+
+    sizes: Floats
+    """How many elements it has."""
+    numbers: Floats
+    """The statistics of `NAMES`; NaN where it lacks one."""
+    held: Bools
+    """Which of them it has."""
+    told: Bools
+    """Whether there is something to tell the tensor by."""
+
+    @property
+    def norms(self) -> Floats:
+        """Infinite where the tensor holds NaN, or nothing is known."""
+        norms = self.numbers[:, -1]
+        return np.where(np.isnan(norms), np.inf, norms)
+
+    def at(self, rows: Places) -> Columns:
+        """Some rows, in this order."""
+        return Columns(self.sizes[rows], self.numbers[rows], self.held[rows], self.told[rows])
+
+
+def columns_of(records: Iterable[TensorRecord]) -> Columns:
+    """The columns of some tensors."""
+    found = list(records)
+    numbers = [numbers_of(record) for record in found]
+    table = np.array(numbers, np.float64).reshape(len(found), len(NAMES))
+    held = ~np.isnan(table)
+    for row in np.flatnonzero(~held.all(axis=1)):
+        held[row] = [number is not None for number in numbers[row]]
+    captured = np.fromiter((not record.skip for record in found), bool, len(found))
+    sizes = np.fromiter((math.prod(record.shape) for record in found), np.float64, len(found))
+    return Columns(sizes, table, held, captured & held[:, -1])
+
+
+def columns_of_summaries(rows: Floats, sizes: Floats, *, captured: Bools) -> Columns:
+    """The columns of tensors of these sizes, by rows of their summaries; NaN for the count of one that has none."""
+    column = dict(zip(SUMMARY_FIELDS, rows.T, strict=True))
+    counts = column["count"]
+    averages = np.full(len(rows), np.nan)
+    with np.errstate(all="ignore"):  # NaN and infinities are numbers too
+        np.divide(column["sum"], counts, out=averages, where=counts > 0)
+        table = np.stack((column["max"], column["min"], averages, np.sqrt(column["sum_squares"])), axis=1)
+    has_summary = ~np.isnan(counts)
+    table[~has_summary] = np.nan
+    held = np.repeat(has_summary[:, None], len(NAMES), axis=1)
+    return Columns(sizes, table, held, captured & has_summary)
+
+
+def rows_apart(one: Columns, other: Columns) -> Floats:
+    """How far the tensors of each row are apart, as `apart` says it; NaN where they cannot be compared."""
+    a, b, both = one.numbers, other.numbers, one.held & other.held
+    roots = np.sqrt(one.sizes)
+    with np.errstate(all="ignore"):  # NaN and infinities are compared too
+        distances = np.abs(a - b)
+        distances[:, -1] /= roots
+        same = ~both | (a == b) | (np.isnan(a) & np.isnan(b))
+        parts = distances / _scales(one, roots)[:, None]
+        parts[~np.isfinite(distances) | np.isnan(parts)] = np.inf
+    parts[same] = 0.0
+    found: Floats = parts.max(axis=1, initial=0.0)
+    for row in np.flatnonzero((np.abs(a[:, :2]).max(axis=1, initial=0.0) >= LEAST_FILL) & (found > 0)).tolist():
+        # The fill of a mask may rule all sums: few tensors have one.
+        distance = numbers_apart(_numbers(one, row), _numbers(other, row), int(one.sizes[row]))
+        found[row] = found[row] if distance is None else distance
+    found[~both.any(axis=1)] = np.nan
+    found[one.sizes != other.sizes] = np.inf
+    return found
+
+
+def _numbers(columns: Columns, row: int) -> Numbers:
+    pairs = zip(columns.numbers[row].tolist(), columns.held[row].tolist(), strict=True)
+    return tuple(number if held else None for number, held in pairs)
+
+
+def _scales(columns: Columns, roots: Floats) -> Floats:
+    norms = columns.numbers[:, -1]
+    ends = np.abs(columns.numbers[:, :2])
+    largest = np.where(np.isfinite(ends), ends, 0.0).max(axis=1, initial=0.0)
+    of_elements = np.divide(norms, roots, out=np.zeros_like(norms), where=roots > 0)
+    return np.where(np.isfinite(norms), of_elements, largest)
+
+
+# Finds a tensor of one run in another by its statistics alone: same number of elements, same max, min, mean and norm but for rounding.
+
+
+class ValueIndex:
+    """The tensors of a step, to be looked up by their statistics. Norms that differ by more than the ratio `wide` are not compared."""
+
+    def __init__(self, records: Iterable[TensorRecord], wide: float) -> None:
+        self._wide = wide
+        by_size: dict[int, list[tuple[float, Numbers]]] = defaultdict(list)
+        for record in records:
+            if has_statistics(record):
+                for each in (record, _complement(record)) if record.dtype == "bool" else (record,):
+                    by_size[math.prod(record.shape)].append((norm_of(each), numbers_of(each)))
+        self._by_size: dict[int, tuple[list[float], list[Numbers]]] = {}
+        for size, found in by_size.items():
+            found.sort(key=lambda each: each[0])
+            self._by_size[size] = [norm for norm, _ in found], [numbers for _, numbers in found]
+
+    def distance(self, record: TensorRecord, wide: float | None = None) -> float:
+        """How far the nearest tensor is from this one (`apart`); infinite where none is near: within `wide`, where it is given."""
+        wide = self._wide if wide is None else wide
+        size, norm, numbers = math.prod(record.shape), norm_of(record), numbers_of(record)
+        norms, others = self._by_size.get(size, ([], []))
+        nearest = math.inf
+        for place in self._near(norms, norm, wide):
+            # The norms alone are at least so far apart.
+            if norm and math.isfinite(norm) and abs(norms[place] - norm) / norm > nearest * (1 + wide):
+                break
+            distance = numbers_apart(numbers, others[place], size)
+            if distance is not None and distance < nearest:
+                nearest = distance
+                if not distance:
+                    break
+        return nearest
+
+    def _near(self, norms: Sequence[float], norm: float, wide: float) -> Iterator[int]:
+        """The places of like norms, the nearest first."""
+        if math.isinf(norm):
+            yield from range(bisect_left(norms, math.inf), len(norms))
+            return
+        first = bisect_left(norms, norm * (1 - wide))
+        last = bisect_right(norms, norm * (1 + wide))
+        below, above = bisect_left(norms, norm, first, last) - 1, bisect_left(norms, norm, first, last)
+        while below >= first or above < last:
+            if below < first or (above < last and norms[above] - norm <= norm - norms[below]):
+                yield above
+                above += 1
+            else:
+                yield below
+                below -= 1
+
+
+def has_statistics(record: TensorRecord) -> bool:
+    """Whether there is something to tell the tensor by."""
+    return not record.skip and "l2norm" in record.statistics
+
+
+def norm_of(record: TensorRecord) -> float:
+    """The norm of a tensor; infinite where it holds NaN."""
+    norm = float(record.statistics["l2norm"])
+    return math.inf if math.isnan(norm) else norm
+
+
+def _complement(mask: TensorRecord) -> TensorRecord:
+    """What a mask leaves out: it says the same."""
+    given = mask.statistics
+    size = math.prod(mask.shape)
+    numbers = {
+        "max": 1.0 - float(given.get("min", 0.0)),
+        "min": 1.0 - float(given.get("max", 1.0)),
+        "avg": 1.0 - float(given.get("avg", 0.0)),
+        "l2norm": math.sqrt(max(0.0, size - float(given["l2norm"]) ** 2)),
+    }
+    return replace(mask, statistics={name: value for name, value in numbers.items() if name in given})
+
+
+# What is the same wherever the same operators run: which row of a step's columns is which tensor, who reads what, where it ends, what sums.
 
 Slot = tuple[int, int]
 """A node and a slot of its outputs, or of its inputs."""
