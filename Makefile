@@ -1,26 +1,27 @@
-# Every target sets up .venv by itself; a second run finds it ready.
+# Every target sets up .venv itself; a second run reuses it.
 #
-#   make demo        a small residual network, trained and dumped; it sets up what that needs and no more
-#   make test        the suite (PyTorch is the only framework it needs); of its longest tests a choice, told at the end
+#   make demo        train and dump a small residual network; sets up only what it needs
+#   make test        the suite, with a sample of the slowest tests (PyTorch is the only framework it needs)
 #   make test-tensorflow   the TensorFlow adapter, in environments with TensorFlow 2.21 and 2.15 (a large download)
 #   make test-jax    the JAX adapter, in environments with JAX 0.10 and 0.6
 #   make test-mindspore    the MindSpore adapter, in an environment with MindSpore 2.10 (a large download)
-#   make parity      against real peers, each in an environment of its own (a large download), and test-tensorflow
-#   make test-all    test and parity, with all cases of the longest tests
-#   make forced-device   every program of the example set in every mode, as if on a device: half an hour
-#   make lint        formatter, linter, import contracts, C++ format, types
-#   make bench       instrumented / plain, measured in one run
+#   make parity      the three above, and comparisons with real peers, each in its own environment (a large download)
+#   make test-all    test and parity, without sampling
+#   make forced-device   every example program in every mode, as if on a device: half an hour
+#   make lint        formatters, linter, import contracts, code budgets, types
+#   make count       code lines by room, and how complex the code is
+#   make bench       time and memory with opdump relative to without, measured in one run
 #   make soak        memory, descriptors, threads and the time of a step over 20,000 steps: half an hour
-#   make chaos       kill -9 at 200 random moments in each layout, and faults of the system: half an hour
-#   make fuzz        a million mutated files for every reader: read, or refused by name, in bounded time and memory (an hour)
-#   make sanitize    the native code, built with ASan and UBSan and with TSan, under its tests (a quarter of an hour)
-#   make bench-diagnosis   how well comparisons name the operator that introduced a difference (half an hour)
-#   make docs        links and code of the README and the docs, and the site of them, in site/
-#   make wheel       a wheel for each Python, built and tried without a compiler: make wheel PYTHONS="python3.10 python3.13"
-#   make changelog   the notes of the next release, as changes/ has them
+#   make chaos       kill -9 at 200 random moments in each layout, and system faults: half an hour
+#   make fuzz        a million mutated files for every reader: each is read or refused, in bounded time and memory (an hour)
+#   make sanitize    tests of the native code, built with ASan and UBSan and with TSan (a quarter of an hour)
+#   make bench-diagnosis   how accurately comparisons name the operator that introduced a difference (hours; DIAGNOSIS_ARGS="--sample 4")
+#   make docs        check links and code of the README and the docs, and build their site in site/
+#   make wheel       build a wheel for each Python, and try it without a compiler: make wheel PYTHONS="python3.10 python3.13"
+#   make changelog   the notes of the next release, from changes/
 #   make test-core   the suite without PyTorch, on another Python: make test-core PYTHON=python3.10
-#   make format      let the formatters rewrite
-#   make clean       remove every environment and cache
+#   make format      reformat all files
+#   make clean       remove all environments and caches
 
 PYTHON ?= python3
 PYTHONS ?= python3.10 python3.11 python3.12 python3.13
@@ -44,7 +45,7 @@ CPP := find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h'
 # `make` works from any shell: another project's module path must not leak in.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help setup demo test test-all test-core test-tensorflow test-jax test-mindspore parity forced-device lint format bench soak chaos fuzz sanitize bench-diagnosis docs wheel changelog clean
+.PHONY: help setup demo count test test-all test-core test-tensorflow test-jax test-mindspore parity forced-device lint format bench soak chaos fuzz sanitize bench-diagnosis docs wheel changelog clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -105,8 +106,12 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.project.count --check
 	$(CPP) | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
+
+count: setup
+	$(BIN)/python -m tests.project.count
 
 format: setup
 	$(BIN)/ruff check --fix
