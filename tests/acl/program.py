@@ -13,7 +13,7 @@ import onnxruntime
 from onnx import ModelProto, helper
 
 from opdump import acl
-from opdump.acl.data_types import DTYPES
+from opdump.acl.handles import DTYPES
 from opdump.dump_file import read_dump_file
 from opdump.msaccucmp.command_line import run as msaccucmp
 

@@ -14,7 +14,7 @@ import pytest
 
 from opdump import acl
 from opdump.acl import Code
-from opdump.acl.owners import bounds, is_mapped
+from opdump.acl.memory import bounds, is_mapped
 from opdump.acl.process import start_anew
 from tests.acl.program import numbers, ok
 

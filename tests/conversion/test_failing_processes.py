@@ -33,7 +33,7 @@ if __name__ == "__main__":
         process._ExecutorManagerThread.run = dying
     if sys.argv[4] == "msaccucmp":
         import os
-        from opdump.msaccucmp import convert as original, main
+        from opdump.msaccucmp import conversion as original, main
         original._WORTH_A_WORKER = 1
         original._FILES_AT_ONCE = 4
         os.cpu_count = lambda: 4

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.msaccucmp import convert
+from opdump.msaccucmp import conversion
 from opdump.msaccucmp.exit_codes import CommandError, ExitCode
 from tests.msaccucmp.cases import NAME, OPDEBUG, converted, dump, floats, nano, read_npy, run_in, tensor
 
@@ -71,7 +71,7 @@ def test_worker_processes_give_what_one_process_gives(tmp_path: Path, monkeypatc
     files["Y.bad.1.2.3"] = b""
     (tmp_path / "a").mkdir()
     alone = converted(tmp_path / "a", files, source=None)
-    monkeypatch.setattr(convert, "_WORTH_A_WORKER", 1)
+    monkeypatch.setattr(conversion, "_WORTH_A_WORKER", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     (tmp_path / "b").mkdir()
     together = converted(tmp_path / "b", files, source=None)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from opdump.configs.tensorflow.run_config import PlainRunConfig
-from opdump.npu_bridge.estimator.npu.dump_config import DumpConfig
+from opdump.npu_bridge.estimator.npu.npu_config import DumpConfig, run_config_class
 from opdump.npu_bridge.estimator.npu.parameters import parameters_of_run_config
-from opdump.npu_bridge.estimator.npu.run_config import run_config_class
 
 
 class _Session:  # a ConfigProto

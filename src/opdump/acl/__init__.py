@@ -27,8 +27,7 @@ from typing import Final
 import numpy as np
 
 from opdump.acl import dump, mdl, op, rt, util
-from opdump.acl.codes import Code
-from opdump.acl.failures import LOG, MESSAGES, returns_code
+from opdump.acl.failures import LOG, MESSAGES, Code, refuse, returns_code
 from opdump.acl.process import process
 from opdump.acl.tensor_descs import (
     create_data_buffer,
@@ -56,7 +55,6 @@ from opdump.acl.tensor_descs import (
     set_tensor_storage_shape,
     update_data_buffer,
 )
-from opdump.acl.unknown_names import refuse
 
 __all__ = [
     "Code",

@@ -7,25 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS, TensorInfo, storage
-from opdump.acl.datasets import (
+from opdump.acl.failures import CallError, Code, refuse, returns_code
+from opdump.acl.handles import (
+    DTYPES,
+    KINDS,
+    NUMBERS,
+    DataBuffer,
+    Dataset,
+    ExecConfig,
+    GearKind,
+    TensorDesc,
+    TensorInfo,
+    storage,
+)
+from opdump.acl.models import (
     add_dataset_buffer,
+    create_config_handle,
     create_dataset,
+    create_desc,
+    destroy_config_handle,
     destroy_dataset,
+    destroy_desc,
+    get_cur_output_dims,
     get_dataset_buffer,
     get_dataset_num_buffers,
     get_dataset_tensor_desc,
-    of_slot,
-    set_dataset_tensor_desc,
-)
-from opdump.acl.failures import CallError, returns_code
-from opdump.acl.gears import KINDS, Kind
-from opdump.acl.handles import DataBuffer, Dataset, ExecConfig, TensorDesc
-from opdump.acl.model_descs import (
-    create_desc,
-    destroy_desc,
-    get_cur_output_dims,
     get_desc,
     get_desc_from_file,
     get_desc_from_mem,
@@ -49,24 +55,21 @@ from opdump.acl.model_descs import (
     get_output_name_by_index,
     get_output_size_by_index,
     get_tensor_real_name,
-)
-from opdump.acl.model_loading import (
-    create_config_handle,
-    destroy_config_handle,
     load_from_file,
     load_from_file_with_mem,
     load_from_mem,
     load_from_mem_with_mem,
     load_with_config,
+    of_slot,
     query_size,
     query_size_from_mem,
     set_config_opt,
+    set_dataset_tensor_desc,
     unload,
 )
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
-from opdump.acl.tensors import array_over, check_outputs, dims_of, write_outputs
-from opdump.acl.unknown_names import refuse
+from opdump.acl.tensor_descs import array_over, check_outputs, dims_of, write_outputs
 from opdump.errors import OpdumpError
 from opdump.onnx.recording import adapter_module
 
@@ -192,7 +195,7 @@ def set_input_dynamic_dims(model_id: int, dataset: int, index: int, dims: Any) -
     _set_gear(model_id, dataset, index, "dynamic_dims", numbers[:count], where)
 
 
-def _set_gear(model_id: int, dataset: int, index: int, kind: Kind, wanted: list[Any], where: str) -> None:
+def _set_gear(model_id: int, dataset: int, index: int, kind: GearKind, wanted: list[Any], where: str) -> None:
     state = process()
     found = state.handles.get(dataset, Dataset, where)
     if not all(isinstance(number, int) and number > 0 for number in wanted):
@@ -320,7 +323,7 @@ def _gear(model: LoadedModel, dataset: Dataset, where: str) -> int | None:
     return dataset.gear[1]
 
 
-_SETTERS: dict[Kind, str] = {
+_SETTERS: dict[GearKind, str] = {
     "dynamic_batch_size": "set_dynamic_batch_size",
     "dynamic_image_size": "set_dynamic_hw_size",
     "dynamic_dims": "set_input_dynamic_dims",

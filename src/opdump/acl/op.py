@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opdump.acl.codes import Code
-from opdump.acl.data_types import DTYPES, NUMBERS, TensorInfo
-from opdump.acl.failures import CallError, returns_code
-from opdump.acl.handles import DataBuffer, OpAttr, TensorDesc
+from opdump.acl.failures import CallError, Code, refuse, returns_code
+from opdump.acl.handles import DTYPES, NUMBERS, DataBuffer, OpAttr, TensorDesc, TensorInfo
 from opdump.acl.process import LoadedModel, process
 from opdump.acl.streams import check_stream
-from opdump.acl.tensors import array_over, check_outputs, write_outputs
-from opdump.acl.unknown_names import refuse
+from opdump.acl.tensor_descs import array_over, check_outputs, write_outputs
 from opdump.errors import ModelFileError, OpdumpError
 from opdump.onnx.recording import adapter_module
 

@@ -1,4 +1,4 @@
-"""The state of a process: whether it is initialised, the current configuration, models, memory, handles.
+"""The state of a process: whether it is initialised, the current configuration, models, memory, handles, callbacks.
 
 One configuration is current at a time, and a model keeps the one under which it was loaded. See docs/acl.md#order-of-the-calls.
 """
@@ -7,32 +7,307 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdump.acl.codes import Code
-from opdump.acl.delivery import CallbackWriter, Delivery
-from opdump.acl.failures import LOG, CallError
-from opdump.acl.handles import Handles
+from opdump.acl.failures import LOG, CallError, Code
+from opdump.acl.handles import Context, Handles, ModelInfo
 from opdump.acl.memory import Memory
-from opdump.acl.model_info import ModelInfo
-from opdump.acl.reports import Reports
 from opdump.configs.acl.keys import read_acl_file
 from opdump.configs.acl.plan import plan_from_environment, plan_of_nothing
 from opdump.configs.dialects import resolve_plan
 from opdump.configs.shared.directories import beside_program
 from opdump.errors import OpdumpError
+from opdump.index.writer import RunFacts
+from opdump.layouts.ascend.writer import AscendWriter
 from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
+from opdump.records import FiledTensor, OpRecord, SkipReason
+from opdump.sink import DirectorySink
+from opdump.sink.file_bytes import Buffer
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.session import OnnxSession
 
+# Runs the callbacks of a stream in the thread that has subscribed to the stream, when the thread polls for them.
 
-from opdump.acl.handles import Context
+_BETWEEN_LOOKS: Final = 0.1
+FOREVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Callback:
+    function: Callable[[Any], object]
+    data: Any
+    stream: int
+
+
+class Reports:
+    """The subscriptions of threads to streams, and the callbacks that have not run yet."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._subscribers: dict[int, int] = {}
+        """Thread by stream."""
+        self._waiting: dict[int, deque[_Callback]] = {}
+        """Callbacks by thread."""
+        self._undone: Counter[int] = Counter()
+        """The number of callbacks of a stream that have not finished."""
+
+    def subscribe(self, thread: int, stream: int, where: str) -> None:
+        with self._changed:
+            if stream in self._subscribers:
+                raise CallError(
+                    Code.STREAM_SUBSCRIBE,
+                    f"{where}: thread {self._subscribers[stream]} has subscribed to this stream; call acl.rt.unsubscribe_report "
+                    "first",
+                )
+            self._subscribers[stream] = thread
+            self._waiting.setdefault(thread, deque())
+            self._changed.notify_all()
+
+    def unsubscribe(self, thread: int, stream: int, where: str) -> None:
+        with self._changed:
+            if self._subscribers.get(stream) != thread:
+                raise CallError(Code.STREAM_SUBSCRIBE, f"{where}: thread {thread!r} has not subscribed to this stream")
+            del self._subscribers[stream]
+            if thread not in self._subscribers.values() and not self._waiting[thread]:
+                del self._waiting[thread]
+
+    def launch(self, function: Callable[[Any], object], data: Any, stream: int, where: str) -> None:
+        with self._changed:
+            thread = self._subscribers.get(stream)
+            if thread is None:
+                raise CallError(
+                    Code.STREAM_NO_CALLBACK,
+                    f"{where}: no thread has subscribed to this stream; call acl.rt.subscribe_report(thread, stream) first",
+                )
+            self._waiting[thread].append(_Callback(function, data, stream))
+            self._undone[stream] += 1
+            self._changed.notify_all()
+
+    def process(self, timeout: int, where: str) -> None:
+        """Run the callbacks that wait for the calling thread; if there are none, wait for some.
+
+        An exception of a callback leaves this call. Raises CallError if none arrived within `timeout` milliseconds.
+        """
+        own = threading.get_ident()
+        deadline = None if timeout == FOREVER else time.monotonic() + timeout / 1000
+        with self._changed:
+            while not self._waiting.get(own):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    if own in self._waiting:
+                        raise CallError(
+                            Code.REPORT_TIMEOUT, f"{where}: no callback came in {timeout} ms", is_answer=True
+                        )
+                    raise CallError(
+                        Code.THREAD_SUBSCRIBE,
+                        f"{where}: this thread ({own}) has subscribed to no stream; call acl.rt.subscribe_report with its number",
+                        is_answer=True,
+                    )
+                self._changed.wait(left)
+            callbacks = self._waiting[own]
+        while callbacks:
+            callback = callbacks.popleft()
+            try:
+                callback.function(callback.data)
+            finally:
+                with self._changed:
+                    self._undone[callback.stream] -= 1
+                    self._changed.notify_all()
+
+    def has_undone(self, stream: int) -> bool:
+        return self._undone[stream] > 0
+
+    def wait(self, stream: int | None, where: str, timeout: int = FOREVER) -> None:
+        """Return when the callbacks of a stream, or of all, have run.
+
+        Raises CallError if that can never happen, and if it did not happen within `timeout` milliseconds.
+        """
+        deadline = None if timeout == FOREVER else time.monotonic() + timeout / 1000
+        with self._changed:
+            while left := {each for each in self._undone if self._undone[each] > 0 and stream in (None, each)}:
+                for each in left:
+                    self._must_be_running(each, where)
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise CallError(
+                        Code.STREAM_SYNC_TIMEOUT,
+                        f"{where}: callbacks have not run after {timeout} ms: is the thread busy?",
+                    )
+                self._changed.wait(_BETWEEN_LOOKS)
+
+    def _must_be_running(self, stream: int, where: str) -> None:
+        thread = self._subscribers.get(stream)
+        if thread == threading.get_ident():
+            raise CallError(
+                Code.REPORT_TIMEOUT,
+                f"{where}: this thread itself runs the callbacks of the stream; call acl.rt.process_report, or wait in another",
+            )
+        if thread is None or all(each.ident != thread for each in threading.enumerate()):
+            raise CallError(
+                Code.REPORT_TIMEOUT,
+                f"{where}: callbacks wait for thread {thread}, which is over or has unsubscribed; keep it calling "
+                "acl.rt.process_report until the stream is done",
+            )
+
+
+# Delivers dumps to a callback: while one is registered, it receives each chunk, and nothing is written to disk
+# (docs/acl.md#the-dump-in-memory).
+
+_HEADER: Final = struct.Struct("<4096sIIqi")
+APPEND: Final = -1
+_LARGEST_CHUNK: Final = 2**27
+"""Files are passed in pieces of 128 MiB, as devices write them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpChunk:
+    """A piece of a file. `offset` is its position in the file; -1 appends it.
+
+    `bytes(chunk)` is the C struct: the file's path in 4096 bytes, the length of the data (32 bits), whether it is the last piece
+    (32 bits), the offset (64 bits, signed), the flag (32 bits, signed), then the data without padding.
+    """
+
+    file_name: str
+    data: bytes
+    is_last_chunk: bool = True
+    offset: int = 0
+    flag: int = 0
+
+    def __bytes__(self) -> bytes:
+        name = self.file_name.encode("utf-8", "surrogateescape")[: 4096 - 1]
+        return _HEADER.pack(name, len(self.data), self.is_last_chunk, self.offset, self.flag) + self.data
+
+    def __len__(self) -> int:
+        return _HEADER.size + len(self.data)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> DumpChunk:
+        """The chunk in these bytes. Raises ValueError for fewer bytes than it announces."""
+        if len(raw) < _HEADER.size:
+            raise ValueError(f"a chunk has {_HEADER.size} bytes and its data, and these are {len(raw)}")
+        name, size, is_last, offset, flag = _HEADER.unpack_from(raw)
+        data = raw[_HEADER.size : _HEADER.size + size]
+        if len(data) != size:
+            raise ValueError(f"a chunk of {size} bytes of data has {len(data)}")
+        return cls(name.rstrip(b"\0").decode("utf-8", "surrogateescape"), data, bool(is_last), offset, flag)
+
+
+Callback = Callable[[DumpChunk, int], int | None]
+"""Called with a chunk and the length of its struct; returns 0 or None if it accepted it."""
+
+
+class Delivery:
+    """The callback of a process, if one is registered."""
+
+    def __init__(self) -> None:
+        self._callback: Callback | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self._callback is not None
+
+    def register(self, callback: Callback | None, flag: int) -> None:
+        """A second registration is ignored. Raises CallError for an object that is not callable, and for a flag that is not 0."""
+        if not callable(callback) or flag != 0:
+            raise CallError(
+                Code.FAILURE, f"reg_callback: found {callback!r} and flag {flag!r}, expected a function and the flag 0"
+            )
+        if self._callback is None:
+            self._callback = callback
+
+    def unregister(self) -> None:
+        self._callback = None
+
+    def send(self, path: str, data: bytes, *, append: bool = False) -> None:
+        """Pass a file to the callback. Exceptions and rejections of the callback are logged: a dump never ends the run."""
+        callback = self._callback
+        if callback is None:
+            return
+        for start in range(0, max(len(data), 1), _LARGEST_CHUNK):
+            piece = data[start : start + _LARGEST_CHUNK]
+            last = start + len(piece) >= len(data)
+            chunk = DumpChunk(path, piece, is_last_chunk=last, offset=APPEND if append else start)
+            try:
+                answer = callback(chunk, len(chunk))
+            except Exception:  # noqa: BLE001  it is the program's own function, and its run goes on
+                LOG.exception("the dump callback failed; %s is lost", path)
+                return
+            if answer:
+                LOG.error("the dump callback returned %r; %s is lost", answer, path)
+                return
+
+
+class DeliveringSink(DirectorySink):
+    """A directory whose files go to a callback while one is registered."""
+
+    def __init__(self, root: Path, delivery: Delivery) -> None:
+        super().__init__(root, file_mode=0o600, lazy=True)
+        self._delivery = delivery
+
+    def write_parts(self, relative: str, parts: Sequence[Buffer]) -> None:
+        if not self._delivery.is_on:
+            super().write_parts(relative, parts)
+            return
+        data = b"".join(bytes(part) for part in parts)
+        # Text is passed with a terminating zero byte.
+        self._delivery.send(f"{self.root}/{relative}", data + b"\0" if relative.endswith(".csv") else data)
+
+    def write_small(self, files: Sequence[tuple[str, bytes]]) -> None:
+        if not self._delivery.is_on:
+            super().write_small(files)
+            return
+        for relative, data in files:
+            self.write_parts(relative, [data])
+
+
+class CallbackWriter(AscendWriter):
+    """Writes dumps of models to disk, or passes them to the callback."""
+
+    def __init__(self, plan: DumpPlan, run: RunFacts, delivery: Delivery) -> None:
+        super().__init__(plan, run)
+        self.sink = DeliveringSink(self.root, delivery)
+        self._delivery = delivery
+
+    def write_step(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[FiledTensor],
+        files: Sequence[str | None],
+        counted: Mapping[SkipReason, int],
+    ) -> None:
+        if not self._delivery.is_on:
+            super().write_step(step, ops, tensors, files, counted)
+        elif self.plan.saves_statistics:
+            self._write_statistics(tensors)
+
+    def _begin(self, op: OpRecord) -> None:
+        if not self._delivery.is_on:
+            super()._begin(op)
+
+    def _append(self, relative: str, line: str) -> None:
+        if self._delivery.is_on:
+            self._delivery.send(f"{self.root}/{relative}", line.encode(), append=True)
+        else:
+            super()._append(relative, line)
+
+    def _claim(self, above: str) -> None:
+        if self._delivery.is_on:
+            self._time = self.time  # nothing is on disk that another run could collide with
+        else:
+            super()._claim(above)
+
+    def _protect(self, relative: str) -> None:
+        if not self._delivery.is_on:
+            super()._protect(relative)
 
 
 class Contexts:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from opdump.acl.codes import Code
-from opdump.acl.failures import CallError, returns_code, returns_value
+from opdump.acl.failures import CallError, Code, refuse, returns_code, returns_value
 from opdump.acl.process import process
 from opdump.acl.streams import (
     check_stream,
@@ -37,7 +36,6 @@ from opdump.acl.streams import (
     synchronize_stream_with_timeout,
     unsubscribe_report,
 )
-from opdump.acl.unknown_names import refuse
 
 __all__ = [
     "create_context",

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from opdump.acl.codes import Code
-from opdump.acl.failures import CallError, returns_code, returns_value
+from opdump.acl.failures import CallError, Code, returns_code, returns_value
 from opdump.acl.handles import Event, Stream
-from opdump.acl.process import process
-from opdump.acl.reports import FOREVER
+from opdump.acl.process import FOREVER, process
 
 _COMPLETE: Final = 0
 _NOT_READY: Final = 1

@@ -9,11 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.codes import Code
-from opdump.acl.data_types import numpy_type
-from opdump.acl.failures import MESSAGES, CallError, returns_plain
+from opdump.acl.failures import MESSAGES, CallError, Code, refuse, returns_plain
+from opdump.acl.handles import numpy_type
 from opdump.acl.process import process
-from opdump.acl.unknown_names import refuse
 
 _NO_SUCH_THREAD: Final = 3  # ESRCH of the operating system
 

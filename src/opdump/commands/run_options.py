@@ -17,7 +17,7 @@ import click
 
 if TYPE_CHECKING:
     from opdump.plan import DumpPlan
-    from opdump.tensorflow.recordings import SessionOptions
+    from opdump.tensorflow.installation import SessionOptions
 
 _LAYOUTS: Final = ("mindspore-2.3", "mindspore-2.10", "packed")
 _FOR_ELEMENTS: Final = "packed"
@@ -136,7 +136,7 @@ class RunOptions:
     @property
     def of_sessions(self) -> SessionOptions:
         """The settings for a program with a dump config of its own."""
-        from opdump.tensorflow.recordings import SessionOptions
+        from opdump.tensorflow.installation import SessionOptions
 
         return SessionOptions(
             path=None if self.path is None else Path(self.path),

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from opdump.interpreter.lasting_imports import imported_for_good
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
-from opdump.msaccucmp.journal import log
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 
 _ALGORITHM_OPTIONS: Final = ("-alg", "--algorithm")
 _SAFE: Final = re.compile(r"[_A-Za-z0-9/.,-]*")
@@ -44,8 +43,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _dispatch(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ExitCode:
     if options.command == "convert":
-        with imported_for_good("opdump.msaccucmp.convert"):
-            from opdump.msaccucmp.convert import run_convert
+        with imported_for_good("opdump.msaccucmp.conversion"):
+            from opdump.msaccucmp.conversion import run_convert
         return run_convert(options)
     if options.command == "overflow":
         from opdump.msaccucmp.overflow import run_overflow

@@ -1,11 +1,15 @@
-"""The exit codes of the original, and the error that carries one.
+"""The exit codes of the original, the error that carries one, and the log.
 
 See docs/msaccucmp.md#exit-codes.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from enum import IntEnum
+from typing import Literal
 
 from opdump.errors import OpdumpError
 
@@ -53,3 +57,35 @@ class CommandError(OpdumpError):
 
 class AbortError(OpdumpError):
     """A failure that ends the whole run of the original with exit code 1: an exception that it does not expect."""
+
+
+# The log of the original on stderr.
+
+Level = Literal["INFO", "WARNING", "ERROR"]
+
+
+def log(level: Level, message: str) -> None:
+    """Print one line; line breaks and other control characters in names are replaced by underscores."""
+    text = message
+    if not message.isprintable():
+        text = "".join(character if character.isprintable() else "_" for character in message)
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({os.getpid()}) - [{level}] {text}\n"
+    sys.stderr.write(line if line.isascii() else line.encode(errors="backslashreplace").decode())
+
+
+class Progress:
+    """Lines such as `[ >>>>>>>>>>          20%]`: fifty characters wide, at most one line per second, and one at the end."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._last = 0.0
+
+    def step(self) -> None:
+        self._done += 1
+        now = time.monotonic()
+        percent = self._done * 100 // self._total
+        if percent < 100 and now - self._last < 1:
+            return
+        self._last = now
+        log("INFO", f"[ {'>' * (percent // 2):<50} {percent:>3}%]")

@@ -23,12 +23,9 @@ import numpy as np
 
 from opdump.dump_file import DumpFile
 from opdump.dump_file.opdebug import AcceleratorReport, OpdebugRecord
-from opdump.msaccucmp.conversion import Settings, read_converted, write_plainly
-from opdump.msaccucmp.dump_source import OPDEBUG_PREFIX, read_source
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
-from opdump.msaccucmp.journal import log
-from opdump.msaccucmp.opdebug_files import convert_opdebug
-from opdump.msaccucmp.original_elements import decode, original_shape_of
+from opdump.msaccucmp.conversion import Settings, convert_opdebug, read_converted, write_plainly
+from opdump.msaccucmp.dump_source import OPDEBUG_PREFIX, decode, original_shape_of, read_source
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 from opdump.msaccucmp.original_formats import format_of
 from opdump.msaccucmp.output_folder import MAPPING_FILE, OutputFolder, make_output_folder
 

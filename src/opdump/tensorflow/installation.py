@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import atexit
+import importlib
+import logging
 import os
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opdump.capturing.capture import start as start_capture
 from opdump.capturing.capture import stop as stop_capture
+from opdump.capturing.recording import Recording
 from opdump.capturing.report import CaptureReport, log_report, told_elsewhere
+from opdump.configs.acl.plan import exception_directory
+from opdump.configs.shared.plan_fields import plan_on_error
+from opdump.configs.tensorflow.plan import (
+    ExceptionDump,
+    TrainingDump,
+    parameter_values,
+    plan_of_failures,
+    training_dump_of,
+)
+from opdump.errors import FrameworkMissingError
 from opdump.interpreter.first_import import after_import, forget_import
 from opdump.interpreter.tracebacks import printed_as_the_programs
-from opdump.plan import OnError
+from opdump.plan import DumpPlan, OnError
 from opdump.plan.field_types import check_values
-from opdump.tensorflow.recordings import Recordings, SessionOptions, adapter_module
 
 if TYPE_CHECKING:
+    from opdump.adapters.tensorflow.capture import Capture
+    from opdump.adapters.tensorflow.failures import FailureDump
     from opdump.adapters.tensorflow.sessions.interception import Interception
+    from opdump.adapters.tensorflow.sessions.session import SessionCapture
     from opdump.capturing.dump import Dump
     from opdump.configs.tensorflow.plan import TrainingDump
 
@@ -128,3 +146,144 @@ def stop() -> CaptureReport:
 
 
 atexit.register(uninstall)
+
+
+# The recordings of the sessions of this process, one for each plan.
+
+_LOG = logging.getLogger("opdump")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Options for sessions in addition to their configs."""
+
+    path: Path | None = None
+    """The dump directory; it overrides the configs."""
+    stream_in_names: bool = False
+    """Whether file names have five parts."""
+    streams: bool = False
+    """Whether tensors are passed on one by one."""
+    on_error: OnError | None = None
+    """What to do if a dump can no longer be written; None for the plan's choice."""
+
+
+class SessionRecording:
+    """A plan, its recording, and the capture of the sessions that requested it."""
+
+    def __init__(self, plan: DumpPlan, device_id: int, *, streams: bool = False) -> None:
+        self.device_id = device_id
+        self._recording = Recording(plan, device_id, adapter_module("versions").runtime())
+        recorder = self._recording.recorder
+        self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
+        if not plan.mode.failures_only:
+            self.capture.write_graph = adapter_module("sessions.graph_files").GraphFiles(self.capture, os.environ)
+        self.not_steps: Counter[str] = Counter()
+
+    def flush(self) -> None:
+        """Wait until everything recorded so far is on disk."""
+        with self._recording.recorder.writing():
+            if self.capture.write_graph is not None:
+                self.capture.write_graph.note_files()
+            self._recording.sink.flush()
+
+    def close(self) -> CaptureReport:
+        """Wait until everything is on disk, and write the totals."""
+        if left_out := [f"{count} {purpose}" for purpose, count in sorted(self.not_steps.items())]:
+            self._recording.recorder.warnings.append(
+                f"runs that are not iterations were not counted: {', '.join(left_out)}"
+            )
+        self.capture.close()
+        self._recording.close()
+        return self._recording.report(self.device_id)
+
+
+class Recordings:
+    """Determines what each session requests. Sessions with the same request share a recording and its directory."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.options = SessionOptions()
+        """For sessions created later."""
+        self._recordings: dict[tuple[DumpPlan, int], SessionRecording] = {}
+        self._failures: dict[tuple[ExceptionDump, int], FailureDump] = {}
+        self._said: set[str] = set()
+
+    def capture_of(self, config: Any) -> Capture | None:
+        """The capture for a session with this ConfigProto; None if it requests none.
+
+        Raises TensorflowConfigError for an invalid request.
+        """
+        parameters = adapter_module("estimator.config").parameter_map_of(config)
+        if parameters is None:
+            return None
+        dump = training_dump_of(parameter_values(parameters), environ=self._environ, dump_path=self.options.path)
+        return self._capture_of_dump(dump)
+
+    def session_ended(self, session: SessionCapture) -> None:
+        """Write the data of a closed session to disk."""
+        for recording in self._recordings.values():
+            if recording.capture is session.capture:
+                recording.not_steps.update(session.not_steps)
+                recording.flush()
+
+    def close(self) -> list[CaptureReport]:
+        """End all recordings."""
+        reports = [recording.close() for recording in self._recordings.values()]
+        self._recordings = {}
+        return reports
+
+    def _capture_of_dump(self, dump: TrainingDump) -> Capture | None:
+        for text in dump.warnings:
+            self._warn(text)
+        failures = self._failures_of(dump) if dump.exceptions else None
+        if dump.plan is not None:
+            plan = replace(dump.plan, stream_in_names=self.options.stream_in_names or dump.plan.stream_in_names)
+            plan = plan_on_error(plan, self.options.on_error, strict=False)
+            capture = self._recording(plan, dump.device_id).capture
+        elif failures is not None:
+            # This recording writes nothing: the first failure creates the directories.
+            capture = SessionRecording(plan_of_failures(Path.cwd(), dump.exceptions), dump.device_id).capture
+        else:
+            return None
+        capture.failures = failures
+        return capture
+
+    def _recording(self, plan: DumpPlan, device_id: int) -> SessionRecording:
+        key = (plan, device_id)
+        if key not in self._recordings:
+            self._recordings[key] = SessionRecording(plan, device_id, streams=self.options.streams)
+        return self._recordings[key]
+
+    def _failures_of(self, dump: TrainingDump) -> FailureDump:
+        key = (dump.exceptions, dump.device_id)
+        if key not in self._failures:
+
+            def opened() -> Capture:
+                warnings: list[str] = []
+                path = exception_directory(None, self._environ, Path.cwd(), warnings)
+                for text in warnings:
+                    self._warn(text)
+                self._warn(f"an operator failed; its inputs are written to {path}/extra-info/data-dump")
+                return self._recording(plan_of_failures(path, dump.exceptions), dump.device_id).capture
+
+            self._failures[key] = adapter_module("failures").FailureDump(opened, whole=dump.exceptions == 1)
+        return self._failures[key]
+
+    def _warn(self, text: str) -> None:
+        """Log a warning once."""
+        if text not in self._said:
+            self._said.add(text)
+            _LOG.warning("%s", text)
+
+
+def adapter_module(name: str) -> Any:
+    """A module of the TensorFlow adapter. Raises FrameworkMissingError if TensorFlow is not installed."""
+    try:
+        return importlib.import_module(f"opdump.adapters.tensorflow.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "tensorflow":
+            raise
+        raise FrameworkMissingError(
+            "sessions need tensorflow, which is not installed; run: pip install tensorflow "
+            "(reading dumps does not need it)"
+        ) from None

@@ -21,8 +21,7 @@ from typing import Final
 
 from opdump.adapters.registry import FRAMEWORKS
 from opdump.interpreter.first_import import after_import
-from opdump.tensorflow.installation import install_on_import
-from opdump.tensorflow.recordings import SessionOptions, adapter_module
+from opdump.tensorflow.installation import SessionOptions, adapter_module, install_on_import
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")
 _ON_JAX: Final = frozenset({"jax", "flax", "optax", "equinox", "haiku"})

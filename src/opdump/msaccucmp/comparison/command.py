@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from opdump.msaccucmp.comparison.advisor import advise, write_advice
-from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms, choose_algorithms
-from opdump.msaccucmp.comparison.dump_directory import DumpKind, DumpSide, read_side
-from opdump.msaccucmp.comparison.dump_pairs import DumpPairs, compare_pairs
-from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup, read_rules
-from opdump.msaccucmp.comparison.golden_tensors import FrameworkTruth, GroundTruth, UnfusedTruth
-from opdump.msaccucmp.comparison.group_choice import choose_groups
-from opdump.msaccucmp.comparison.mapping_table import mapping_header, mapping_rows
-from opdump.msaccucmp.comparison.network import Network, compare_network
+from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER, ChosenAlgorithms, choose_algorithms
+from opdump.msaccucmp.comparison.fusion_rules import FusionRules, RuleGroup, check_choice, choose_groups, read_rules
+from opdump.msaccucmp.comparison.golden_tensors import (
+    DumpKind,
+    DumpSide,
+    FrameworkTruth,
+    GroundTruth,
+    UnfusedTruth,
+    read_side,
+)
+from opdump.msaccucmp.comparison.network import (
+    DumpPairs,
+    Network,
+    compare_network,
+    compare_pairs,
+    mapping_header,
+    mapping_rows,
+)
 from opdump.msaccucmp.comparison.numpy_files import compare_files, existing_file
-from opdump.msaccucmp.comparison.option_checks import check_options
 from opdump.msaccucmp.comparison.result_table import Columns, Row, write_table
-from opdump.msaccucmp.custom_scripts import load_scripts
 from opdump.msaccucmp.dump_source import check_path
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
-from opdump.msaccucmp.journal import log
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
+from opdump.msaccucmp.original_formats import load_scripts
 from opdump.msaccucmp.output_folder import OutputFolder, make_output_folder
 
 
@@ -203,3 +214,152 @@ def _advise(
 ) -> None:
     if options.advisor:
         write_advice(output, advise(rows, columns.algorithms, with_rules=with_rules))
+
+
+# Rejects conflicting options of `compare`, and sets those that follow from others.
+
+_MOST_TOP: Final = 10_000
+_LINES: Final = (10_000, 1_000_000)
+_DEFAULT_TOP: Final = 20
+_DEFAULT_LINES: Final = 1_000_000
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raise CommandError if options conflict; fill in missing ones."""
+    if options.dump_version == 1:
+        log("WARNING", "-v 1 is taken for -v 2")
+    if options.post_process is not None and not _are_h5(options):
+        raise _refused("-p has a meaning only for dumps of PyTorch (.h5)")
+    if options.max_cmp_size < 0:
+        raise _refused(f"-max {options.max_cmp_size} is less than 0")
+    _check_mapping(options)
+    _check_choice(options)
+    _check_detail(options)
+    if options.advisor and (options.op_name or options.range or options.select):
+        log("WARNING", "-advisor has no effect together with -op, -r or -s")
+        options.advisor = False
+    if options.advisor:
+        options.overflow_detection = True
+
+
+def _refused(message: str) -> CommandError:
+    return CommandError(ExitCode.BAD_PARAMETER, message)
+
+
+def _are_h5(options: argparse.Namespace) -> bool:
+    return all(os.path.realpath(path).endswith(".h5") for path in (options.my_dump_path, options.golden_dump_path))
+
+
+def _check_mapping(options: argparse.Namespace) -> None:
+    if not options.mapping:
+        return
+    if options.op_name:
+        raise _refused("-map and -op do not go together")
+    if not options.fusion_rule_file and not options.quant_fusion_rule_file:
+        raise _refused("-map needs -f or -q")
+
+
+def _check_choice(options: argparse.Namespace) -> None:
+    if options.range and options.select:
+        raise _refused("-r and -s do not go together")
+    for option, value in (("-r", options.range), ("-s", options.select)):
+        if value and not options.fusion_rule_file:
+            raise _refused(f"{option} needs -f")
+        if value and options.op_name:
+            raise _refused(f"{option} and -op do not go together")
+    check_choice(options.range, options.select)
+
+
+def _check_detail(options: argparse.Namespace) -> None:
+    if options.op_name is None:
+        for option, value in (
+            ("-o", options.output),
+            ("-i", options.input),
+            ("-n", options.topn),
+            ("-ml", options.max_line),
+            ("--ignore_single_op_result", options.ignore_result or None),
+        ):
+            if value is not None:
+                raise _refused(f"{option} has a meaning only together with -op")
+        return
+    for text in (options.output, options.input):
+        if text is not None and not re.fullmatch(r"[0-9]+", text):
+            raise _refused(f"{text!r} is no index of a tensor; they are whole numbers from 0")
+    options.topn = _DEFAULT_TOP if options.topn is None else options.topn
+    options.max_line = _DEFAULT_LINES if options.max_line is None else options.max_line
+    if not 1 <= options.topn <= _MOST_TOP:
+        raise CommandError(ExitCode.BAD_INDEX, f"-n {options.topn} is not between 1 and {_MOST_TOP}")
+    if not _LINES[0] <= options.max_line <= _LINES[1]:
+        raise _refused(f"-ml {options.max_line} is not between {_LINES[0]} and {_LINES[1]}")
+
+
+# `compare -advisor`: reads the table that was just written and recommends what to check first, in `advisor_summary.txt`.
+
+_FILE: Final = "advisor_summary.txt"
+_COSINE: Final = "CosineSimilarity"
+_ENOUGH: Final = 0.99
+_NOTHING: Final = "NA"
+_OVERFLOW: Final = "Float16 data overflow occurs. Rectify the fault and perform comparison again."
+_INPUT: Final = (
+    "The input data of NPUDump is inconsistent with that of GroundTruth. Use the same data or check the data preprocessing "
+    "process."
+)
+_CONSISTENT: Final = (
+    "All data in the comparison result meets the accuracy requirements. If data accuracy of the model is still not up to "
+    "standard in practical application, please check the post-processing process of model outputs."
+)
+_LOW: Final = "The accuracy of some tensors is low, "
+_LOW_AT_THE_END: Final = _LOW + (
+    "resulting in an unqualified final accuracy. This may be caused by quantization. Calibrate the data or contact Huawei for "
+    "further diagnosis. "
+)
+_LOW_ON_THE_WAY: Final = _LOW + (
+    "while the final accuracy is qualified. This may be caused by Ascend internal optimization. Ignore or contact Huawei for "
+    "further diagnosis. "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The finding, its operator, and what to do."""
+
+    kind: str = _NOTHING
+    index: str = _NOTHING
+    text: str = _NOTHING
+
+    def __str__(self) -> str:
+        return f"Detection Type: {self.kind}\nOperator Index: {self.index}\nExpert Advice: {self.text}\n"
+
+
+def advise(rows: Sequence[Row], algorithms: Sequence[str], *, with_rules: bool) -> Advice:
+    """The first problem in a table. `with_rules`: whether the types of operators come from fusion rules."""
+    for row in rows:
+        if row.overflow == "YES":
+            return Advice("FP16 Overflow", str(row.index), _OVERFLOW)
+    if _COSINE not in algorithms:
+        log("WARNING", f"the table has no {_COSINE}, without which there is little to say")
+        return Advice()
+    place = list(algorithms).index(_COSINE)
+    measured = [(row, float(row.results[place])) for row in rows if row.results and row.results[place] != NOT_A_NUMBER]
+    if not measured:
+        return Advice()
+    low = [row for row, cosine in measured if cosine < _ENOUGH]
+    if with_rules:
+        for row in low:
+            if row.op_type == "Data" and "," not in row.mine:
+                return Advice("Input Inconsistent", str(row.index), _INPUT)
+    if not low:
+        return Advice("Global Consistency", _NOTHING, _CONSISTENT)
+    final = [cosine for _, cosine in measured if not math.isnan(cosine)][-1]
+    return Advice("Global Consistency", str(low[0].index), _LOW_AT_THE_END if final < _ENOUGH else _LOW_ON_THE_WAY)
+
+
+def write_advice(folder: OutputFolder, advice: Advice) -> None:
+    """Write the advice to its file and the log. Raises CommandError."""
+    for line in str(advice).splitlines():
+        log("INFO", line)
+    try:
+        path = folder.write(_FILE, [str(advice).encode()])
+    except OSError as error:
+        raise CommandError(ExitCode.CANNOT_WRITE, f"{_FILE} cannot be written ({error.strerror})") from error
+    log("INFO", f"the advice is in {path}")

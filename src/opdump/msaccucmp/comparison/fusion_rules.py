@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
+from opdump.msaccucmp.comparison.result_table import IncomparableError
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 
 _ORIGINAL_NAMES: Final = "_datadump_original_op_names"
 _L1_NUMBER: Final = "_L1_fusion_sub_graph_no"
@@ -222,3 +224,175 @@ def _key(name: str, originals: tuple[str, ...], l1_number: str) -> str:
     if originals:
         return str(uuid.uuid3(uuid.NAMESPACE_DNS, "".join(originals)))
     return name
+
+
+# Selects operators of a model by their `id` in the rules: `-r start,end,step` and `-s index,index`.
+
+_NUMBER: Final = re.compile(r"\s*[0-9]+\s*")
+_LAST: Final = -1
+
+
+def choose_groups(groups: Sequence[RuleGroup], count: int, text: str | None, listed: str | None) -> Sequence[RuleGroup]:
+    """The groups that the options select, out of `count`. Raises CommandError."""
+    if text:
+        start, end, step = _range(text, count)
+        chosen = set(range(start, end + 1, step))
+    elif listed:
+        chosen = _select(listed, count)
+    else:
+        return groups
+    return [group for group in groups if any(operator.number in chosen for operator in group.operators)]
+
+
+def check_choice(text: str | None, listed: str | None) -> None:
+    """Raise CommandError if an option has an invalid form."""
+    if text:
+        _numbers(text)
+    if listed:
+        _indices(listed)
+
+
+def _numbers(text: str) -> list[int | None]:
+    parts = text.split(",")
+    if len(parts) != 3 or not all(not part or _NUMBER.fullmatch(part) or part.strip() == str(_LAST) for part in parts):
+        raise CommandError(ExitCode.BAD_PARAMETER, f"-r {text!r} is not of the form start,end,step")
+    return [int(part) if part else None for part in parts]
+
+
+def _range(text: str, count: int) -> tuple[int, int, int]:
+    start, end, step = _numbers(text)
+    start = 1 if start is None else start
+    end = count if end is None or end == _LAST else end
+    step = 1 if step is None else step
+    for name, value, lowest, highest in (("start", start, 1, count), ("end", end, start, count)):
+        if not lowest <= value <= highest:
+            raise CommandError(
+                ExitCode.BAD_INDEX, f"-r {text}: the {name} {value} is not between {lowest} and {highest}"
+            )
+    if not 1 <= step < max(count, 2):
+        raise CommandError(ExitCode.BAD_INDEX, f"-r {text}: the step {step} is not between 1 and {count - 1}")
+    return start, end, step
+
+
+def _indices(text: str) -> set[int]:
+    parts = [part for part in text.split(",") if part.strip()]
+    if not all(_NUMBER.fullmatch(part) for part in parts):
+        raise CommandError(ExitCode.BAD_PARAMETER, f"-s {text!r} is not of the form index,index")
+    return {int(part) for part in parts}
+
+
+def _select(text: str, count: int) -> set[int]:
+    chosen = _indices(text)
+    too_large = sorted(index for index in chosen if index > count)
+    if too_large:
+        raise CommandError(ExitCode.BAD_PARAMETER, f"-s {text}: {too_large} are not between 1 and {count}")
+    return chosen
+
+
+# Finds the operators between a quantisation and its inverse: their results have no counterpart in the framework.
+
+_QUANTISES: Final = ("_quant_layer", "DT_INT8")
+_RESTORES: Final = ("_dequant_layer", "DT_FLOAT16")
+
+
+def quantised_operators(rules: FusionRules) -> frozenset[str]:
+    """The names of operators that read a quantised tensor and do not restore it."""
+    gives: dict[str, bool] = {}
+    for operator in rules.operators.values():
+        sources = [text.rpartition(":")[0] for text in operator.inputs]
+        restores = _is_like(operator, _RESTORES)
+        passes = bool(sources) and all(gives.get(source, False) for source in sources)
+        gives[operator.name] = _is_like(operator, _QUANTISES) or (passes and not restores)
+    return frozenset(
+        operator.name
+        for operator in rules.operators.values()
+        if not _is_like(operator, _RESTORES)
+        and any(gives.get(text.rpartition(":")[0], False) for text in operator.inputs)
+    )
+
+
+def _is_like(operator: RuleOperator, sign: tuple[str, str]) -> bool:
+    """Whether the name indicates this operation, and the first output has the type for it."""
+    part, dtype = sign
+    named = any(part in name for name in (operator.name, *operator.originals))
+    return named and bool(operator.outputs) and operator.outputs[0].dtype == dtype
+
+
+# Finds the counterpart of a tensor of the device: an output of an operator of the framework.
+#
+# The counterpart of an input is that of the output that it reads. Cast and TransData only pass on their inputs.
+
+_PASSING: Final = frozenset({"Cast", "TransData"})
+_INVALID_INPUT: Final = "The input information ({}) is invalid. {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An output of an operator of the framework, and its format there (empty if unknown)."""
+
+    operator: str
+    index: int
+    format: str
+
+
+def origin_of_input(rules: FusionRules, operator: RuleOperator, index: int) -> Origin | None:
+    """The counterpart of the input; None if the rules do not have it. Raises IncomparableError if they are invalid."""
+    seen: set[tuple[str, int]] = set()
+    while True:
+        operator, index = _source(rules, operator, index)
+        if (operator.name, index) in seen:
+            raise IncomparableError(ExitCode.BAD_JSON, "", f"{operator.name} reads what it gives, through others")
+        seen.add((operator.name, index))
+        if operator.op_type not in _PASSING:
+            return _own_origin(rules, operator, index)
+
+
+def origin_of_output(rules: FusionRules, operator: RuleOperator, index: int) -> Origin | None:
+    """The counterpart of the output; None if the rules do not have it. Raises IncomparableError if they are invalid."""
+    if operator.op_type in _PASSING:
+        return origin_of_input(rules, operator, index)
+    return _own_origin(rules, operator, index)
+
+
+def _source(rules: FusionRules, operator: RuleOperator, index: int) -> tuple[RuleOperator, int]:
+    """The operator that makes the input, and the number of its output."""
+    if index >= len(operator.inputs):
+        raise IncomparableError(
+            ExitCode.BAD_INDEX,
+            "",
+            f"{operator.name} has {len(operator.inputs)} inputs in the rules; {index} is none of them",
+        )
+    text = operator.inputs[index]
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise IncomparableError(ExitCode.BAD_JSON, _INVALID_INPUT.format(text, "It only supports op_name:index."))
+    name, number = parts[0], parts[1].strip()
+    if not name:
+        raise IncomparableError(ExitCode.BAD_JSON, _INVALID_INPUT.format(text, "The input operator name is empty."))
+    if not number.isdecimal():
+        raise IncomparableError(
+            ExitCode.BAD_JSON, _INVALID_INPUT.format(text, "The input index only supports numbers.")
+        )
+    found = rules.operators.get(name)
+    if found is None:
+        raise IncomparableError(ExitCode.BAD_JSON, f'There is no "{name}" in the fusion rule file.')
+    return found, int(number)
+
+
+def _own_origin(rules: FusionRules, operator: RuleOperator, index: int) -> Origin | None:
+    is_one_to_one = rules.group_of[operator.name].is_one_to_one
+    if not operator.outputs:
+        if is_one_to_one:
+            return Origin(operator.originals[0], index, "")
+        log("WARNING", f"the rules describe no output of {operator.name}")
+        return None
+    if index >= len(operator.outputs):
+        index = 0
+    described = operator.outputs[index]
+    name = described.name
+    if not name and is_one_to_one:
+        name = operator.originals[0]
+    if not name:
+        log("WARNING", f"the rules do not name the origin of {operator.name}:output:{index}")
+        return None
+    return Origin(name, index if described.index is None else described.index, described.format)

@@ -11,13 +11,10 @@ import os
 import time
 from typing import Final
 
-from opdump.msaccucmp.comparison.algorithm_choice import ChosenAlgorithms
-from opdump.msaccucmp.comparison.algorithms import ALGORITHMS
+from opdump.msaccucmp.comparison.algorithms import ALGORITHMS, ChosenAlgorithms, Measured, measure
 from opdump.msaccucmp.comparison.golden_tensors import read_array
-from opdump.msaccucmp.comparison.measured_pair import Measured, measure
 from opdump.msaccucmp.dump_source import check_path
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
-from opdump.msaccucmp.journal import log
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 from opdump.msaccucmp.output_folder import OutputFolder, make_output_folder
 
 _NOT_IN_FILES: Final = ("KullbackLeiblerDivergence", "StandardDeviation")

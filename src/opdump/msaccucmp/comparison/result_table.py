@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opdump.msaccucmp.comparison.algorithms import NOT_A_NUMBER
-from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode
-from opdump.msaccucmp.journal import log
+from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 from opdump.msaccucmp.output_folder import OutputFolder
 
 MISSING: Final = "*"
@@ -118,3 +117,19 @@ def is_formula(cell: str) -> bool:
     except ValueError:
         return True
     return False
+
+
+# A tensor or an operator that cannot be compared: its row has the reason, and the others continue.
+
+
+class IncomparableError(CommandError):
+    """The text is that of the original's table, which has none for some failures; `message` is for the log."""
+
+    def __init__(self, code: ExitCode, reason: str, message: str = "") -> None:
+        super().__init__(code, message or reason)
+        self.reason = reason
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape in the form of the reasons: `(2, 3)`, `(6)`, `()`."""
+    return f"({', '.join(map(str, shape))})"
