@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import opdump
 from opdump.checks import CHECKS, Checks, Thresholds
-from opdump.checks.checked import Checked
-from opdump.checks.tensor_stats import TensorStats, stats_of
+from opdump.checks.histories import Checked
+from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.index.columns import BatchColumns
 from opdump.records import IO, OpRecord
 from opdump.reports.checked_columns import ChosenOperators

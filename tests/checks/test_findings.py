@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdump.checks import CHECKS, CheckName, Checks, Finding, Thresholds
-from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
+from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
 

@@ -13,9 +13,8 @@ from torch import nn
 
 import opdump
 from opdump.checks import Checks, Thresholds
-from opdump.checks.checked import Checked
-from opdump.checks.histories import Histories, History
-from opdump.checks.tensor_stats import TensorStats, stats_of
+from opdump.checks.histories import Checked, Histories, History
+from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.plan import DumpPlan
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
 from opdump.reports.findings import check_dump

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from opdump.catalog.catalog import Execution
-from opdump.checks.origins import Origins
+from opdump.checks.not_finite import Origins
 from opdump.records import IO, OpRecord, TensorRecord
 
 Values = dict[tuple[IO, int], tuple[float, str]]

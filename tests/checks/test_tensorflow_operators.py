@@ -9,7 +9,7 @@ import pytest
 
 from opdump.checks import Checks, Thresholds
 from opdump.checks.operator_classes import class_of
-from opdump.checks.tensor_stats import TensorStats, stats_of_summary
+from opdump.checks.tensor_checks import TensorStats, stats_of_summary
 from opdump.kernels import summarise
 from opdump.records import IO, OpRecord, TensorRecord
 

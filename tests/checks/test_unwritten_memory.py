@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import opdump
-from opdump.checks.not_finite import written
-from opdump.checks.origins import Origins
+from opdump.checks.not_finite import Origins, written
 from opdump.op_types.unspecified import only_overwrites
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 

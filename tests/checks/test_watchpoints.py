@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from opdump.checks.watchpoints import WATCHPOINTS, Measured, WatchHit, Watchpoint, WatchpointChecker
-from opdump.checks.watchpoints.table import OWN
+from opdump.checks.watchpoints.conditions import OWN
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.errors import ConfigError
 from opdump.kernels import summarise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdump.checks import Thresholds
-from opdump.checks.tensor_stats import TensorStats
+from opdump.checks.tensor_checks import TensorStats
 
 
 def all_equal(facts: TensorStats, _dtype: str, thresholds: Thresholds) -> str:

@@ -12,7 +12,7 @@ from opdump import amounts
 from opdump.amounts import repr_of
 from opdump.capturing.children import ChildReport, Family
 from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
-from opdump.checks.checked import Checked
+from opdump.checks.histories import Checked
 from opdump.degradation import Degradation, told
 from opdump.errors import IncompleteCaptureError
 from opdump.html_table import html_facts

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from opdump.interpreter.late_names import late_names
 
 if TYPE_CHECKING:
-    from opdump.checks.finding import CheckName, Finding, Thresholds
-    from opdump.checks.inspected_tensor import InspectedTensor
     from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status
     from opdump.checks.registry import CHECKS, Checks
+    from opdump.checks.tensor_checks import CheckName, Finding, InspectedTensor, Thresholds
 
 __all__ = [
     "CHECKS",
@@ -32,8 +31,7 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        ".finding": ("CheckName", "Finding", "Thresholds"),
-        ".inspected_tensor": ("InspectedTensor",),
+        ".tensor_checks": ("CheckName", "Finding", "InspectedTensor", "Thresholds"),
         ".overflow": ("OVERFLOW_KINDS", "OverflowStatus", "overflow_kind", "overflow_status"),
         ".registry": ("CHECKS", "Checks"),
     },

@@ -14,12 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from opdump.checks.finding import Thresholds
-from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.not_finite import has_only_finite_arguments
 from opdump.checks.operator_classes import class_of, words
-from opdump.checks.tensor_checks import LARGEST
-from opdump.checks.tensor_stats import TensorStats
+from opdump.checks.tensor_checks import INTEGERS, LARGEST, TensorStats, Thresholds
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
@@ -180,3 +177,44 @@ def _has_extreme_argument(value: Any, dtype: str, thresholds: Thresholds) -> boo
     if isinstance(value, (list, tuple)):
         return any(_has_extreme_argument(item, dtype, thresholds) for item in value)
     return False
+
+
+# Finds parameters of zeros that a step does not change while it changes others. A bias, the scale of a last normalisation and the
+# second matrix of an adapter begin with zeros, and the optimizer changes them. A parameter that stays zero while all others change
+# has no gradient: its layer is dead, or it is not trained.
+
+PREFIX: Final = f"{PARAMETER}."
+
+
+class Parameters:
+    """The parameters of one step, when they were first read and at its end."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, TensorStats] = {}
+        self._after: dict[str, Known] = {}
+
+    def observe(self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known]) -> None:
+        """Process the next operator of the step, in execution order."""
+        for record, stats in inputs:
+            if record.source.startswith(PREFIX):
+                self._before.setdefault(record.source.removeprefix(PREFIX), stats)
+        if op.op_type == PARAMETER:
+            for each in outputs:
+                self._after[op.op_name] = each
+
+    def is_trained(self, source: str) -> bool:
+        """Whether the step changed parameters, and the dump has this one (`Parameter.fc.weight`) at its end."""
+        return self._changed() and source.removeprefix(PREFIX) in self._after
+
+    def that_stay_zero(self) -> list[Known]:
+        """Parameters with two axes or more that are zero at the end of a step that changed another one."""
+        if not self._changed():
+            return []
+        return [
+            (record, stats)
+            for name, (record, stats) in self._after.items()
+            if len(record.shape) >= 2 and stats.count and stats.zero == stats.count and not is_root_input(name)
+        ]
+
+    def _changed(self) -> bool:
+        return any(self._before.get(name, stats) != stats for name, (_, stats) in self._after.items())

@@ -10,13 +10,15 @@ kept        in fc.weight since step 0: a parameter passes them to later steps
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Known
 from opdump.checks.operator_classes import takes_out
-from opdump.checks.tensor_stats import TensorStats
+from opdump.checks.tensor_checks import Finding, TensorStats
+from opdump.checks.watchpoints import WatchHit, Watchpoint
 from opdump.op_types import bare_name
 from opdump.records import OpRecord, TensorRecord
 
@@ -288,3 +290,30 @@ def _place(op: OpRecord, text: str) -> Place:
         source=f"{op.stack[0].file}:{op.stack[0].line}" if op.stack else "",
         text=text,
     )
+
+
+# Everything found in a dump, or in a program that ran.
+
+
+@dataclass(slots=True)
+class Checked:
+    """The findings, ordered by rank, step and execution. `unknown` counts the tensors without statistics and elements, `sampled`
+    those of which only the first elements are recorded.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    tensors: int = 0
+    unknown: int = 0
+    sampled: int = 0
+    problems: list[str] = field(default_factory=list)
+    watchpoints: tuple[Watchpoint, ...] = ()
+    hits: list[WatchHit] = field(default_factory=list)
+    """The hits of the watchpoints, in the order of time."""
+    looked: Counter[str] = field(default_factory=Counter)
+    """The number of tensors that each watchpoint, by its text, checked."""
+    histories: list[History] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found. A tensor that a watchpoint could not check is not a finding."""
+        return not self.findings and all(hit.error_code for hit in self.hits)

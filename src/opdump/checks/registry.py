@@ -11,13 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known, is_lowest, is_root_input
-from opdump.checks.finding import CheckName, Finding, Thresholds
+from opdump.checks.consequences import (
+    PARAMETER,
+    PROGRAMS_OWN,
+    Consequences,
+    Known,
+    Parameters,
+    is_lowest,
+    is_root_input,
+)
 from opdump.checks.histories import Histories
 from opdump.checks.not_finite import has_only_finite_arguments, written
 from opdump.checks.operator_classes import class_of, takes_out
-from opdump.checks.tensor_stats import TensorStats
-from opdump.checks.zero_parameters import Parameters
+from opdump.checks.tensor_checks import CheckName, Finding, TensorStats, Thresholds
 from opdump.extensions import Registry
 from opdump.records import OpRecord, TensorRecord
 

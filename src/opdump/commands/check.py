@@ -19,7 +19,7 @@ from opdump.interpreter.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog
-    from opdump.checks.checked import Checked
+    from opdump.checks.histories import Checked
     from opdump.configs.shared.focused_config import SecondDialect
     from opdump.reports.formats import ReportFormat
 

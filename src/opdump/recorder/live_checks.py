@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from opdump.checks import Checks, Thresholds
-from opdump.checks.checked import Checked
-from opdump.checks.histories import Histories
-from opdump.checks.origins import PARAMETER
-from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
+from opdump.checks.histories import Checked, Histories
+from opdump.checks.not_finite import PARAMETER
+from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Measured, Targets, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.configs.shared.watchpoints import watchpoints_of
 from opdump.plan import DumpPlan

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from opdump.checks.inspected_tensor import InspectedTensor
 from opdump.checks.overflow import OverflowKind, OverflowStatus, overflow_kind, overflow_status
+from opdump.checks.tensor_checks import InspectedTensor
 from opdump.plan import DumpPlan
 from opdump.recorder.operator_recorder import Finished, OperatorRecorder, Raised
 from opdump.recorder.snapshots import LiveTensor, Reader, TensorSnapshot, settle

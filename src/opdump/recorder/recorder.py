@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from opdump.checks.checked import Checked
+from opdump.checks.histories import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection

@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from opdump.checks.not_finite import has_nan, not_finite, written
+from opdump.checks.not_finite import PARAMETER, ObservedTensor, Origins, Update, has_nan, is_update, not_finite, written
 from opdump.checks.operator_classes import writes_variable
-from opdump.checks.origins import PARAMETER, ObservedTensor, Origins, Update, is_update
 from opdump.plan import Mode
 from opdump.records import OpRecord
 from opdump.statistics import SummaryStatistics

@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import Final
 
-from opdump.checks.checked import Checked
+from opdump.checks.histories import Checked
 from opdump.reports.findings import print_findings
 from opdump.reports.table import Printer
 

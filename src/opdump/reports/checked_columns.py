@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 
 from opdump.checks import CHECKS, Checks, Thresholds
 from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known
-from opdump.checks.inspected_tensor import INTEGERS
 from opdump.checks.not_finite import written
-from opdump.checks.tensor_checks import LARGEST
-from opdump.checks.tensor_stats import stats_of
+from opdump.checks.tensor_checks import INTEGERS, LARGEST, stats_of
 from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import OpRecord, TensorRecord

@@ -17,9 +17,8 @@ import numpy as np
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
 from opdump.checks import Checks, Finding, Thresholds
-from opdump.checks.checked import Checked
-from opdump.checks.histories import Histories
-from opdump.checks.tensor_stats import TensorStats, stats_of, stats_of_summary
+from opdump.checks.histories import Checked, Histories
+from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
 from opdump.checks.watchpoints import Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.doing import note

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from opdump.catalog.catalog import Catalog, Execution
-from opdump.checks.not_finite import not_finite
-from opdump.checks.origins import PARAMETER, Origins, Update, is_update
+from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_finite
 from opdump.graph import graph_word
 from opdump.index.columns import BatchColumns, FactsByProgram
 from opdump.kernels import SUMMARY_FIELDS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdump import amounts
 from opdump.checks import Finding
-from opdump.checks.origins import PARAMETER
+from opdump.checks.not_finite import PARAMETER
 from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker
 from opdump.errors import OpdumpError
 from opdump.layouts.ascend.overflow_files import OverflowRecord
@@ -25,7 +25,7 @@ from opdump.reports.table import Column, Printer, printable
 
 if TYPE_CHECKING:
     from opdump.catalog.execution import Execution
-    from opdump.checks.checked import Checked
+    from opdump.checks.histories import Checked
 
 _WHAT: Final = {
     "weight": "no weight is known",

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import opdump
-from opdump.checks.finding import Thresholds
+from opdump.checks.tensor_checks import Thresholds
 from opdump.plan import DumpPlan
 from opdump.reports.findings import check_dump
 

@@ -1,19 +1,14 @@
 """Watchpoints: the conditions of the MindSpore Insight debugger, over the tensors of any dump or of a running program.
 
-A condition is a row of `table.py`; a watchpoint is a condition with values for its parameters. `measured.py` computes the
+A condition is a row of `conditions.py`; a watchpoint is a condition with values for its parameters. `measured.py` computes the
 measures of a tensor.
 """
 
 from __future__ import annotations
 
-from opdump.checks.watchpoints.checker import WatchpointChecker, in_order_of_time
-from opdump.checks.watchpoints.condition import Condition
-from opdump.checks.watchpoints.interval import Interval
-from opdump.checks.watchpoints.measured import Measured
-from opdump.checks.watchpoints.parameter import Judgement, Parameter, above, at_least, below
-from opdump.checks.watchpoints.table import WATCHPOINTS
-from opdump.checks.watchpoints.targets import Targets
-from opdump.checks.watchpoints.watchpoint import WatchHit, Watchpoint
+from opdump.checks.watchpoints.conditions import WATCHPOINTS, Condition, Judgement, Parameter, above, at_least, below
+from opdump.checks.watchpoints.measured import Interval, Measured
+from opdump.checks.watchpoints.watchpoint import Targets, WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
 
 __all__ = [
     "WATCHPOINTS",

@@ -10,14 +10,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.checks.tensor_stats import TensorStats, stats_of
-from opdump.checks.watchpoints.interval import NOT_A_NUMBER, UNKNOWN, Interval, exactly
+from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.records import StatisticValue
+
+# Interval: what is known of a number, and how it compares with a threshold: yes, no, or None if it may be.
+
+
+class Interval(NamedTuple):
+    """The bounds of a number. Both are NaN for a NaN, which is neither above nor below anything."""
+
+    low: float
+    high: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the number is known exactly."""
+        return self.low == self.high or math.isnan(self.low)
+
+    def is_above(self, threshold: float) -> bool | None:
+        return True if self.low > threshold else None if self.high > threshold else False
+
+    def is_below(self, threshold: float) -> bool | None:
+        return True if self.high < threshold else None if self.low < threshold else False
+
+    def is_at_least(self, threshold: float) -> bool | None:
+        return True if self.low >= threshold else None if self.high >= threshold else False
+
+
+def exactly(value: float) -> Interval:
+    """The interval of a known number."""
+    return Interval(value, value)
+
+
+UNKNOWN = Interval(-math.inf, math.inf)
+NOT_A_NUMBER = Interval(math.nan, math.nan)
+
 
 Array = npt.NDArray[Any]
 

@@ -1,22 +1,28 @@
-"""Watchpoint: a condition with the values of its parameters, and its result for one tensor.
+"""Watchpoint: a condition with the values of its parameters. WatchpointChecker: watchpoints over the tensors of one rank.
 
 watchpoint = Watchpoint(condition, {"abs_mean_lt": 1e-9}, ("abs_mean_lt",))
-watchpoint.look(measured)       an Outcome: hit, not hit, or why that is not known
+watchpoint.look(measured)           # an Outcome: hit, not hit, or why that is not known
+checker = WatchpointChecker([watchpoint])
+checker.observe(op, tensors)        # of each operator in execution order; weights wait for the end of the step
+checker.end_step(step)
+checker.hits
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, Protocol
 
-from opdump.checks.watchpoints.condition import Condition
-from opdump.checks.watchpoints.interval import Interval
-from opdump.checks.watchpoints.measured import Measured
-from opdump.checks.watchpoints.parameter import Parameter
-from opdump.op_types import bare_name, names_of
-from opdump.records import IO, OpRecord
+from opdump.checks.consequences import PARAMETER, is_root_input
+from opdump.checks.operator_classes import reads_variable
+from opdump.checks.watchpoints.conditions import Condition, Parameter, Target
+from opdump.checks.watchpoints.measured import Interval, Measured
+from opdump.op_types import bare_name, names_of, rows_of
+from opdump.records import IO, OpRecord, StatisticValue
 
 HAS_NAN: Final = 1
 HAS_INF: Final = 2
@@ -181,3 +187,264 @@ def _no_value(*, is_complex: bool) -> Outcome:
     if is_complex:
         return Outcome((), NO_VALUE, "not checked: complex numbers have no order")
     return Outcome((), NO_VALUE, "not checked: needs elements, dump with --full")
+
+
+# Targets: which tensors are weights, gradients and activations, in a dump of any framework.
+#
+# weight       Parameter.x, as the step left it, or as operators first read it; a variable that TensorFlow reads
+# gradient     the output of a backward operator
+# activation   the output of an activation function in the forward pass
+# tensor       every output, and inputs without a maker in the dump: parameters, data
+
+Moment = Literal["", "read", "end"]
+"""For a weight: as first read in the step, or as the step left it."""
+
+_PREFIX: Final = f"{PARAMETER}."
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ACTIVATIONS: Final = _words(
+    """
+    ReLU ReLU6 LeakyReLU PReLU Elu SeLU CeLU GeLU SiLU Mish HSwish HSigmoid HShrink SoftShrink Sigmoid LogSigmoid Tanh Softplus
+    Softsign GLU Threshold Softmax MaskedSoftmax LogSoftmax
+    """
+)
+_GRADIENT_SCOPES: Final = ("gradients", "gradient_tape")
+_OPTIMIZER_SCOPES: Final = _words(
+    """
+    adam adamw adamax nadam sgd rmsprop adagrad adadelta ftrl lion lamb muon momentum gradientdescent adafactor optimizer
+    lossscaleoptimizer
+    """
+)
+_STATE_SCOPES: Final = _words(
+    """
+    moment1 moment2 moments accum stat exp_avg exp_avg_sq max_exp_avg_sq momentum_buffer step square_avg grad_avg acc_delta sum
+    """
+)
+"""First parts of the names of optimizer states of a parameter."""
+_NUMBERS_OF_TRAINING: Final = _words(
+    """
+    learning_rate momentum weight_decay global_step beta1_power beta2_power scale_sense current_iterator_step
+    last_overflow_iterator_step
+    """
+)
+"""MindSpore parameters that belong to no layer."""
+
+
+class SeenTensor(Protocol):
+    """An input or output, as a record or as a live tensor."""
+
+    @property
+    def io(self) -> IO: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def argument(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def statistics(self) -> Mapping[str, StatisticValue]: ...
+
+
+class Role(NamedTuple):
+    """The role of a tensor in the conditions. `weight` is its name if it is one, `moment` the point in the step."""
+
+    targets: frozenset[Target]
+    weight: str = ""
+    moment: Moment = ""
+
+
+_NONE: Final = Role(frozenset())
+_TENSOR: Final = Role(frozenset({"tensor"}))
+
+
+class Targets:
+    """The roles of the tensors of one step, in execution order."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+
+    def end_step(self) -> None:
+        """Start the next step."""
+        self._read.clear()
+
+    def role(self, op: OpRecord, io: IO, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
+        """The role of one tensor; each source that is not an operator is checked once per step."""
+        if io == "input":
+            return self._of_input(op, source, dtype, shape, has_outputs=has_outputs)
+        if op.op_type == PARAMETER:
+            is_weight = _is_float(dtype) and not _is_other(op.op_name)
+            return Role(frozenset({"weight", "tensor"}), op.op_name, "end") if is_weight else _TENSOR
+        if reads_variable(op.op_type):
+            is_model = not (is_backward(op) or _is_of_optimizer(op.op_name) or op.op_name in self._read)
+            is_weight = is_model and _is_float(dtype) and bool(shape)
+            self._read.add(op.op_name)
+            return Role(frozenset({"weight", "tensor"}), op.op_name, "read") if is_weight else _TENSOR
+        if is_backward(op):
+            return Role(frozenset({"gradient", "tensor"}))
+        if op.phase != "optimizer" and _is_activation(op.op_type):
+            return Role(frozenset({"activation", "tensor"}))
+        return _TENSOR
+
+    def _of_input(self, op: OpRecord, source: str, dtype: str, shape: tuple[int, ...], *, has_outputs: bool) -> Role:
+        if not source:
+            return _NONE if has_outputs else _TENSOR  # in a dump of only inputs
+        if not source.startswith((_PREFIX, "data-")) or source in self._read:
+            return _NONE
+        name = source.removeprefix(_PREFIX)
+        if source.startswith("data-") or is_root_input(source) or not shape:  # a number of the program is not a weight
+            self._read.add(source)
+            return _TENSOR
+        if op.phase == "optimizer" or not _is_float(dtype) or _is_other(name):
+            return _NONE  # optimizer state, or a weight whose layer did not run
+        self._read.add(source)
+        return Role(frozenset({"weight", "tensor"}), name, "read")
+
+
+def is_backward(op: OpRecord) -> bool:
+    """Whether an operator computes gradients, by its phase or, in TensorFlow graphs, by its scope."""
+    if op.phase == "backward":
+        return True
+    return any(part.lower().startswith(_GRADIENT_SCOPES) for part in op.op_name.split("/")[:-1])
+
+
+def _is_of_optimizer(op_name: str) -> bool:
+    """Whether a TensorFlow operator reads optimizer state, by its scope: `adam/Sub_3/ReadVariableOp`, `training/Adam_1/...`."""
+    parts = (part.lower().rstrip("_0123456789") for part in op_name.split("/")[:-1])
+    return any(part in _OPTIMIZER_SCOPES for part in parts)
+
+
+@lru_cache(maxsize=4096)
+def _is_activation(op_type: str) -> bool:
+    return any(row.concept in _ACTIVATIONS for row in rows_of(op_type))
+
+
+def _is_other(name: str) -> bool:
+    """Whether a parameter is optimizer state, or an input that the program passed to its network."""
+    return is_root_input(name) or name in _NUMBERS_OF_TRAINING or name.partition(".")[0] in _STATE_SCOPES
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+# Checks operator by operator, step by step.
+
+_Weight = tuple[OpRecord, SeenTensor, Measured, Role]
+_NOT_READ: Final = Outcome((), NO_VALUE, "not checked: what it was before the step is not in the dump")
+
+
+class WatchpointChecker:
+    """Collects `hits`, including those for tensors that could not be checked."""
+
+    def __init__(self, watchpoints: Sequence[Watchpoint]) -> None:
+        self._watchpoints: Final = watchpoints
+        self.hits: list[WatchHit] = []
+        self.looked: Counter[str] = Counter()
+        """The tensors that each watchpoint, by its text, checked; for an overflow watchpoint, the overflows."""
+        self._targets = Targets()
+        self._read: dict[str, _Weight] = {}
+        self._ended: dict[str, _Weight] = {}
+        self._previous: dict[tuple[str, str], Measured] = {}
+        self._previous_step: int | None = None
+        self.has_history = any(each.condition.needs_history for each in watchpoints)
+
+    def observe(self, op: OpRecord, tensors: Sequence[tuple[SeenTensor, Measured]]) -> None:
+        """Process the next operator of the step, in execution order."""
+        has_outputs = any(tensor.io == "output" for tensor, _ in tensors)
+        for tensor, measured in tensors:
+            role = self._targets.role(op, tensor.io, tensor.source, tensor.dtype, tensor.shape, has_outputs=has_outputs)
+            if role.weight:
+                kept = self._read if role.moment == "read" else self._ended
+                kept[role.weight] = (op, tensor, measured, role)
+            elif role.targets:
+                self._check(op, tensor, measured, role)
+
+    def overflowed(self, op: OpRecord, text: str) -> None:
+        """Process an overflow of an operator, reported by a device or a dump of overflows."""
+        for watchpoint in self._watchpoints:
+            if watchpoint.condition.kind == "device overflow" and watchpoint.is_for(op, op.op_name):
+                self.looked[watchpoint.text] += 1
+                self.hits.append(_hit(watchpoint, op, None, Outcome(text=text)))
+
+    def end_step(self, step: int) -> None:
+        """Check the weights of the step: as it left them or, if unavailable, as it read them."""
+        is_next = self._previous_step is not None and step == self._previous_step + 1
+        now: dict[tuple[str, str], Measured] = {}
+        for name in {**self._read, **self._ended}:
+            op, tensor, measured, role = self._ended.get(name) or self._read[name]
+            if self.has_history:
+                measured.previous = self._previous.get((name, role.moment)) if is_next else None
+                now[name, role.moment] = measured
+            self._check(op, tensor, measured, role, initial=self._read.get(name))
+            measured.previous = None
+        self._read, self._ended, self._previous, self._previous_step = {}, {}, now, step
+        self._targets.end_step()
+
+    def _check(
+        self, op: OpRecord, tensor: SeenTensor, measured: Measured, role: Role, initial: _Weight | None = None
+    ) -> None:
+        if not measured.count:
+            return
+        is_complex = tensor.dtype.startswith("complex")
+        for watchpoint in self._watchpoints:
+            condition = watchpoint.condition
+            if condition.target not in role.targets or condition.kind == "device overflow":
+                continue
+            if not watchpoint.is_for(op, role.weight or op.op_name):
+                continue
+            if condition.first_step_only:
+                if op.step != 0:
+                    continue
+                if condition.target == "weight" and initial is None:
+                    self._add(watchpoint, op, tensor, _NOT_READ)
+                    continue
+                if initial is not None:  # its value before the step changed it
+                    at, of, was, _ = initial
+                    self._add(watchpoint, at, of, watchpoint.look(was, is_complex=is_complex))
+                    continue
+            self._add(watchpoint, op, tensor, watchpoint.look(measured, is_complex=is_complex))
+        measured.release()
+        if initial is not None:
+            initial[2].release()
+
+    def _add(self, watchpoint: Watchpoint, op: OpRecord, tensor: SeenTensor, outcome: Outcome) -> None:
+        self.looked[watchpoint.text] += 1
+        if outcome:
+            self.hits.append(_hit(watchpoint, op, tensor, outcome))
+
+
+def in_order_of_time(hits: Sequence[WatchHit]) -> list[WatchHit]:
+    """The earliest first."""
+    return sorted(hits, key=lambda each: (each.timestamp, each.rank or 0, each.order))
+
+
+def _hit(watchpoint: Watchpoint, op: OpRecord, tensor: SeenTensor | None, outcome: Outcome) -> WatchHit:
+    return WatchHit(
+        condition=watchpoint.condition.id,
+        watchpoint=watchpoint.text,
+        text=outcome.text,
+        error_code=outcome.error_code,
+        parameters=outcome.satisfied,
+        op_name=op.op_name,
+        op_type=op.op_type,
+        net_name=op.net_name,
+        rank=op.rank_id,
+        step=op.step,
+        timestamp=op.timestamp,
+        order=op.order,
+        occurrence=op.occurrence,
+        source=f"{op.stack[0].file}:{op.stack[0].line}" if op.stack else "",
+        io=None if tensor is None else tensor.io,
+        slot=None if tensor is None else tensor.slot,
+        argument="" if tensor is None else tensor.argument,
+        dtype="" if tensor is None else tensor.dtype,
+        shape=() if tensor is None else tensor.shape,
+    )
