@@ -18,9 +18,8 @@ from opdump.checks.histories import Checked
 from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.index.columns import BatchColumns
 from opdump.records import IO, OpRecord
-from opdump.reports.checked_columns import ChosenOperators
-from opdump.reports.findings import check_dump
-from opdump.reports.step_rows import StepRows
+from opdump.reports.findings import ChosenOperators, check_dump
+from opdump.reports.text_format import StepRows
 from opdump.statistics import SummaryStatistics
 from tests.checks.generated_dumps import INF, SUMMARIES, kinds, operators, write
 

@@ -17,8 +17,7 @@ from opdump.checks.histories import Checked, Histories, History
 from opdump.checks.tensor_checks import TensorStats, stats_of
 from opdump.plan import DumpPlan
 from opdump.records import IO, OpRecord, StatisticValue, TensorRecord
-from opdump.reports.findings import check_dump
-from opdump.reports.histories import print_histories
+from opdump.reports.findings import check_dump, print_histories
 from opdump.reports.table import Printer
 
 pytestmark = pytest.mark.torch

@@ -19,7 +19,7 @@ from opdump.layouts.graph_files.mindspore.ir import decode_ir
 from opdump.layouts.graph_files.mindspore.pb import decode_pb
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord
-from opdump.reports.dump_json import dump_json
+from opdump.reports.json_format import dump_json
 from tests.layouts.filing import new_writer
 from tests.layouts.index_files import index_file
 

@@ -28,7 +28,7 @@ from opdump.kernels import summarise
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, SkipReason, StatisticValue
 from opdump.reports.findings import check_dump
-from opdump.reports.step_rows import StepRows
+from opdump.reports.text_format import StepRows
 from opdump.statistics import SummaryStatistics
 from opdump.testing import sample_step
 from tests.layouts.filing import file_step, file_steps, new_writer

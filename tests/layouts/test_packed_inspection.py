@@ -17,8 +17,7 @@ from opdump.layouts.packed.inspection import ExpectedHeaders, are_as_expected
 from opdump.layouts.packed.payload import PackedPayload
 from opdump.layouts.packed.record import encode_header, hash_of
 from opdump.plan import DumpPlan
-from opdump.reports.checked_columns import ChosenOperators
-from opdump.reports.findings import check_dump
+from opdump.reports.findings import ChosenOperators, check_dump
 from opdump.testing import sample_step
 from tests.layouts.filing import file_in_layout
 

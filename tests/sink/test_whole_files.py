@@ -13,7 +13,7 @@ import pytest
 from opdump import DumpFile, write_dump_file
 from opdump.comparison.result import Result
 from opdump.dump_file import DumpTensor, HeldBytes, read_dump_file
-from opdump.reports.comparison_files import write_comparison
+from opdump.reports.comparison import write_comparison
 from opdump.sink.whole_files import whole_file
 
 OUTPUT = DumpTensor(

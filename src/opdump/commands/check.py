@@ -167,7 +167,7 @@ def _tell_unfinished(catalog: Catalog, rank: int | None) -> None:
 def _emit(catalog: Catalog, checked: Checked, file: Path, dialect: SecondDialect | None, directory: str | None) -> None:
     from opdump.configs.shared.focused_config import Suspect, focused_config
     from opdump.errors import ConfigError
-    from opdump.reports.second_run import dump_path, first_config
+    from opdump.reports.findings import dump_path, first_config
 
     if not checked.findings:
         click.echo(f"opdump: nothing was found, so {file} was not written", err=True)

@@ -136,7 +136,7 @@ def _report(result: Result, output: str | None, limit: int, *, as_json: bool, wi
     from opdump.reports.table import Printer
 
     if output is not None:
-        from opdump.reports.comparison_files import write_comparison
+        from opdump.reports.comparison import write_comparison
 
         write_comparison(Path(output), result, limit=limit)
     if as_json:

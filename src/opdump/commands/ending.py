@@ -33,7 +33,7 @@ def load_reports(*, checked: bool) -> None:
     `checked`: tensors are checked during the run. The table printer takes as long to import as everything else that is printed
     here, and most runs do not need it.
     """
-    for name in ("completeness", "verdict_line", *(("checked",) if checked else ())):
+    for name in ("completeness", *(("findings",) if checked else ())):
         import_module(f"opdump.reports.{name}")
 
 
@@ -41,8 +41,7 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
     """For each report, print its warnings, the verdict, the completeness line, and why its dump is incomplete. `told` is an error
     that was printed before.
     """
-    from opdump.reports.completeness import completeness_json, completeness_line, failure_line
-    from opdump.reports.verdict_line import verdict_line
+    from opdump.reports.completeness import completeness_json, completeness_line, failure_line, verdict_line
 
     if sys.stdout is not None:
         sys.stdout.flush()  # the script's own output comes first, even if both go to one file
@@ -54,7 +53,7 @@ def print_reports(reports: Sequence[CaptureReport], *, rank: int | None, as_json
             click.echo(completeness_json(report, rank=rank), err=True)
             continue
         if report.checked is not None:
-            from opdump.reports.checked import print_checked
+            from opdump.reports.findings import print_checked
 
             print_checked(report.checked, path=str(report.path), rank=rank)
         verdict = verdict_line(report, rank=rank)

@@ -199,8 +199,7 @@ def _feeds(
 
 def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     """Report what was dumped, if the model ran at all."""
-    from opdump.reports.completeness import completeness_json, completeness_line, failure_line
-    from opdump.reports.verdict_line import verdict_line
+    from opdump.reports.completeness import completeness_json, completeness_line, failure_line, verdict_line
 
     if dump is None or dump.report is None or dump.runs == 0:
         return
@@ -209,7 +208,7 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
     if report.failure:
         click.echo(failure_line(report), err=True)
     if report.checked is not None and not as_json:
-        from opdump.reports.checked import print_checked
+        from opdump.reports.findings import print_checked
 
         print_checked(report.checked, path=str(report.path), rank=None)
     difference = dump.largest_difference

@@ -1,5 +1,6 @@
-"""Runs the checks over a whole dump, step by step, and prints the findings. They use statistics if the dump has them, and
-overflow files.
+"""Runs the checks over a whole dump, step by step, and prints the findings and the hits of watchpoints.
+
+The checks use statistics if the dump has them, and overflow files. `opdump run --check` prints what it found in the same tables.
 """
 
 from __future__ import annotations
@@ -7,30 +8,40 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdump import amounts
 from opdump.catalog.catalog import Catalog, Execution
-from opdump.checks import Checks, Finding, Thresholds
-from opdump.checks.histories import Checked, Histories
-from opdump.checks.tensor_checks import TensorStats, stats_of, stats_of_summary
-from opdump.checks.watchpoints import Watchpoint, WatchpointChecker, in_order_of_time
+from opdump.checks import CHECKS, Checks, Finding, Thresholds
+from opdump.checks.consequences import PARAMETER, PROGRAMS_OWN, Consequences, Known
+from opdump.checks.histories import Checked, Histories, History, Place
+from opdump.checks.not_finite import written
+from opdump.checks.tensor_checks import INTEGERS, LARGEST, TensorStats, stats_of, stats_of_summary
+from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, WatchpointChecker, in_order_of_time
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.doing import note
 from opdump.errors import OpdumpError
-from opdump.kernels import DTYPE_CODES, summarise
+from opdump.graph import shown_source, was_written_unseen
+from opdump.index.columns import BatchColumns, FactsByProgram
+from opdump.index.metadata import CONFIG_NAME, METADATA, read_json_object
+from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, summarise
 from opdump.layouts.ascend.overflow_files import OverflowRecord
+from opdump.layouts.ascend.places import is_time
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
-from opdump.reports.checked_columns import ChosenOperators
-from opdump.reports.histories import print_histories
-from opdump.reports.statistics_shown import damage_of
+from opdump.reports.shown_part import damage_of, finite_json
 from opdump.reports.table import Column, Printer, printable
-from opdump.reports.watchpoints import add_overflow, hit_json, print_hits, watch_step
+
+if TYPE_CHECKING:
+    from opdump.catalog.catalog import Execution
+    from opdump.checks.histories import Checked
 
 
 def check_dump(
@@ -274,3 +285,360 @@ def checked_json(checked: Checked) -> dict[str, Any]:
         "hits": [hit_json(hit) for hit in checked.hits],
         "problems": checked.problems,
     }
+
+
+# Prints the findings of the checks that ran with a program, on standard error, in the same tables as `opdump check`.
+
+_ROWS: Final = 20
+"""Rows per table; `--json` has all of them."""
+
+
+def print_checked(checked: Checked, *, path: str, rank: int | None) -> None:
+    """Print the findings. `rank` is named if several processes ran."""
+    if not checked.tensors and not checked.problems:
+        return  # the completeness line says why nothing was captured
+    where = "opdump" if rank is None else f"opdump rank {rank}"
+    printer = Printer(sys.stderr)
+    printer.text(f"{where}: what the checks found:")
+    of_rank = "" if rank is None else f" --rank {rank}"
+    shows_all = f"opdump check {shlex.quote(path)}{of_rank} --limit 0"
+    print_findings(printer, checked, limit=_ROWS, folds=True, shows_all=shows_all)
+    for problem in checked.problems:
+        printer.text(f"{where}: problem: {problem}")
+
+
+# Watchpoints: checks the tensors of a step and prints the hits, the earliest first.
+
+_WHAT: Final = {
+    "weight": "no weight is known",
+    "gradient": "no output of a backward operator",
+    "activation": "no output of an activation function",
+    "tensor": "no such tensor",
+}
+
+
+def watch_step(
+    checker: WatchpointChecker, executions: Iterable[Execution], step: int, problems: list[str], *, overflowed: bool
+) -> None:
+    """Check the tensors of a step. Unreadable files are added to `problems`. `overflowed`: all operators of the step overflowed."""
+    for execution in executions:
+        if isinstance(execution.op, OverflowRecord):
+            continue
+        if overflowed and execution.op.op_type != PARAMETER:
+            checker.overflowed(execution.op, "overflow")
+        checker.observe(execution.op, [(record, _measured(record, problems)) for record in execution.tensors])
+    checker.end_step(step)
+
+
+def _measured(record: TensorRecord, problems: list[str]) -> Measured:
+    """The measures of a tensor for watchpoints. Its file is read only if one is needed."""
+
+    def load() -> Any:
+        payload = record.payload
+        if payload is None or record.sample or isinstance(payload, DamagedPayload) or "complex" in record.dtype:
+            return None
+        try:
+            return payload.to_host()
+        except OpdumpError as error:
+            problems.append(str(error))
+            return None
+
+    return Measured(math.prod(record.shape), record.statistics, load)
+
+
+def add_overflow(checked: Checked, finding: Finding, microseconds: int) -> None:
+    """Add the hits of overflow watchpoints on an overflow file."""
+    checker = WatchpointChecker(checked.watchpoints)
+    op = OpRecord(
+        op_type=finding.op_type,
+        op_name=finding.op_name,
+        timestamp=microseconds,
+        step=finding.step or 0,
+        net_name=finding.net_name,
+        rank_id=finding.rank or 0,
+        order=finding.order,
+    )
+    checker.overflowed(op, f"0x{finding.status:x} {finding.text}")
+    checked.hits += checker.hits
+    checked.looked += checker.looked
+
+
+def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str) -> None:
+    """Print one row for each hit, at most `limit` (all for 0), the number of hits per watchpoint, and what could not be checked."""
+    watchpoints, hits = checked.watchpoints, checked.hits
+    if not watchpoints:
+        return
+    met = [hit for hit in hits if not hit.error_code]
+    shown = met[:limit] if limit else met
+    if shown:
+        columns = (
+            Column("watchpoint"),
+            Column("rank", right=True, spare=6),
+            Column("step", right=True),
+            Column("operator", gives_way=True),
+            Column("type", spare=3),
+            Column("source", spare=2),
+            Column("tensor", spare=1),
+            Column("dtype", spare=4),
+            Column("shape", spare=5),
+            Column("what was found", gives_way=True),
+        )
+        printer.text()
+        printer.table(columns, [_hit_row(hit) for hit in shown])
+        if len(met) > len(shown):
+            printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more ({shows_all} shows all)")
+        printer.tell_left_out()
+    printer.text()
+    counts = Counter(hit.condition for hit in met)
+    listed = ": " + ", ".join(f"{number:,} {name}" for name, number in counts.items()) if met else ""
+    told = amounts.count(len(met), "hit") if met else "no hits"
+    printer.text(f"{told} of {amounts.count(len(watchpoints), 'watchpoint')}{listed}")
+    for watchpoint in watchpoints:
+        if watchpoint.is_asked and not checked.looked[watchpoint.text]:
+            printer.text(f"{watchpoint.text}: there was nothing to look at ({_missing(watchpoint)})")
+    unchecked: dict[tuple[str, str], list[int]] = {}
+    for hit in hits:
+        if hit.error_code:
+            unchecked.setdefault((hit.condition, hit.text), []).append(hit.step or 0)
+    for (name, text), steps in unchecked.items():
+        printer.text(f"{name}: {amounts.count(len(steps), 'tensor')} of {amounts.steps(sorted(set(steps)))} {text}")
+
+
+def hit_json(hit: WatchHit) -> dict[str, Any]:
+    """A hit for `--json`."""
+    found: dict[str, Any] = finite_json(asdict(hit))
+    return found
+
+
+def _hit_row(hit: WatchHit) -> tuple[str, ...]:
+    return (
+        hit.condition,
+        "" if hit.rank is None else str(hit.rank),
+        "" if hit.step is None else str(hit.step),
+        printable(hit.op_name) or "(not dumped)",
+        printable(hit.op_type),
+        printable(os.path.basename(hit.source)),
+        "" if hit.io is None else f"{hit.io}:{hit.slot}",
+        hit.dtype,
+        "" if hit.io is None else "x".join(map(str, hit.shape)) or "()",
+        hit.text,
+    )
+
+
+def _missing(watchpoint: Watchpoint) -> str:
+    condition = watchpoint.condition
+    if condition.kind == "device overflow":
+        return "no overflow was recorded; op_debug_mode 3 records them"
+    what = _WHAT[condition.target]
+    what += f" of {watchpoint.operators}" if watchpoint.operators else ""
+    return f"{what} in step 0" if condition.first_step_only else what
+
+
+# Where NaN and infinities were born, how far they went, and what made them finite again:
+#
+# inf  born    step 0  mm at t5.py:93 (wo-Linear/mm-op183): 33 inf of 128 elements
+#      passed on by 1 operator, in forward
+#      KILLED  step 0  clamp at t5.py:507 (0-T5Block/clamp-op192): 33 inf
+
+_MOST_NAMED: Final = 3
+"""Maximum number of kills, and of parameters, named per history."""
+
+
+def print_histories(
+    printer: Printer, histories: Sequence[History], *, limit: int, shows_all: str = "--limit 0"
+) -> None:
+    """Print a few lines per history, at most `limit` histories (all for 0)."""
+    shown = histories[:limit] if limit else histories
+    for history in shown:
+        for number, line in enumerate(_lines(history)):
+            printer.text(("     " if number else f"{history.kind:<5}") + line, style="bold" if "KILLED" in line else "")
+    if len(histories) > len(shown):
+        printer.text(f"... and {amounts.count(len(histories) - len(shown), 'birth')} more ({shows_all} shows all)")
+    if shown:
+        printer.text()
+
+
+def _lines(history: History) -> Iterator[str]:
+    if history.born is not None:
+        yield f"born    {_told(history.born)}"
+    else:
+        given = printable(shown_source(history.given)) or "by what left no data"
+        where = ", memory that no recorded operator wrote" if was_written_unseen(history.given) else ""
+        yield f"given   step {history.first_step}  {given}{where}"
+    if history.passed_on:
+        last = f", up to step {history.last_step}" if history.last_step > history.first_step else ""
+        yield f"passed on by {amounts.count(history.passed_on, 'operator')}, in {', '.join(history.phases)}{last}"
+    killed: dict[str, list[Place]] = {}
+    for place in history.killed:
+        killed.setdefault(place.op_name, []).append(place)
+    for places in list(killed.values())[:_MOST_NAMED]:
+        yield f"KILLED  {_told(*places)}"
+    if len(killed) > _MOST_NAMED:
+        yield f"... and by {amounts.count(len(killed) - _MOST_NAMED, 'operator')} more"
+    if history.parameters:
+        names = list(history.parameters)
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        named = ", ".join(map(printable, names[:_MOST_NAMED]))
+        yield f"kept    step {min(history.parameters.values())}  in {named}{more}: later steps read it"
+
+
+def _told(place: Place, *later: Place) -> str:
+    at = f" at {printable(os.path.basename(place.source))}" if place.source else ""
+    name = "/".join(place.op_name.split("/")[-2:])
+    steps = amounts.steps([place.step, *(each.step for each in later)])
+    return f"{steps}  {printable(place.op_type)}{at} ({printable(name)}): {place.text}"
+
+
+# Checks the steps that are stored as columns: numpy selects the operators that the checks must see, and only these become
+# records. An operator is selected if one of its tensors has NaN, infinities, only zeros or a number near the largest of its
+# type, or if its name and types change what the checks know about other operators. Selecting more operators than necessary
+# changes no finding; selecting all is the same as checking the records.
+
+_OWN_CHECKS: Final = frozenset({"nan", "inf", "all zero", "extreme"})
+_NOT_FINITE: Final = slice(SUMMARY_FIELDS.index("nan"), SUMMARY_FIELDS.index("negative_inf") + 1)
+_ZERO, _MAX, _MIN = (SUMMARY_FIELDS.index(name) for name in ("zero", "max", "min"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Facts:
+    """What is known of a program except its numbers. Arrays have one item per tensor or per operator."""
+
+    has_data: NDArray[np.bool_]
+    """The tensors that were not left out."""
+    known: NDArray[np.bool_]
+    """The tensors that the checks can see."""
+    owners: NDArray[np.intp]
+    """The index of the operator of each tensor."""
+    tensors_of: Sequence[Sequence[int]]
+    """The tensors of each operator that the checks can see."""
+    all_zeros: NDArray[np.float64]
+    """The number of zeros at which a tensor counts as all zero; infinite if the check does not apply to its type."""
+    bounds: NDArray[np.float64]
+    """The magnitude from which a tensor is extreme; infinite if its type has no such limit."""
+    kept: NDArray[np.bool_]
+    """The tensors of the program with two axes or more: if they are zero, the end of the step decides."""
+    changing: NDArray[np.bool_]
+    """The operators that change what is known of other operators."""
+
+
+class ChosenOperators:
+    """Selects operators for one rank."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._facts = FactsByProgram(lambda columns: _facts_of(columns, thresholds))
+
+    @staticmethod
+    def can_choose() -> bool:
+        """Whether all checks are opdump's own. Checks of other packages see every operator."""
+        return CHECKS.loaded().keys() == _OWN_CHECKS
+
+    def count(self, columns: BatchColumns) -> tuple[int, int]:
+        """The number of tensors in a step, and the number of those with unknown statistics."""
+        facts = self._facts.of(columns)
+        tensors = int(np.count_nonzero(facts.has_data))
+        return tensors, tensors - int(np.count_nonzero(facts.known))
+
+    def of(self, columns: BatchColumns, checks: Checks) -> Iterator[tuple[OpRecord, list[Known]]]:
+        """The operators of the step that `checks` must see, with all their tensors, in execution order."""
+        facts = self._facts.of(columns)
+        unusual, zeros = self._unusual(facts, columns.summaries)
+        if not unusual.any():
+            return
+        chosen = facts.changing.copy()
+        chosen[facts.owners[unusual]] = True
+        if (zeros & facts.kept).any():
+            chosen[:] = True
+        for place in range(len(chosen)):
+            if facts.tensors_of[place] and (chosen[place] or checks.follow_memory):
+                yield _execution(columns, place, facts.tensors_of[place])
+
+    def _unusual(self, facts: _Facts, rows: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """The tensors about which a check may report something, and those of them that are all zero."""
+        zeros = facts.known & (rows[:, _ZERO] >= facts.all_zeros)
+        # NaN is not below the bound either.
+        is_small = (np.abs(rows[:, _MAX]) < facts.bounds) & (np.abs(rows[:, _MIN]) < facts.bounds)
+        unusual = zeros | (facts.known & (~is_small | rows[:, _NOT_FINITE].any(axis=1)))
+        return unusual, zeros
+
+
+def _execution(columns: BatchColumns, place: int, tensors: Sequence[int]) -> tuple[OpRecord, list[Known]]:
+    op = columns.op(place)
+    known: list[Known] = []
+    for tensor in tensors:
+        record = columns.tensor(op, tensor)
+        stats = stats_of(record.statistics, math.prod(record.shape))
+        if stats is not None:
+            known.append((record, stats))
+    return op, known
+
+
+def _facts_of(columns: BatchColumns, thresholds: Thresholds) -> _Facts:
+    ops, tensors = columns.records()
+    has_data = np.array([not (each.skip or each.op.skip) for each in tensors], np.bool_)
+    known = has_data & columns.with_summary
+    owners = np.array([place for place, _ in columns.pattern.tensors], np.intp)
+    tensors_of: list[list[int]] = [[] for _ in ops]
+    for number in np.flatnonzero(known).tolist():
+        tensors_of[owners[number]].append(number)
+    return _Facts(
+        has_data=has_data,
+        known=known,
+        owners=owners,
+        tensors_of=tensors_of,
+        all_zeros=np.array([_all_zeros(each, thresholds) for each in tensors], np.float64),
+        bounds=np.array([thresholds.extreme * LARGEST.get(each.dtype, math.inf) for each in tensors], np.float64),
+        kept=np.array([len(each.shape) >= 2 and _is_of_program(each) for each in tensors], np.bool_),
+        changing=_changing(ops, [[tensors[number] for number in numbers] for numbers in tensors_of], thresholds),
+    )
+
+
+def _all_zeros(record: TensorRecord, thresholds: Thresholds) -> float:
+    count = math.prod(record.shape)
+    is_asked = record.dtype not in INTEGERS and record.dtype != "bool" and thresholds.zeros <= count < 2**63
+    return float(count) if is_asked else math.inf
+
+
+def _is_of_program(record: TensorRecord) -> bool:
+    return record.op.op_type == PARAMETER or record.source.startswith(PROGRAMS_OWN)
+
+
+def _changing(
+    ops: Sequence[OpRecord], tensors_of: Sequence[Sequence[TensorRecord]], thresholds: Thresholds
+) -> NDArray[np.bool_]:
+    """The operators that change what `Consequences` knows without a look at numbers, or that undo a change by an earlier operator
+    of the same name.
+    """
+    names = Counter(op.op_name for op in ops)
+    consequences = Consequences(thresholds)
+    found = np.zeros(len(ops), np.bool_)
+    for place, (op, records) in enumerate(zip(ops, tensors_of, strict=True)):
+        known = written(op, records)
+        inputs = [each for each in known if each.io == "input"]
+        outputs = [each for each in known if each.io == "output"]
+        found[place] = consequences.observe_origin(op, inputs, outputs) or names[op.op_name] > 1
+    return found
+
+
+# The settings of a first run that a second run takes over: its directory and its configuration.
+
+
+def dump_path(catalog: Catalog) -> str:
+    """The dump directory of the first run: from its plan or, without one, the parent of `{time}` or `rank_N`, or else the path
+    that was opened.
+    """
+    for run in catalog.runs:
+        if run.plan.get("path"):
+            return str(run.plan["path"])
+    path = catalog.path.absolute()
+    for each in (path, *path.parents):
+        if is_time(each.name) or each.name.startswith("rank_"):
+            return str(each.parent)
+    return str(path)
+
+
+def first_config(catalog: Catalog) -> dict[str, Any]:
+    """The data_dump.json stored in the dump; empty if there is none or it cannot be read."""
+    path = catalog.path.absolute()
+    places = [path, *(path / f"rank_{rank}" for rank in catalog.ranks), *path.parents]
+    found = (read_json_object(place / METADATA / CONFIG_NAME) for place in places)
+    return next((config for config in found if config), {})

@@ -1,15 +1,22 @@
-"""The part of a dump that the user selected."""
+"""What of a dump is shown: the part that the user selected, and the statistics of a tensor."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from opdump.call_stacks import shortened
 from opdump.catalog.catalog import Catalog, Execution
-from opdump.errors import NotInDumpError
-from opdump.records import SupportsFile, TensorRecord
+from opdump.checks.not_finite import MEASURES, not_finite
+from opdump.errors import NotInDumpError, OpdumpError
+from opdump.kernels import DTYPE_CODES, summarise
+from opdump.records import DamagedPayload, StatisticValue, SupportsFile, SupportsInspection, TensorRecord
+from opdump.statistics import OWN, SummaryStatistics, format_statistic
+
+# The part of a dump that the user selected.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +86,80 @@ def _known_files(catalog: Catalog, selection: ShownPart) -> str:
     shown = sorted(files)[:5]
     more = f" and {len(files) - 5} more files" if len(files) > 5 else ""
     return f"; the operators of the dump came from {', '.join(shown)}{more}"
+
+
+# The statistics of a tensor that reports show.
+
+SHOWN = MEASURES
+
+
+def statistics_of(record: TensorRecord, damaged: list[str]) -> Mapping[str, StatisticValue]:
+    """The recorded statistics or, if there are none, those of the elements in the file, which may be a sample.
+
+    Empty for complex tensors and unreadable files. An unreadable file is added to `damaged`, unless the problems of the dump list
+    it already. If statistics were recorded, only the header and the size of the file are checked.
+    """
+    if record.statistics:
+        damage = damage_of(record)
+        if damage:
+            damaged.append(damage)
+        return record.statistics
+    if record.payload is None or isinstance(record.payload, DamagedPayload):
+        return {}
+    try:
+        array = record.payload.to_host()
+    except OpdumpError as error:
+        damaged.append(str(error))
+        return {}
+    return SummaryStatistics(summarise(array)) if array.dtype.name in DTYPE_CODES else {}
+
+
+def damage_of(record: TensorRecord) -> str:
+    """Why the elements of a tensor cannot be read, judged by the header and the size of the file, without reading elements. Empty
+    if they can be read, or do not exist.
+
+    The statistics of an index stay valid if their file is damaged.
+    """
+    payload = record.payload
+    try:
+        if payload is not None and isinstance(payload, SupportsInspection):
+            payload.inspect()
+    except OpdumpError as error:
+        return str(error)
+    return ""
+
+
+def added_statistics(records: Iterable[TensorRecord]) -> tuple[str, ...]:
+    """The statistics of these tensors that a package added during recording; it need not be installed here."""
+    return tuple(sorted({name for record in records for name in record.statistics if name not in OWN}))
+
+
+def shown_statistics(statistics: Mapping[str, StatisticValue], added: Sequence[str]) -> list[str]:
+    """One text for each of SHOWN, one for `not_finite` and one for each of `added`; empty if a statistic is unknown."""
+    count = not_finite(statistics)
+    shown, others = ([_text(statistics, name) for name in names] for names in (SHOWN, added))
+    return [*shown, "" if count is None else str(count), *others]
+
+
+def _text(statistics: Mapping[str, StatisticValue], name: str) -> str:
+    return format_statistic(statistics[name]) if name in statistics else ""
+
+
+# JSON lacks NaN and infinities: they are the strings "nan", "inf" and "-inf".
+
+
+def finite_number(value: StatisticValue) -> StatisticValue:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value
+
+
+def finite_json(value: Any) -> Any:
+    """The same JSON value, with NaN and infinities as strings."""
+    if isinstance(value, float):
+        return finite_number(value)
+    if isinstance(value, Mapping):
+        return {name: finite_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_json(item) for item in value]
+    return value
