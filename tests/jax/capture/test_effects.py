@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
-from opdump.adapters.jax.values import new_reference
+from opdump.adapters.jax.flat import new_reference
 from tests.jax.capture.recording import recorded
 
 effects = importlib.import_module("jax._src.effects")

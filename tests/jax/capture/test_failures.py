@@ -15,7 +15,7 @@ import pytest
 from opdump.adapters.graph_runtime import GraphRun
 from opdump.adapters.jax import walk
 from opdump.adapters.jax.capture import Capture
-from opdump.adapters.jax.emission import Emitter
+from opdump.adapters.jax.twin import Emitter
 from tests.jax.capture.recording import recorded
 
 X = np.ones(4, np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opdump.adapters.jax import twin as twins
-from opdump.adapters.jax.values import new_reference
+from opdump.adapters.jax.flat import new_reference
 from tests.jax.capture.recording import recorded
 
 

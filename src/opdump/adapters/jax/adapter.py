@@ -96,8 +96,8 @@ class JaxSteps:
         """Intercept calls from now on; JAX has been imported."""
         pjit = importlib.import_module("jax._src.pjit")
         from opdump.adapters.jax.capture import Capture
+        from opdump.adapters.jax.functions import Steps
         from opdump.adapters.jax.interception import Interception, unsupported
-        from opdump.adapters.jax.steps import Steps
 
         around = self._recorder.circumstances
         around.framework = "JAX"

@@ -23,27 +23,29 @@ from opdump.adapters.graph_runtime import (
     live_tensor,
 )
 from opdump.adapters.host import Choice
-from opdump.adapters.jax.arguments import Arguments
-from opdump.adapters.jax.blocks import Blocks, Prepared
-from opdump.adapters.jax.deviation import deviation
-from opdump.adapters.jax.emission import Emitter, Given, Values, emit_prepared
-from opdump.adapters.jax.frames import program_frames
 from opdump.adapters.jax.functions import (
     Function,
     Functions,
+    Steps,
     arguments_of_call,
     has_bodies,
     obstacle_of,
     single_operator,
 )
-from opdump.adapters.jax.host import Memory, borrowed, facts_of, host_tensor, memory_of, pointers_of
-from opdump.adapters.jax.host_calls import HostCalls
-from opdump.adapters.jax.interception import Real, Told
-from opdump.adapters.jax.makers import Makers
-from opdump.adapters.jax.names import phase_of, stack_text
-from opdump.adapters.jax.schedule import Argument, Ref, Tap
-from opdump.adapters.jax.steps import Steps
-from opdump.adapters.jax.twin import PieceRun, Twin, TwinRun
+from opdump.adapters.jax.host import (
+    Arguments,
+    Memory,
+    borrowed,
+    deviation,
+    facts_of,
+    host_tensor,
+    memory_of,
+    pointers_of,
+)
+from opdump.adapters.jax.interception import HostCalls, Real, Told
+from opdump.adapters.jax.names import Makers, phase_of, program_frames, stack_text
+from opdump.adapters.jax.schedule import Argument, Blocks, Prepared, Ref, Tap
+from opdump.adapters.jax.twin import Emitter, Given, PieceRun, Twin, TwinRun, Values, emit_prepared
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.garbage import no_garbage_collection
 from opdump.plan.selection import ModelFilter

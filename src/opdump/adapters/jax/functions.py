@@ -1,25 +1,34 @@
-"""The compiled functions of a program: their origin, arguments and results, and which results are updated arguments."""
+"""The compiled functions of a program and their calls: origin, arguments and results of a function, and the steps of the program."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jax.extend.core import Literal
 
-from opdump.adapters.jax.arguments import KnownFacts
-from opdump.adapters.jax.blocks import Blocks, Prepared, Reads
-from opdump.adapters.jax.flat import INLINED, equations_in, equations_of, inner_jaxpr, references_of
-from opdump.adapters.jax.frames import file_of_function, is_of_jax
-from opdump.adapters.jax.host import Facts
-from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS, callbacks_of
-from opdump.adapters.jax.names import arguments_of, stack_text, value_name
-from opdump.adapters.jax.schedule import Level
+from opdump.adapters.base import DumpComplete
+from opdump.adapters.jax.flat import (
+    INLINED,
+    equations_in,
+    equations_of,
+    inner_jaxpr,
+    is_reference,
+    number_of,
+    references_of,
+)
+from opdump.adapters.jax.host import Facts, KnownFacts
+from opdump.adapters.jax.interception import HOST_CALLS, WITH_RESULTS, callbacks_of
+from opdump.adapters.jax.names import arguments_of, file_of_function, is_of_jax, stack_text, value_name
+from opdump.adapters.jax.schedule import Blocks, Level, Prepared, Reads
 from opdump.adapters.jax.twin import Twin
-from opdump.adapters.jax.values import is_reference, number_of
+from opdump.recorder import Recorder
 from opdump.records import Frame
+
+# The compiled functions of a program: their origin, arguments and results, and which results are updated arguments.
 
 _SEEN_BY_NO_ONE: Final = frozenset(
     {"RefEffect", "InternalMutableArrayEffect", "NamedAxisEffect", "NoDCEEffect", "ShapeAssertionEffect", "ErrorEffect"}
@@ -236,3 +245,91 @@ def _text_of(equation: Any) -> str:
 def has_bodies(closed: Any) -> bool:
     """Whether it contains loops, branches or shards."""
     return bool({"scan", "while", "cond", "shard_map"}.intersection(_primitives(closed.jaxpr)))
+
+
+# Finds the steps of a program.
+#
+# A step begins when the program calls a function that has already run in the current step. If some functions return updated arguments, only
+# these count: evaluation between two updates belongs to the step.
+
+
+class Steps:
+    """Counts the steps of a program, and files each step when the next one begins. `began` is called after a step has begun."""
+
+    def __init__(self, recorder: Recorder, *, first: int, manual: bool, stop_after_dump: bool) -> None:
+        self.step = first
+        self.began: Callable[[], None] = lambda: None
+        self.executions: dict[int, Counter[str]] = {}
+        """The number of executions of each operator in this step, by graph number."""
+        self.order = itertools.count()
+        self._recorder = recorder
+        self._manual = manual
+        self._stop_after_dump = stop_after_dump
+        self._ran: set[tuple[object, ...]] = set()
+        self._has_updates = False
+        self._unfiled: int | None = None
+        """A step that has ended but is not filed yet."""
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._recorder.wants(self.step)
+
+    @property
+    def next_is_wanted(self) -> bool:
+        """Whether the next step is recorded. The call that begins it must then be intercepted before it runs."""
+        return self._recorder.wants(self.step + 1)
+
+    def counts(self, function: Function) -> bool:
+        """Whether a call of the function may begin a step."""
+        return not (self._manual or (self._has_updates and not function.returns_state))
+
+    @property
+    def are_over(self) -> bool:
+        """Whether no further step is recorded."""
+        last = self._recorder.plan.steps.last
+        return self._recorder.is_over or (last is not None and self.step > last)
+
+    def manual_step(self) -> None:
+        """End the current step. After the first call, steps end only here."""
+        self._manual = True
+        self._end()
+        self.file()
+
+    def calls(self, function: Function) -> None:
+        """Note that the program is about to call one of its functions. Raises DumpComplete if the program must end here.
+
+        If the call begins a step, the caller must file the previous one (`file`) before it records anything else.
+        """
+        if not self.counts(function):
+            return
+        # The first function that updates its arguments: from here on only such functions count, so forget the others.
+        if function.returns_state and not self._has_updates:
+            self._has_updates = True
+            self._ran.clear()
+        if function.key in self._ran:
+            self._end()
+        self._ran.add(function.key)
+
+    def file(self) -> None:
+        """File a step that has ended. Callers do this while JAX computes, so that the program waits less."""
+        if self._unfiled is not None:
+            ended, self._unfiled = self._unfiled, None
+            self._recorder.end_step(ended)
+
+    def close(self) -> None:
+        """File everything: the program or its capture has ended."""
+        self.file()
+        self._recorder.end_step(self.step)
+
+    def _end(self) -> None:
+        self.file()
+        ended = self._unfiled = self.step
+        self.step += 1
+        self._ran.clear()
+        self.executions.clear()
+        self.order = itertools.count()
+        last = self._recorder.plan.steps.last
+        if self._stop_after_dump and last is not None and ended >= last:
+            self.file()
+            raise DumpComplete
+        self.began()

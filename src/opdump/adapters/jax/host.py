@@ -10,13 +10,14 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
-from opdump.adapters.host import BY_DTYPE, ElementType, HostTensor
+from opdump.adapters.host import BY_DTYPE, ElementType, HostColumns, HostTensor
 
 Array = npt.NDArray[Any]
 Memory: TypeAlias = HostTensor | Array | str
@@ -171,3 +172,135 @@ def _packed(array: Array, bits: int) -> Array:
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
     packed: Array = np.bitwise_or.reduce(codes << shifts, axis=1)
     return packed
+
+
+# The arguments of one call of a function: their addresses in columns, and tensor objects on demand.
+
+Tensor = HostTensor | str
+
+
+class KnownFacts:
+    """The facts of the arrays of each call. While they stay the same, so does the returned object, which callers compare by identity."""
+
+    def __init__(self) -> None:
+        self._shardings: list[Any] = []
+        self._facts: Sequence[Facts] = ()
+
+    def of(self, arrays: Sequence[Any]) -> Sequence[Facts]:
+        shardings = [getattr(array, "sharding", None) for array in arrays]
+        if shardings != self._shardings or len(self._facts) != len(arrays):
+            facts = tuple(map(facts_of, arrays))
+            self._shardings, self._facts = shardings, self._facts if facts == self._facts else facts
+        return self._facts
+
+
+class Arguments:
+    """The arguments of a call. `columns` begins with their addresses."""
+
+    def __init__(
+        self, values: Sequence[Any], facts: Sequence[Facts], dtypes: Sequence[Any], copied_ones: Sequence[bool] = ()
+    ) -> None:
+        """`values` are the program's, `dtypes` the types in which the function takes them. `copied_ones` marks those to copy, since they are donated."""
+        self.facts = facts
+        self.columns = HostColumns()
+        self._values = values
+        self._dtypes = dtypes
+        self._copies = {
+            place: copied(values[place], dtypes[place]) for place, is_one in enumerate(copied_ones) if is_one
+        }
+        self.are_read = False
+        """Whether everything needed was read ahead. Their memory may then be gone."""
+        self._tensors: dict[int, Tensor] = {}
+        pointers = pointers_of(values, facts)
+        for place, copy in self._copies.items():
+            if facts[place].element is not None and not isinstance(copy, str):
+                pointers[place] = copy.ctypes.data
+        self.columns.extend(pointers)
+
+    def again(self) -> list[Any]:
+        """The arguments for another call; donated ones are restored from their copies."""
+        return [
+            given_again(self._copies[place], value) if place in self._copies else value
+            for place, value in enumerate(self._values)
+        ]
+
+    def array(self, place: int) -> Array | str:
+        """The argument as a numpy array; its type as text if it is not an array."""
+        found = self._copies.get(place)
+        return borrowed(self._values[place], self._dtypes[place]) if found is None else found
+
+    def tensor(self, place: int) -> Tensor:
+        """The argument for a reader; always the same object."""
+        known = self._tensors.get(place)
+        if known is None:
+            element, shape = self.facts[place]
+            if element is None:
+                known = host_tensor(self.array(place), stays=False)
+            else:
+                owner = self._copies.get(place, self._values[place])
+                known = HostTensor(element, shape, int(self.columns.pointers[place]), owner, stays=False)
+            self._tensors[place] = known
+        return known
+
+    def tensors(self) -> list[Tensor]:
+        """All arguments, for a reader."""
+        return [*map(self.tensor, range(len(self.facts)))]
+
+    def memory(self, place: int) -> Memory:
+        """The argument in memory."""
+        if self.facts[place].element is not None:
+            return self.tensor(place)
+        return memory_of(self.array(place), stays=False)
+
+
+# Measures how far the results of a twin are from those of the program's own function, in one call.
+
+_LARGE: Final = 1e-3
+"""Relative to the largest element of a result. A larger deviation causes a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """`facts` are JSON values: the number of results, how many differ, and the largest difference, absolute and relative to the largest element."""
+
+    text: str
+    facts: dict[str, Any]
+    is_large: bool
+
+
+def deviation(function: str, names: Sequence[str], twin: Sequence[Any], program: Sequence[Any]) -> Deviation:
+    """Compare the results one by one. NaN at the same position counts as equal."""
+    differing, largest, relative, worst = 0, 0.0, 0.0, ""
+    for name, ours, theirs in zip(names, twin, program, strict=True):
+        a, b = borrowed(ours), borrowed(theirs)
+        if isinstance(a, str) or isinstance(b, str) or a.tobytes() == b.tobytes():
+            continue
+        differing += 1
+        apart, scale = _apart(a, b)
+        largest = max(largest, apart)
+        if apart and (scale == 0 or apart / scale > relative or not worst):
+            relative, worst = (apart / scale if scale else float("inf")), name
+    facts: dict[str, Any] = {"results": len(names), "differ": differing, "largest": largest, "relative": relative}
+    if not differing:
+        return Deviation(f"{function}: its twin produces the same results, bit for bit", facts, is_large=False)
+    text = (
+        f"{function}: {differing} of {len(names)} results of its twin differ from the program's, by {largest:.2g} at most, "
+        f"{relative:.2g} of the largest element ({worst})"
+    )
+    if relative > _LARGE:
+        text += "; an optimizer that divides rounding errors by their own size (Adam in its first steps) causes such differences"
+    return Deviation(text, {**facts, "worst": worst}, is_large=relative > _LARGE)
+
+
+def _apart(a: Any, b: Any) -> tuple[float, float]:
+    """The largest difference of two arrays of the same shape, and the largest finite element of the second."""
+    if a.size == 0 or a.shape != b.shape:
+        return 0.0, 0.0
+    kind = np.complex128 if a.dtype.kind == "c" else np.float64
+    a, b = a.astype(kind), b.astype(kind)
+    with np.errstate(invalid="ignore", over="ignore"):
+        differences = np.abs(a - b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    differences = np.where(same, 0.0, np.where(np.isnan(differences), np.inf, differences))
+    sizes = np.abs(b)
+    return float(differences.max()), float(sizes[np.isfinite(sizes)].max(initial=0.0))

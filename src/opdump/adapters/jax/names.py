@@ -1,19 +1,25 @@
-"""Names, phases and arguments of the operators of a jaxpr.
-
->>> scope_of("transpose(jvp(GPT))/block_0/Dense_0")
-'GPT/block_0/Dense_0'
->>> scope_of("vmap(eqx.nn.MLP)/jit(relu)")
-'eqx.nn.MLP/relu'
-"""
+"""The operators of a program: names, phases and arguments of those of a jaxpr, their lines, and the makers of arrays."""
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from opdump.adapters.program_stacks import ProgramStacks, Stack
 from opdump.records import Phase
+
+# Names, phases and arguments of the operators of a jaxpr.
+#
+# >>> scope_of("transpose(jvp(GPT))/block_0/Dense_0")
+# 'GPT/block_0/Dense_0'
+# >>> scope_of("vmap(eqx.nn.MLP)/jit(relu)")
+# 'eqx.nn.MLP/relu'
 
 _CALL: Final = re.compile(r"[A-Za-z_][\w.]*\((.*)\)\Z", re.DOTALL)
 # Parts that JAX adds to name stacks itself; they are no scopes of the program.
@@ -112,3 +118,93 @@ def _json(value: Any, depth: int) -> Any:
         return [_json(each, depth + 1) for each in value]
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+# The lines of the program where an equation was traced.
+
+LIBRARIES: Final = ("jax", "jaxlib", "flax", "optax", "equinox", "chex", "haiku", "orbax")
+"""Packages whose lines do not belong to the program."""
+
+
+@functools.cache
+def _directories() -> tuple[str, ...]:
+    import jax
+
+    home = Path(jax.__file__).parents[1]
+    return tuple(f"{home / name}/" for name in LIBRARIES)
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a file is part of JAX or of a library on JAX."""
+    return file.startswith((*_directories(), "<frozen"))
+
+
+@functools.cache
+def is_of_jax(file: str) -> bool:
+    """Whether a file is part of JAX itself: `jax` or `jaxlib`, the first two of LIBRARIES."""
+    return file.startswith(_directories()[:2])
+
+
+def frames_of(traceback: Any) -> Stack:
+    """The program's lines in a traceback of JAX, innermost first; empty if there is no traceback."""
+    frames = () if traceback is None else traceback.frames
+    return _stacks().of_lines((frame.file_name, frame.line_num, frame.function_name) for frame in frames)
+
+
+def program_frames() -> Stack:
+    """The program's lines on the stack of this thread, innermost first."""
+    return _stacks().running(sys._getframe(1))
+
+
+@functools.cache
+def _stacks() -> ProgramStacks:
+    return ProgramStacks(_directories())
+
+
+def file_of_function(source: str | None) -> str:
+    """The file in `train_step at /home/me/train.py:11`, JAX's description of a function; empty if there is none."""
+    return (source or "").rpartition(" at ")[2].rpartition(":")[0]
+
+
+# Finds the operator that made an array, for operators that run one by one. The program passes on the array object that JAX returned.
+
+
+class Makers:
+    """The makers of one step. In the next step the same names belong to other operators."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
+        """By the identity of an array. The entry is removed with the array, because another object may then get the same identity."""
+        self._step = -1
+
+    def made(self, op_name: str, results: Sequence[Any], step: int) -> None:
+        """Note that an operator returned these arrays."""
+        self._begin(step)
+        for slot, result in enumerate(results):
+            identity = id(result)
+            # An array that is only passed on keeps its first maker.
+            if self.source_of(result, step) == "":
+                self._known[identity] = weakref.ref(result, self._gone(identity)), f"{op_name}:{slot}"
+
+    def source_of(self, value: Any, step: int) -> str:
+        """The source of an argument; empty if no operator of the step made it."""
+        self._begin(step)
+        known = self._known.get(id(value))
+        return known[1] if known is not None and known[0]() is value else ""
+
+    def _begin(self, step: int) -> None:
+        if step != self._step:
+            self._step = step
+            self._known.clear()
+
+    def _gone(self, identity: int) -> Any:
+        known = self._known
+
+        def forget(gone: weakref.ref[Any]) -> None:
+            # A new array may already have the identity, and its own entry.
+            entry = known.get(identity)
+            if entry is not None and entry[0] is gone:
+                del known[identity]
+
+        return forget

@@ -25,31 +25,28 @@ import jax.numpy as jnp
 from jax import lax
 
 from opdump.adapters.graph_runtime import NamedOperator
-from opdump.adapters.jax.flat import Piece, Place, Read, Step, equations_in, flattened, joined
-from opdump.adapters.jax.frames import frames_of
-from opdump.adapters.jax.host_calls import HOST_CALLS, WITH_RESULTS
-from opdump.adapters.jax.names import Names, arguments_of, phase_of, scope_of, stack_text
-from opdump.adapters.jax.schedule import (
-    Branches,
-    Equation,
-    Level,
-    Scan,
-    Shards,
-    Slot,
-    While,
-)
-from opdump.adapters.jax.values import (
+from opdump.adapters.jax.flat import (
     LITERAL,
     Made,
+    Piece,
+    Place,
+    Read,
+    Step,
     Taps,
     carry_facts,
     chosen,
+    equations_in,
     facts_of,
+    flattened,
+    joined,
     number_of,
     outer,
     varying,
     zeros_like,
 )
+from opdump.adapters.jax.interception import HOST_CALLS, WITH_RESULTS
+from opdump.adapters.jax.names import Names, arguments_of, frames_of, phase_of, scope_of, stack_text
+from opdump.adapters.jax.schedule import Branches, Equation, Level, Scan, Shards, Slot, While
 from opdump.graph import GraphInput, GraphNode, GraphOutput
 
 
