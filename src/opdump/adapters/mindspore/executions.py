@@ -9,25 +9,28 @@ list of names.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator
+from opdump.adapters.graph_runtime import Block, BlockOperator, BlockSlot, NamedOperator, live_tensor
 from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.errors import CorruptDumpError
-from opdump.graph import Graph
+from opdump.graph import Graph, GraphNode
 from opdump.index.payload import FilePayload
 from opdump.layouts.mindspore_sync.files import MAPPING_NAME, FoundFile, Place, PlaceFiles, find_places, list_files
 from opdump.layouts.mindspore_sync.from_files import records_of_place
 from opdump.layouts.mindspore_sync.names import dtype_of_token
+from opdump.layouts.mindspore_sync.program_lines import program_stack
 from opdump.layouts.mindspore_sync.reader import RankTree
-from opdump.layouts.mindspore_sync.true_names import names_throughout, renamed
+from opdump.layouts.mindspore_sync.true_names import TrueNames, names_throughout, renamed
+from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Memory, OpRecord, TensorRecord
 from opdump.sink.npy import read_raw_npy
 from opdump.sink.writer_threads import WriterThreads
@@ -271,3 +274,100 @@ def _slot(record: TensorRecord, places: dict[str, int]) -> BlockSlot:
 
 def _named(op: OpRecord) -> NamedOperator:
     return NamedOperator(op.op_type, op.op_name, op.task_id, op.arguments, op.stack, phase=op.phase)
+
+
+# Finds the operator of a graph that failed. MindSpore dumps an operator after it has run, so the failed one has no files.
+#
+# Among the operators without files whose makers have all run, it is the one of the type that the error names (`For 'Gather', ...`),
+# otherwise the first in the planned execution order.
+
+_NAMED: Final = re.compile(r"For '([A-Za-z0-9_]+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOperator:
+    """An operator that failed; `sources` are the makers of its inputs by slot, as `name:slot` with the names in files."""
+
+    operator: NamedOperator
+    sources: tuple[tuple[int, str], ...]
+
+
+def failed_operator(
+    graph: Graph, names: TrueNames, order: Sequence[str], ran: Program, error: BaseException
+) -> FailedOperator | None:
+    """The operator that raised `error` after those that ran; None if no operator is left."""
+    have_run = {op.op_name for op in ran.ops}
+    nodes = {node.op_name: node for node in graph.nodes}
+    planned = [node for name in order if (node := nodes.get(name))] or list(graph.nodes)
+    kernels = {node.op_name for node in planned if node.runs_kernel}
+    left = [
+        node
+        for node in planned
+        if node.op_name in kernels
+        and node.op_name not in have_run
+        and all(maker not in kernels or maker in have_run for maker in _makers(node, names))
+    ]
+    named = _NAMED.search(str(error))
+    found = next((node for node in left if named and node.op_type == named[1]), left[0] if left else None)
+    if found is None:
+        return None
+    given = [(slot, names.source(found, slot)) for slot in range(len(found.inputs))]
+    sources = [(slot, each.source) for slot, each in given if each is not None and each.source]
+    operator = NamedOperator(
+        found.op_type,
+        found.op_name,
+        arguments=found.attributes,
+        stack=program_stack(found.stack),
+        kernel=found.op_type,
+        phase=found.phase,
+    )
+    return FailedOperator(operator, tuple(sources))
+
+
+def inputs_of(failed: FailedOperator, execution: Execution) -> list[LiveTensor]:
+    """The inputs of the operator that operators of the same execution made."""
+    made = {
+        f"{each.operator.op_name}:{slot.slot}": execution.tensors[slot.tensor]
+        for each in execution.program.operators
+        for slot in each.outputs
+    }
+    return [live_tensor(slot, "", made[source], source) for slot, source in failed.sources if source in made]
+
+
+def _makers(node: GraphNode, names: TrueNames) -> list[str]:
+    given = [names.source(node, slot) for slot in range(len(node.inputs))]
+    return [each.source.rpartition(":")[0] for each in given if each is not None]
+
+
+# Files the graphs of MindSpore: its own graph files if the layout has them, otherwise graphs in the layout's form.
+
+
+class GraphFiles:
+    """The graphs of one rank of MindSpore's dump."""
+
+    def __init__(self, recorder: Recorder, executions: Executions) -> None:
+        self._recorder = recorder
+        self._executions = executions
+        self._filed: set[int] = set()
+        self._ran: dict[int, int] = {}
+        """The number of noted executions of each graph."""
+
+    def file_new(self) -> list[tuple[int, int]]:
+        """File the graphs that were compiled and the iterations that were executed since the last call.
+
+        Returns the latter as (graph number, iteration).
+        """
+        ran: list[tuple[int, int]] = []
+        executions, recorder = self._executions, self._recorder
+        for graph_id in executions.graph_ids():
+            if graph_id not in self._filed:
+                self._filed.add(graph_id)
+                graph = executions.tree.graph(graph_id)
+                if graph is not None:
+                    recorder.file_graph(graph, executions.graph_files(graph_id))
+            history = executions.history(graph_id)
+            for step in history[self._ran.get(graph_id, 0) :]:
+                recorder.graphs_ran(step, [graph_id])
+                ran.append((graph_id, step))
+            self._ran[graph_id] = len(history)
+        return ran

@@ -12,12 +12,18 @@ from pathlib import Path
 
 from opdump.adapters.base import Settings
 from opdump.adapters.graph_runtime import Block, BlockSlot, GraphRun, RunEmitter, live_tensor
-from opdump.adapters.mindspore.executions import Execution, Executions, Program, block_of, has_files, rank_directories
-from opdump.adapters.mindspore.failures import failed_operator, inputs_of
-from opdump.adapters.mindspore.graph_files import GraphFiles
-from opdump.adapters.mindspore.graph_selection import GraphSelection
-from opdump.adapters.mindspore.interception import Interception
-from opdump.adapters.mindspore.own_dump import OWN_DUMP, chooses_by_name
+from opdump.adapters.mindspore.executions import (
+    Execution,
+    Executions,
+    GraphFiles,
+    Program,
+    block_of,
+    failed_operator,
+    has_files,
+    inputs_of,
+    rank_directories,
+)
+from opdump.adapters.mindspore.own_dump import OWN_DUMP, GraphSelection, Interception, chooses_by_name
 from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.adapters.models import Models
 from opdump.graph import PYNATIVE

@@ -16,17 +16,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 from opdump.adapters.base import Settings
-from opdump.adapters.mindspore.models import OperatorNames, models_of
-from opdump.adapters.mindspore.steps import Steps
+from opdump.adapters.mindspore.models import OperatorNames, Steps, models_of
 from opdump.adapters.threads import ThreadEntry
 from opdump.graph import PYNATIVE
 from opdump.recorder import Recorder
 
 if TYPE_CHECKING:
     from opdump.adapters.mindspore.pynative.interception import Interception
-    from opdump.adapters.mindspore.pynative.makers import Origin
-    from opdump.adapters.mindspore.pynative.modes import ModeStack
-    from opdump.adapters.mindspore.pynative.recording import OperatorRecording
+    from opdump.adapters.mindspore.pynative.recording import ModeStack, OperatorRecording
+    from opdump.adapters.mindspore.pynative.tensors import Origin
 
 _LOG = logging.getLogger("opdump")
 
@@ -101,8 +99,7 @@ class PyNative:
             self._recorder.warnings.append(lacks)
             _LOG.warning("opdump: %s", lacks)
             return
-        from opdump.adapters.mindspore.pynative.modes import ModeStack
-        from opdump.adapters.mindspore.pynative.recording import OperatorRecording
+        from opdump.adapters.mindspore.pynative.recording import ModeStack, OperatorRecording
 
         self._recording = OperatorRecording(
             self._recorder,

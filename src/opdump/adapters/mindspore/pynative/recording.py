@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from mindspore import Tensor
+from mindspore.graph.api import _pynative_executor
+from mindspore.ops.auto_generate import gen_ops_prim
+from mindspore.utils import MsDispatchMode
+from mindspore.utils.ms_dispatch import _DispatchGuardStack
 
 from opdump.adapters.base import Settings
 from opdump.adapters.graph_runtime import OperatorSelection, RunEmitter, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.mindspore.models import OperatorNames
-from opdump.adapters.mindspore.pynative.frames import program_frames
-from opdump.adapters.mindspore.pynative.gradients import Forward, Gradients, RunningNode, unseen
-from opdump.adapters.mindspore.pynative.makers import Makers, Origin
-from opdump.adapters.mindspore.pynative.marks import Marks
-from opdump.adapters.mindspore.pynative.naming import Names, forward_scope, gradient_scope
-from opdump.adapters.mindspore.pynative.operator_kinds import Call, may_be_view, skip_reason
-from opdump.adapters.mindspore.pynative.scopes import Scopes
-from opdump.adapters.mindspore.pynative.tensors import host_tensor, tensors_in
-from opdump.adapters.mindspore.pynative.unseen_operators import UnseenOperator, computes_first, operators_of
+from opdump.adapters.mindspore.pynative.gradients import (
+    Forward,
+    Gradients,
+    RunningNode,
+    UnseenOperator,
+    computes_first,
+    operators_of,
+    unseen,
+)
+from opdump.adapters.mindspore.pynative.naming import (
+    Marks,
+    Names,
+    Scopes,
+    forward_scope,
+    gradient_scope,
+    program_frames,
+)
+from opdump.adapters.mindspore.pynative.tensors import Makers, Origin, host_tensor, storage_of, tensors_in
 from opdump.adapters.models import Models
+from opdump.adapters.replacements import Replacements
 from opdump.adapters.watching import Look, Watches
 from opdump.graph import PARAMETER_PREFIX, PYNATIVE, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan.field_types import wrong_value
 from opdump.plan.selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, WatchRecorder, isolated_from_program
-from opdump.records import Frame, Memory, OpRecord, Phase
+from opdump.records import Frame, Memory, OpRecord, Phase, SkipReason
 
 SEEN_BY_GRADIENTS: Final = "through its gradients"
 """The argument `seen` of a backward operator that MindSpore does not dispatch."""
@@ -448,3 +465,250 @@ def _placed(tensor: Tensor, memory: Memory | None) -> HostTensor | str:
     if isinstance(found, HostTensor):
         found.memory = memory
     return found
+
+
+# Properties of operators: whether one is a view, and the names of its arguments.
+
+_VIEWS: Final = frozenset(
+    {
+        *(
+            "AsStrided",
+            "BroadcastTo",
+            "Chunk",
+            "Diagonal",
+            "ExpandDims",
+            "Imag",
+            "Narrow",
+            "Real",
+            "Reshape",
+            "Select",
+            "SelectExt",
+        ),
+        *(
+            "Slice",
+            "SliceExt",
+            "Split",
+            "SplitTensor",
+            "SplitWithSize",
+            "Squeeze",
+            "StridedSlice",
+            "Transpose",
+            "TransposeExt",
+        ),
+        *("Unstack", "UnstackExt", "View", "ViewAs"),
+    }
+)
+"""Operators that may return a view of their input. The name may also end with `View`."""
+_LONGEST: Final = 200
+_DEEPEST: Final = 3
+
+
+class Call(NamedTuple):
+    """A dispatched call of an operator.
+
+    `arguments` are in the order of the definition. `is_primitive`: the call came with a Primitive object; the gradient of such an operator
+    is not dispatched.
+    """
+
+    name: str
+    arguments: Sequence[Any]
+    primitive: Any
+
+    @property
+    def is_primitive(self) -> bool:
+        return self.primitive is not None
+
+    @classmethod
+    def of(cls, name: str, args: tuple[Any, ...]) -> Call:
+        # MindSpore dispatches Primitives as (primitive, name, arguments).
+        if len(args) == 3 and isinstance(args[1], str) and isinstance(args[2], tuple):
+            return cls(name, args[2], args[0])
+        return cls(name, args, None)
+
+    @property
+    def is_pseudo(self) -> bool:
+        """Whether the call only asks for a type and runs nothing. Such names begin in lower case."""
+        return self.name[:1].islower()
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """The tensors that the operator reads, with the names of their arguments."""
+        names = self._names()
+        return [
+            (names[place] if place < len(names) else "", tensor)
+            for place, value in enumerate(self.arguments)
+            for tensor in tensors_in((value,))
+        ]
+
+    def others(self) -> dict[str, Any]:
+        """The arguments without tensors, by name, as JSON values."""
+        names = self._names()
+        found = {}
+        if self.primitive is not None:
+            skip = {"input_names", "output_names"}
+            found = {key: _json(value) for key, value in _attributes(self.primitive).items() if key not in skip}
+        for place, value in enumerate(self.arguments):
+            if value is not None and not any(True for _ in tensors_in((value,))):
+                found[names[place] if place < len(names) else str(place)] = _json(value)
+        return found
+
+    def _names(self) -> Sequence[str]:
+        if self.primitive is not None:
+            names = _attributes(self.primitive).get("input_names")
+            if isinstance(names, list | tuple):
+                return [str(name) for name in names]
+            kind: Any = type(self.primitive)
+            return _signature(kind)
+        return _signature(getattr(gen_ops_prim, self.name, None))
+
+
+def skip_reason(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> SkipReason:
+    """`view` if all results are in the memory of inputs, otherwise empty."""
+    if call.name.removesuffix("View") not in _VIEWS or not inputs or not outputs:
+        return ""
+    memory = {storage_of(tensor) for tensor in inputs}
+    return "view" if all(storage_of(tensor) in memory for tensor in outputs) else ""
+
+
+def may_be_view(name: str) -> bool:
+    return name.removesuffix("View") in _VIEWS
+
+
+@functools.cache
+def _signature(kind: Any) -> tuple[str, ...]:
+    try:
+        parameters = list(inspect.signature(kind.__call__).parameters.values())[1:]
+    except (AttributeError, TypeError, ValueError):
+        return ()
+    return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL)
+
+
+def _attributes(primitive: Any) -> Mapping[str, Any]:
+    found = getattr(primitive, "attrs", None)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, tuple | list) and depth < _DEEPEST:
+        return [_json(each, depth + 1) for each in value]
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+# Keeps opdump's dispatch mode in its place among the modes of a program.
+#
+# MindSpore has a stack of modes in each thread, and leaving a mode pops the top of the stack. opdump enters and leaves its mode when steps
+# begin and end, in the middle of `with` blocks of the program, so it must restore the modes above its own.
+#
+# While its pipeline is on, MindSpore passes operators to a thread of its own, which has no modes, so they are not dispatched. Therefore the
+# pipeline is off while the mode is on.
+
+Dispatched = Callable[[Any, tuple[Any, ...], Any], Any]
+
+
+class RecordingMode(MsDispatchMode):  # type: ignore[misc]  # MindSpore is not installed where this is checked
+    """Passes every operator of its thread to a function."""
+
+    def __init__(self, dispatched: Dispatched) -> None:
+        self._dispatched = dispatched
+
+    def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+        return self._dispatched(func, args, kwargs)
+
+
+class ModeStack:
+    """Enters and leaves a recording mode in any thread, also between modes of the program."""
+
+    def __init__(self, dispatched: Dispatched) -> None:
+        self._mode = RecordingMode(dispatched)
+        self._here = threading.local()
+        self._replacements = Replacements()
+        self._entered = 0
+        self._has_disabled = False
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Track the modes that the program enters and leaves from now on."""
+        enter, leave = MsDispatchMode.__enter__, MsDispatchMode.__exit__
+        known = self._known
+
+        @functools.wraps(enter)
+        def entering(mode: Any) -> Any:
+            found = enter(mode)
+            known().append(mode)
+            return found
+
+        @functools.wraps(leave)
+        def leaving(mode: Any, *error: Any) -> Any:
+            above = self._take_above(mode)
+            found = leave(mode, *error)
+            self._put(above)
+            return found
+
+        self._replacements.replace(MsDispatchMode, "__enter__", entering)
+        self._replacements.replace(MsDispatchMode, "__exit__", leaving)
+
+    def close(self) -> None:
+        self.leave()
+        self._replacements.restore()
+
+    def forget(self) -> None:
+        """Stop tracking in a forked process. Modes that are on stay on."""
+        self._replacements.restore()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this thread has the recording mode on."""
+        return self._mode in self._known()
+
+    def enter(self) -> None:
+        if not self.is_entered:
+            self._put([self._mode])
+            self._count(+1)
+
+    def leave(self) -> None:
+        if self.is_entered:
+            above = self._take_above(self._mode)
+            _DispatchGuardStack.pop()
+            self._put(above)
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._entered += change
+            if self._entered == 1 and change > 0:
+                self._has_disabled = not _pynative_executor.disable_frontend_and_bprop_pipeline()
+            elif not self._entered and self._has_disabled:
+                _pynative_executor.enable_frontend_and_bprop_pipeline()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The mode is on in the block, in which a thread of the program does its work."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def _known(self) -> list[Any]:
+        """The modes of this thread that were entered since `open`, outermost first."""
+        modes: list[Any] | None = getattr(self._here, "modes", None)
+        if modes is None:
+            modes = self._here.modes = []
+        return modes
+
+    def _take_above(self, mode: Any) -> list[Any]:
+        """Pop the modes above a mode, and forget the mode itself. A mode that is not known was entered before `open`, below all known ones."""
+        modes = self._known()
+        place = next((place for place in reversed(range(len(modes))) if modes[place] is mode), None)
+        above = modes[:] if place is None else modes[place + 1 :]
+        del modes[0 if place is None else place :]
+        for _ in above:
+            _DispatchGuardStack.pop()
+        return above
+
+    def _put(self, modes: list[Any]) -> None:
+        for mode in modes:
+            _DispatchGuardStack.push(mode)
+        self._known().extend(modes)
