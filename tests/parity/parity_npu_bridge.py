@@ -44,7 +44,7 @@ for what in (lambda: tf.estimator.Estimator, lambda: NPUEstimator(lambda feature
 """
 DISTRIBUTED = """
 import tensorflow as tf
-from opdump.adapters.tensorflow.estimator.names import estimators
+from opdump.adapters.tensorflow.estimator.v1_names import estimators
 try:
     estimators().RunConfig(train_distribute=tf.distribute.MirroredStrategy(["CPU:0"]))
 except Exception as error:

@@ -35,9 +35,7 @@ from opdump.plan.field_types import check_values
 
 if TYPE_CHECKING:
     from opdump.adapters.tensorflow.capture import Capture
-    from opdump.adapters.tensorflow.failures import FailureDump
-    from opdump.adapters.tensorflow.sessions.interception import Interception
-    from opdump.adapters.tensorflow.sessions.session import SessionCapture
+    from opdump.adapters.tensorflow.sessions.session import FailureDump, Interception, SessionCapture
     from opdump.capturing.dump import Dump
     from opdump.configs.tensorflow.plan import TrainingDump
 
@@ -84,11 +82,9 @@ def install(
 def _install(options: SessionOptions) -> None:
     if _STATE.recordings is None:
         recordings = Recordings(os.environ)
-        interception = adapter_module("sessions.interception").Interception(
-            recordings.capture_of, recordings.session_ended
-        )
+        interception = adapter_module("sessions.session").Interception(recordings.capture_of, recordings.session_ended)
         interception.put_in()
-        _STATE.around.enter_context(adapter_module("tracebacks").program_tracebacks())
+        _STATE.around.enter_context(adapter_module("stacks").program_tracebacks())
         _STATE.around.enter_context(printed_as_the_programs())
         _STATE.recordings, _STATE.interception = recordings, interception
     _STATE.recordings.options = options
@@ -172,7 +168,7 @@ class SessionRecording:
 
     def __init__(self, plan: DumpPlan, device_id: int, *, streams: bool = False) -> None:
         self.device_id = device_id
-        self._recording = Recording(plan, device_id, adapter_module("versions").runtime())
+        self._recording = Recording(plan, device_id, adapter_module("capture").runtime())
         recorder = self._recording.recorder
         self.capture: Capture = adapter_module("capture").Capture(recorder, device_id=device_id, streams=streams)
         if not plan.mode.failures_only:
@@ -266,7 +262,7 @@ class Recordings:
                 self._warn(f"an operator failed; its inputs are written to {path}/extra-info/data-dump")
                 return self._recording(plan_of_failures(path, dump.exceptions), dump.device_id).capture
 
-            self._failures[key] = adapter_module("failures").FailureDump(opened, whole=dump.exceptions == 1)
+            self._failures[key] = adapter_module("sessions.session").FailureDump(opened, whole=dump.exceptions == 1)
         return self._failures[key]
 
     def _warn(self, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.sessions.ge_graph import ge_graphs_of
+from opdump.adapters.tensorflow.sessions.graph_files import ge_graphs_of
 from opdump.adapters.tensorflow.sessions.subgraph import subgraph_of
 from opdump.layouts.graph_files.ge import GeGraph, write_new_ge_graph
 

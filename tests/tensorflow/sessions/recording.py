@@ -15,7 +15,7 @@ import tensorflow as tf
 import opdump
 from opdump.adapters.host import NumpyReader
 from opdump.adapters.tensorflow.capture import Capture
-from opdump.adapters.tensorflow.sessions.interception import Interception
+from opdump.adapters.tensorflow.sessions.session import Interception
 from opdump.index.writer import RunFacts
 from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, StepSet

@@ -14,16 +14,14 @@ from tensorflow.python.eager import context as eager_context
 
 from opdump.adapters.base import Settings
 from opdump.adapters.host import NumpyReader
-from opdump.adapters.tensorflow.capture import Capture
+from opdump.adapters.tensorflow.capture import FRAMEWORK, FRAMEWORK_VERSION, Capture, device_target
 from opdump.adapters.tensorflow.functions.eager import EagerCapture
-from opdump.adapters.tensorflow.functions.eager_steps import eager_steps
 from opdump.adapters.tensorflow.functions.functions import FunctionCapture
-from opdump.adapters.tensorflow.functions.steps import ProgramSteps
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps, eager_steps
 from opdump.adapters.tensorflow.model_names import KerasModels
 from opdump.adapters.tensorflow.sessions.graph_files import GraphFiles
-from opdump.adapters.tensorflow.sessions.interception import Interception
-from opdump.adapters.tensorflow.tracebacks import program_tracebacks
-from opdump.adapters.tensorflow.versions import FRAMEWORK, FRAMEWORK_VERSION, device_target
+from opdump.adapters.tensorflow.sessions.session import Interception
+from opdump.adapters.tensorflow.stacks import program_tracebacks
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder

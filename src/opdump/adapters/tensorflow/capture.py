@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import tensorflow as tf
+
 from opdump.adapters.base import DumpComplete
 from opdump.adapters.graph_runtime import GraphRun, RunEmitter, UniqueNames
+from opdump.adapters.host import HostRuntime
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.operator_kinds import ModelSlots
 from opdump.adapters.tensorflow.stacks import Stacks
@@ -257,3 +260,19 @@ class Capture:
                 self.write_graph.note_files()
         self.recorder.warnings += self.notes
         self._report_circumstances()
+
+
+# The version of TensorFlow that runs here.
+
+FRAMEWORK: Final = "tensorflow"
+FRAMEWORK_VERSION: Final = str(tf.__version__)
+
+
+def device_target() -> str:
+    """The kind of device on which operators run."""
+    return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+
+
+def runtime() -> HostRuntime:
+    """The runtime's description for a recording."""
+    return HostRuntime(FRAMEWORK, FRAMEWORK_VERSION, device_target())

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from opdump.adapters.program_marks import ModelNames
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.function_names import plain_name
 from opdump.adapters.tensorflow.graphs.library import Definition, callees_of
+from opdump.adapters.tensorflow.xla import plain_name
 
 EAGER: Final = "eager"
 _WRAPPER: Final = "signature_wrapper_"

@@ -19,7 +19,7 @@ except ImportError as error:
 from tensorflow.core.protobuf.config_pb2 import ConfigProto, GraphOptions, OptimizerOptions
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-from opdump.adapters.tensorflow.estimator.names import estimators
+from opdump.adapters.tensorflow.estimator.v1_names import estimators
 
 OPTIMIZER: Final = "NpuOptimizer"
 

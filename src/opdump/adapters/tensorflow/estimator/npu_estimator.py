@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from opdump.adapters.tensorflow.estimator.config import OPTIMIZER, npu_optimizer_of
-from opdump.adapters.tensorflow.estimator.names import estimators
+from opdump.adapters.tensorflow.estimator.v1_names import estimators
 from opdump.configs.tensorflow.run_config import parameters_of_run_config
 from opdump.errors import PackageMissingError
 

@@ -19,17 +19,21 @@ from tensorflow.python.framework import function_def_to_graph, ops
 from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from opdump.adapters.tensorflow import xla
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.function_names import shown_name
 from opdump.adapters.tensorflow.functions.eager import is_own
-from opdump.adapters.tensorflow.functions.instrumented import InstrumentedFunction, without_suffix
+from opdump.adapters.tensorflow.functions.instrumented import (
+    DumpedCall,
+    InstrumentedFunction,
+    has_data,
+    live_tensors,
+    without_suffix,
+)
 from opdump.adapters.tensorflow.functions.optimised import rewriting_off
-from opdump.adapters.tensorflow.functions.probe import DumpedCall, has_data, live_tensors
-from opdump.adapters.tensorflow.functions.steps import ProgramSteps
-from opdump.adapters.tensorflow.functions.updates import StepPart, TracedUpdates
+from opdump.adapters.tensorflow.functions.steps import ProgramSteps, StepPart, TracedUpdates
+from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.library import Definition, reached
-from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
+from opdump.adapters.tensorflow.xla import shown_name
 from opdump.interpreter.garbage import no_garbage_collection
 
 

@@ -10,23 +10,579 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from opdump.adapters.graph_runtime import (
+    ArrayBlock,
+    BlockOperator,
+    BlockSlot,
+    GraphRun,
+    NamedOperator,
+    OperatorSelection,
+    live_tensor,
+)
+from opdump.adapters.host import host_tensor
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.effects import Library, functions_of
-from opdump.adapters.tensorflow.functions.edits import CALL_ATTRIBUTES, MINE, definition_of, with_fixed
-from opdump.adapters.tensorflow.functions.observed import BodyOperators, KeptCall, Naming, Observed
 from opdump.adapters.tensorflow.functions.optimised import (
+    CALL_ATTRIBUTES,
+    MINE,
+    Edits,
+    PlacedGraph,
+    constant_value,
+    definition_of,
     function_graphs,
+    order_regions,
+    readers_of,
     standing_for,
+    tensor_of,
     with_argument,
+    with_fixed,
     without_rewriting,
 )
-from opdump.adapters.tensorflow.functions.probe import CurrentCall
-from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph
-from opdump.adapters.tensorflow.graphs.library import Definition, hidden_callees
-from opdump.adapters.tensorflow.graphs.program import Program, function_program, shown_names
+from opdump.adapters.tensorflow.graphs.executed import ExecutedGraph, Key, is_plumbing
+from opdump.adapters.tensorflow.graphs.hazards import left_alone
+from opdump.adapters.tensorflow.graphs.library import CALLS, Definition, Slot, are_handles, hidden_callees, in_order
+from opdump.adapters.tensorflow.graphs.outcomes import Outcomes, Region, Tensor, rewritten_operators
+from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator, function_program, shown_names
+from opdump.adapters.tensorflow.nodes import Library, device_of, functions_of
+from opdump.adapters.tensorflow.operator_kinds import PASSES_ON, SKIPS, ModelSlots
+from opdump.adapters.tensorflow.xla import LAUNCH, is_compiled, note_of_call
+from opdump.recorder import LiveTensor
+from opdump.records import IO, SkipReason
+
+# Emits operators from within the instrumented copy of a function: a probe is an operator that passes tensors of others to the recorder.
+
+_HANDLES: Final = (tf.resource, tf.variant)
+_NOTHING: Final[list[Any]] = []
+"""The result of a probe in the graph."""
+
+
+@dataclass(slots=True)
+class DumpedCall:
+    """One dumped call of a function. Errors in probes are raised at the end of the call, so that the graph finishes."""
+
+    capture: Capture
+    run: GraphRun
+    bodies: Counter[int] = field(default_factory=Counter)
+    """The number of runs of each body, by its number."""
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class CurrentCall:
+    """The call for which the probes of one function emit; None if it is not dumped."""
+
+    call: DumpedCall | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a dumped call, so that calls of one function are dumped one after the other."""
+
+
+class Probe:
+    """Called with the values of the inputs and outputs of some operators after they have run.
+
+    Slots refer to the arrays by position, followed by `texts`; `bodies` are the numbers of the bodies that ran when it is called.
+    """
+
+    def __init__(
+        self, current: CurrentCall, operators: Sequence[BlockOperator], texts: Sequence[str], bodies: Sequence[int]
+    ) -> None:
+        self._current = current
+        self._operators = ArrayBlock(operators, texts) if operators else None
+        self._bodies = bodies
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        call = self._current.call
+        if call is None or call.error is not None or call.capture.is_over:
+            return _NOTHING
+        try:
+            with call.capture.lock:
+                call.bodies.update(self._bodies)
+                if self._operators is not None:
+                    # For one element the runtime passes a numpy scalar, whose memory is only valid while it is used.
+                    held = [*map(np.asarray, arrays)]
+                    self._operators.emit(call.run, held, lambda number: host_tensor(held[number]))
+        except Exception as error:  # noqa: BLE001  any error is raised when the call has ended
+            call.error = error
+        return _NOTHING
+
+
+def has_data(tensors: Iterable[Any]) -> bool:
+    """Whether any of these tensors of the eager program is not a handle."""
+    return any(tensor.dtype not in _HANDLES for tensor in tensors)
+
+
+def live_tensors(
+    selection: OperatorSelection,
+    operator: NamedOperator,
+    io: IO,
+    tensors: Sequence[Any],
+    arguments: Sequence[Any],
+    source_of: Callable[[Any], str] = lambda _: "",
+) -> list[LiveTensor]:
+    """The selected tensors of the eager program for the recorder, without handles; `arguments` are the definitions of the slots."""
+    lives: list[LiveTensor] = []
+    if not selection.wants(io):
+        return lives
+    excluded = selection.excluded(operator.op_name, operator.op_type, io)
+    has_names = len(arguments) == len(tensors)
+    for slot, tensor in enumerate(tensors):
+        if tensor.dtype in _HANDLES or slot in excluded:
+            continue
+        # Without a copy if the runtime's memory is on the host: it is read before the program continues.
+        value = "string" if tensor.dtype == tf.string else host_tensor(tensor._numpy())
+        lives.append(live_tensor(slot, arguments[slot].name if has_names else "", value, source_of(tensor)))
+    return lives
+
+
+# Adds probes to the graph that is executed for a function, which observe its operators; and nodes that compute operators apart.
+#
+# Operators that run equally often are passed on together, as a block of some tens of tensors.
+
+_STRING: Final = tf.string.as_datatype_enum
+_TENSORS: Final = 64
+"""Maximum number of tensors of a probe."""
+_FALLIBLE: Final = re.compile(
+    r"Assert|CheckNumerics|EnsureShape|PyFunc|EagerPyFunc|Gather|ResourceGather|Scatter|TensorScatter|SparseSoftmax|LookupTable|Print"
+)
+"""These may fail because of their inputs, or run Python of the program: preceding operators are passed on first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyOperators:
+    """A function within the copy: its skipped operators, and the recorded ones."""
+
+    skipped: tuple[NamedOperator, ...]
+    emitted: tuple[NamedOperator, ...]
+    reasons: Counter[SkipReason]
+    """The skipped operators if it runs."""
+    not_executed: Counter[SkipReason]
+    """All operators if it does not run."""
+    counted: int
+    """The number of the body that runs equally often; 0 runs once in each call."""
+
+    @classmethod
+    def of(cls, operators: Sequence[NamedOperator], counted: int) -> BodyOperators:
+        skipped = tuple(operator for operator in operators if operator.skip)
+        emitted = tuple(operator for operator in operators if not operator.skip)
+        reasons: Counter[SkipReason] = Counter(operator.skip for operator in skipped)
+        not_executed: Counter[SkipReason] = Counter()
+        not_executed["not executed"] = len(operators)
+        return cls(skipped, emitted, reasons, not_executed, counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Operators of a program -> their names in records; `sources` are those of the arguments of a called function."""
+
+    names: Mapping[str, str]
+    sources: Mapping[Key, str] = field(default_factory=dict)
+
+    def source(self, slot: Slot) -> str:
+        """The maker of the input in a slot; empty if unknown."""
+        maker, _, number = slot.source.rpartition(":")
+        return f"{self.names.get(maker, maker)}:{number}" if maker else self.sources.get(slot.key, "")
+
+    def within(self, call: ProgramOperator, program: Program, arguments: Sequence[str]) -> Naming:
+        """For the program of a function that an operator of this one calls."""
+        path = self.names[call.name]
+        names = {op.name: self.names.get(f"{call.name}/{op.name}", f"{path}/{op.name}") for op in program.operators}
+        given = zip(arguments, call.inputs, strict=True) if len(arguments) == len(call.inputs) else ()
+        return Naming(names, {f"{argument}:0": self.source(slot) for argument, slot in given})
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall:
+    """A call that the runtime keeps, and optimises with `config`; `devices` are those of its inputs.
+
+    The runtime may use a function of its own for it, without the arguments in `constants` (by number) and with only these `outputs`.
+    """
+
+    node: str
+    operator: ProgramOperator
+    devices: tuple[str, ...]
+    constants: Mapping[int, npt.NDArray[Any]]
+    outputs: Sequence[int]
+    config: bytes
+
+
+@dataclass(slots=True)
+class _SeenSlot:
+    """The recorded part of a slot; `tensor` may be the type of a value that is not an array."""
+
+    slot: int
+    argument: str
+    source: str
+    tensor: Tensor | str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A recorded operator and its node. `stands_in` is its result, if it has no node and that node has the same result."""
+
+    operator: NamedOperator
+    node: str
+    stands_in: Tensor | None
+    inputs: list[_SeenSlot]
+    outputs: list[_SeenSlot]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for slot in (*self.inputs, *self.outputs):
+            if not isinstance(slot.tensor, str):
+                yield slot.tensor
+
+
+@dataclass(slots=True)
+class _Group:
+    """Operators that are passed on together."""
+
+    region: Region
+    stage: int
+    device: str
+    seen: list[_Seen] = field(default_factory=list)
+    tensors: dict[Tensor, int] = field(default_factory=dict)
+    bodies: list[int] = field(default_factory=list)
+    anchors: list[str] = field(default_factory=list)
+    """The nodes after which the probe runs."""
+
+
+class Observed:
+    """An executed graph with probes for the operators of the program."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        selection: ModelSlots,
+        model: Model,
+        program: Program,
+        executed: ExecutedGraph,
+        library: Library,
+        current: CurrentCall,
+        task_ids: Iterator[int],
+    ) -> None:
+        self.probes: list[Probe] = []
+        self.graph = PlacedGraph(executed, library)
+        self._capture = capture
+        self._selection = selection
+        self._model = model
+        self._program = program
+        self._executed = executed
+        self._library = library
+        self._current = current
+        arguments = [f"{name}:0" for name, node in executed.nodes.items() if node.op == "_Arg"]
+        self._outcomes = Outcomes(program, executed, fed=arguments)
+        self._named = {op.name: op for op in program.operators}
+        self._naming = Naming({})
+        self._first = 0
+        self._readers: dict[str, list[str]] = {}
+        self._edits = Edits(self.graph)
+        self._task_ids = task_ids
+        self._operators: dict[int, list[NamedOperator]] = {body.number: [] for body in program.bodies}
+        self._seen: list[_Seen] = []
+        self._apart: dict[tuple[str, str], str | None] = {}
+        self._constants: dict[Key, bool] = {}
+        """Tensor -> whether it depends only on constants."""
+        self._counted: dict[int, int] = {}
+
+    def kept_calls(self) -> Iterator[KeptCall]:
+        """The calls of functions that the runtime keeps as calls."""
+        for name, operator in {node: name for name, node in self._outcomes.nodes.items()}.items():
+            node, op = self._executed.nodes[name], self._named[operator]
+            if node.op in CALLS and not is_compiled(node):
+                makers = [self._executed.nodes[key.rpartition(":")[0]] for key in self._executed.inputs(node)]
+                devices = tuple(maker.device for maker in makers)
+                constants, outputs = self._constants_of_call(op), self._outcomes.given_outputs(op)
+                if constants is not None and (outputs or not op.outputs):
+                    yield KeptCall(name, op, devices, constants, outputs, node.attr["config_proto"].s)
+
+    def _constants_of_call(self, op: ProgramOperator) -> dict[int, npt.NDArray[Any]] | None:
+        """The arguments of a call that the runtime replaced by constants in the function; None if they are unknown."""
+        slots = self._outcomes.constant_arguments(op)
+        if slots is None:
+            return None
+        found: dict[int, npt.NDArray[Any]] = {}
+        body = self._program.bodies[op.body]
+        for slot in slots:
+            key = self._outcomes.resolved(op.inputs[slot].key)
+            value = self._outcomes.constant(key)
+            if value is None and key.startswith(body.path):
+                value = constant_value(self._library(body.function), key.removeprefix(body.path))
+            if value is None:
+                return None
+            found[slot] = value
+        return found
+
+    def build(self, naming: Naming, first: int, calls: Mapping[str, str]) -> None:
+        """Add everything to the graph. `first` is the number of its first body, `calls` the kept calls with the copies that run instead."""
+        graph, self._naming, self._first = self.graph, naming, first
+        for op in self._program.operators:
+            for slot in op.inputs:
+                self._readers.setdefault(slot.key.rpartition(":")[0], []).append(naming.names[op.name])
+        for op in self._program.operators:
+            call = self._outcomes.call_around(op) if calls and op.body else ""
+            if self._outcomes.nodes.get(call) not in calls:
+                self._add_operator(op)
+        for op in rewritten_operators(self._program, self._executed, self._outcomes.nodes, self._library):
+            self._add_rewritten(op)
+        fallible = {name for name, node in graph.nodes.items() if _FALLIBLE.match(node.op) or name in calls}
+        preferred = [name for each in self._seen for name in (*(name for name, _ in each.tensors()), each.node)]
+        order = graph.place(preferred, fallible)
+        place = {name: number for number, name in enumerate(order)}
+        self._seen.sort(key=lambda each: max(place[each.node], *(place[name] for name, _ in each.tensors()), 0))
+        self._seen = _behind_makers(self._seen)
+        groups = self._grouped()
+        self._count_bodies(groups, place)
+        self._add_probes(groups, self._copies_of_what_is_left_alone(groups), fallible)
+        for name, copy in calls.items():
+            self._edits.run_instead(name, copy)
+
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """Added nodes that recompute an operator -> the program's names."""
+        return self._edits.programs
+
+    def bodies(self) -> Iterator[BodyOperators]:
+        for body in self._program.bodies:
+            yield BodyOperators.of(self._operators[body.number], self._counted[body.number])
+
+    def _add_operator(self, op: ProgramOperator) -> None:
+        name, skip = self._naming.names[op.name], self._skip_of(op)
+        facts = {} if skip else self._outcomes.facts(op)
+        if "inside" in facts:
+            facts["inside"] = self._shown(self._naming.names[facts["inside"]])
+        operator = op.named(next(self._task_ids), name=self._shown(name), facts=facts)
+        home = self._outcomes.nodes.get(op.name, "") if self._outcomes.of[op.name] == "ran" else ""
+        if not skip and not self._see(operator, op, home):
+            # Missing are nodes that only pass on an argument without other readers, and lists of values that a loop does not change.
+            is_gone = op.op_type in PASSES_ON or any(slot.is_handle for slot in op.inputs)
+            skip = "not executed" if is_gone else "not observed"
+        if skip in ("", "not selected") and op.op_type == LAUNCH:
+            self._capture.note(note_of_call(name, op.node))
+        self._operators[op.body].append(replace(operator, skip=skip) if skip else operator)
+
+    def _add_rewritten(self, op: ProgramOperator) -> None:
+        """An operator that the runtime inserted."""
+        if not self._selection.skip_of(op.op_type, op.name, shown=self._shown(op.name)) and not all(
+            slot.is_handle for slot in op.outputs
+        ):
+            facts = {"source": "rewriting", "executed_as": op.node.op, **device_of(op.node.device)}
+            self._see(op.named(next(self._task_ids), name=self._shown(op.name), facts=facts), op, op.node.name)
+
+    def _shown(self, name: str) -> str:
+        return self._capture.shown(self._model, name)
+
+    def _skip_of(self, op: ProgramOperator) -> SkipReason:
+        if not op.is_needed:
+            return "not executed"
+        name = self._naming.names[op.name]
+        reason = self._selection.skip_of(op.op_type, name, self._readers.get(op.name, ()), shown=self._shown(name))
+        reason = reason or self._outcomes.reason(op, may_not_run=False)
+        if reason:
+            return reason
+        is_gone = self._outcomes.of[op.name] != "ran" and not self._program.bodies[op.body].is_sure
+        if is_gone and all(self._is_constant(self._outcomes.resolved(slot.key)) for slot in op.outputs):
+            return "constant"
+        if not op.is_known:
+            return "not observed"
+        reads = self._selection.wants_inputs and not all(slot.is_handle for slot in op.inputs)
+        reads = reads and self._outcomes.of[op.name] == "ran"
+        return "handle" if are_handles(op.outputs) and not reads else ""
+
+    def _see(self, operator: NamedOperator, op: ProgramOperator, home: str) -> bool:
+        """Record an operator: `home` is its node, if it has one. Returns whether its results are available."""
+        given = [slot for slot in op.outputs if not slot.is_handle]
+        node, near, stands_in = home, home, None
+        if not home:  # constants belong to no place, and are copied to where they are needed
+            varying = [slot for slot in given if not self._is_constant(self._outcomes.resolved(slot.key))]
+            found = (self._tensor(slot.key, "") for slot in varying or given)
+            stands_in = next((tensor for tensor in found if tensor is not None), None)
+            if stands_in is None:
+                return False
+            node = stands_in[0]
+            near = node if varying else ""
+        own = self._executed.inputs(self._executed.nodes[home]) if home else ()
+        reads = [tensor_of(key) for key in own] if len(own) == len(op.inputs) else [None] * len(op.inputs)
+        # If an input of the program's operator is missing, the node has another input instead.
+        inputs = self._taken(op, "input", lambda slot: self._tensor(slot.key, node) or reads[slot.slot])
+        outputs = self._taken(op, "output", lambda slot: self._tensor(slot.key, near))
+        self._seen.append(_Seen(operator, node, stands_in, inputs, outputs))
+        return True
+
+    def _taken(self, op: ProgramOperator, io: IO, tensor: Callable[[Slot], Tensor | None]) -> list[_SeenSlot]:
+        """The selected slots; `tensor` finds the contents of one."""
+        name = self._naming.names.get(op.name, op.name)
+        found = []
+        for slot in self._selection.taken(op, io, name):
+            seen = tensor(slot)
+            if seen is None:
+                self._capture.note(
+                    f"{io} {slot.slot} of {name} is not shown: TensorFlow executes no operator that produces it"
+                )
+            else:
+                is_text = self.graph.dtype(seen) == _STRING
+                source = self._capture.shown_source(self._model, self._naming.source(slot))
+                found.append(_SeenSlot(slot.slot, slot.argument, source, "string" if is_text else seen))
+        return found
+
+    def _tensor(self, key: Key, near: str) -> Tensor | None:
+        """A tensor of the program in the graph, for a reader that runs where the node `near` runs; None if it is not available."""
+        resolved = self._outcomes.resolved(key)
+        executed = self._outcomes.executed_key(resolved)
+        constant = self._outcomes.constant_node(resolved)
+        if executed is not None and (constant is None or self._is_on_device_of(tensor_of(executed)[0], near)):
+            return tensor_of(executed)
+        name, _, slot = resolved.rpartition(":")
+        made = (resolved if constant is not None else name, near if self._is_constant(resolved) else "")
+        if made not in self._apart:
+            self._apart[made] = None
+            op = self._named.get(name)
+            if constant is not None:
+                self._apart[made] = self._edits.constant(constant, near)
+            elif op is not None:
+                self._apart[made] = self._compute_apart(op, near)
+        node = self._apart[made]
+        return None if node is None else (node, 0 if constant is not None else int(slot))
+
+    def _is_on_device_of(self, name: str, near: str) -> bool:
+        """Whether two nodes are on one device: the runtime copies a constant that several devices read."""
+        return not near or self.graph.nodes[name].device == self.graph.nodes[near].device
+
+    def _is_constant(self, key: Key) -> bool:
+        """Whether a tensor depends only on constants, and therefore belongs to no place."""
+        known = self._constants.get(key)
+        if known is None:
+            self._constants[key] = False
+            op = self._named.get(key.rpartition(":")[0])
+            made = [self._outcomes.resolved(slot.key) for slot in op.inputs] if op is not None else ["of nothing"]
+            known = self._constants[key] = self._outcomes.constant_node(key) is not None or (
+                self._outcomes.executed_key(key) is None and op is not None and all(map(self._is_constant, made))
+            )
+        return known
+
+    def _compute_apart(self, op: ProgramOperator, near: str) -> str | None:
+        """The node of an operator that is computed apart; None if its inputs are not available, or if it must not run again."""
+        if not op.is_pure or SKIPS.get(op.op_type) == "control flow":
+            return None
+        keys = [self._outcomes.resolved(slot.key) for slot in op.inputs]
+        given: dict[Key, Tensor | None] = {}
+        close = near  # constants are copied to where they are needed
+        for key in sorted(keys, key=self._is_constant):
+            given[key] = self._tensor(key, close if self._is_constant(key) else near)
+            tensor = given[key]
+            if tensor is None:
+                return None
+            close = close or tensor[0]
+        read = [each for key in keys if (each := given[key]) is not None]
+        after = [near] if near and not read else []
+        device = self.graph.nodes[close].device if close else ""
+        return self._edits.apart(op.node, read, after, device)
+
+    def _grouped(self) -> list[_Group]:
+        graph = self.graph
+        groups: list[_Group] = []
+        current: dict[tuple[Region, int, str], _Group] = {}
+        stage_of: dict[tuple[Region, str], int] = {}
+        """The order of the operators of a region: each after the makers of its inputs."""
+        for each in self._seen:
+            region = graph.regions[each.node] if each.stands_in is None else graph.region_of(each.stands_in)
+            stages = (graph.stages[tensor[0]] + (graph.region_of(tensor) != region) for tensor in each.tensors())
+            makers = (stage_of.get((region, slot.source.rpartition(":")[0]), 0) for slot in each.inputs)
+            stage = stage_of[region, each.operator.op_name] = max(graph.stages[each.node], *stages, *makers, 0)
+            device = graph.nodes[each.node].device
+            group = current.get((region, stage, device))
+            if group is None or len(group.tensors) >= _TENSORS:
+                group = _Group(region, stage, device)
+                groups.append(group)
+                current[region, stage, device] = group
+            group.seen.append(each)
+            for tensor in each.tensors():
+                group.tensors.setdefault(tensor, len(group.tensors))
+            if not each.outputs or any(isinstance(slot.tensor, str) for slot in each.outputs):
+                group.anchors.append(each.node)
+        return groups
+
+    def _count_bodies(self, groups: list[_Group], place: Mapping[str, int]) -> None:
+        """Let the first probe of each body report that the body runs."""
+        nodes: dict[int, list[str]] = defaultdict(list)
+        for op in self._program.operators:
+            name = self._outcomes.nodes.get(op.name)
+            if name is not None and not is_plumbing(self.graph.nodes[name]):
+                nodes[op.body].append(name)
+        regions, stages = self.graph.regions, self.graph.stages
+        for body in self._program.bodies:
+            own = nodes[body.number]
+            self._counted[body.number] = self._counted.get(body.around, 0)
+            if body.is_call or not own or not body.number + self._first:
+                continue
+            number = self._counted[body.number] = body.number + self._first
+            first = min(own, key=lambda name: (len(regions[name].frame), len(regions[name].controls), place[name]))
+            region = regions[first]
+            group = next((each for each in groups if each.region == region), None)
+            if group is None:
+                group = _Group(region, stages[first], self.graph.nodes[first].device, anchors=[first])
+                groups.append(group)
+            group.bodies.append(number)
+
+    def _copies_of_what_is_left_alone(self, groups: Sequence[_Group]) -> dict[Tensor, Tensor]:
+        """The tensors that are recorded."""
+        looked_at = {tensor for group in groups for tensor in group.tensors}
+        looked_at |= {each for name, read in self.graph.inputs.items() if name.startswith(MINE) for each in read}
+        wanted = looked_at & {*map(tensor_of, left_alone(self._executed))}
+        readers = readers_of(self.graph, wanted)
+        return {tensor: self._edits.copied(tensor, names) for tensor, names in readers.items()}
+
+    def _add_probes(self, groups: list[_Group], copies: Mapping[Tensor, Tensor], fallible: Collection[str]) -> None:
+        graph = self.graph
+        last: dict[Region, list[tuple[int, str]]] = {}
+        groups.sort(key=lambda each: each.stage)
+        for group in groups:
+            texts: list[str] = []
+            operators = [
+                BlockOperator(
+                    each.operator,
+                    _block_slots(each.inputs, group.tensors, texts),
+                    _block_slots(each.outputs, group.tensors, texts),
+                )
+                for each in group.seen
+            ]
+            probe = Probe(self._current, operators, texts, group.bodies)
+            self.probes.append(probe)
+            before = last.setdefault(group.region, [])
+            after = [*dict.fromkeys(group.anchors), *(name for _, name in before[-1:])]
+            name = self._edits.probe(probe, [copies.get(each, each) for each in group.tensors], after, group.device)
+            before.append((group.stage, name))
+        order_regions(self._edits, graph, last, fallible)
+
+
+def _behind_makers(seen: Sequence[_Seen]) -> list[_Seen]:
+    """The operators, each after the makers of its inputs; an operator that represents the node of another has the position of that node."""
+    places = {each.operator.op_name: place for place, each in enumerate(seen)}
+
+    def makers(place: int) -> list[int]:
+        return [places[name] for slot in seen[place].inputs if (name := slot.source.rpartition(":")[0]) in places]
+
+    return [seen[place] for place in in_order(range(len(seen)), makers)]
+
+
+def _block_slots(seen: Sequence[_SeenSlot], tensors: Mapping[Tensor, int], texts: list[str]) -> tuple[BlockSlot, ...]:
+    """The slots of a block with these tensors, and the texts that follow them, which are extended."""
+    found = []
+    for each in seen:
+        if isinstance(each.tensor, str):
+            texts.append(each.tensor)
+            place = len(tensors) + len(texts) - 1
+        else:
+            place = tensors[each.tensor]
+        found.append(BlockSlot(each.slot, each.argument, each.source, place))
+    return tuple(found)
+
 
 _NUMBERS: Final = itertools.count()
 _ADDED: Final = re.compile(rf"\b{MINE}\w+?_\d+\b")

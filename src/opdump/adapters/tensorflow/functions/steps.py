@@ -13,14 +13,27 @@ steps, and all models share them.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Final
 
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, Model
-from opdump.adapters.tensorflow.functions.updates import StepPart
-from opdump.adapters.tensorflow.model_names import EAGER
+from opdump.adapters.tensorflow.graphs.library import BRANCHING, Definition, callees_of, reachable
+from opdump.adapters.tensorflow.model_names import EAGER, replace_methods
+from opdump.adapters.tensorflow.nodes import Library, producer
+from opdump.adapters.tensorflow.operator_kinds import is_update, writes_variable
+from opdump.adapters.tensorflow.xla import graph_name
 
 
 class ProgramSteps:
@@ -175,3 +188,200 @@ class ProgramSteps:
         self._changed()
         if self._capture.wants(ended):
             self._capture.recorder.end_step(ended)
+
+
+# Finds the effect of traced functions on the steps of the program: whether they compute gradients, and which variables they update.
+
+_GRADIENTS: Final = re.compile(r"(^|/)(gradient_tape|gradients)/")
+"""Names of the operators with which a function computes gradients."""
+_OF_BACKWARD: Final = re.compile(r"^__\w*_backward_")
+"""Names of functions that are gradients of others."""
+# Metrics, generators and statistics of layers also count with these; an optimizer that uses them is detected when it is traced.
+_COUNTERS: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """The effect of a call of a traced function on a step."""
+
+    differentiates: bool
+    """It computes gradients itself, and so it is a forward, too."""
+    updates: bool
+    """It updates variables: by an optimizer, or by gradients that it computes."""
+    assigned: tuple[int, ...]
+    """Its variable arguments to which it assigns in another way."""
+
+
+class TracedUpdates:
+    """The effect of traced functions on the steps of the program."""
+
+    def __init__(self) -> None:
+        self._of_optimizers: set[tuple[str, frozenset[str]]] = set()
+        """Names of functions, and of the updates that an optimizer made in them."""
+
+    def optimizer_traced(self, function: str, operators: frozenset[str]) -> None:
+        """An optimizer was traced within a function, and made these updates."""
+        self._of_optimizers.add((function, operators))
+
+    def part_of(self, definitions: Sequence[Definition], library: Library) -> StepPart:
+        """The effect of a function, the first of these definitions; the others are functions that it runs."""
+        root = definitions[0]
+        differentiates = _OF_BACKWARD.match(root.signature.name) is None and any(
+            _GRADIENTS.search(node.name) for each in definitions for node in each.node_def
+        )
+        updates = any(self._optimizer_updates(each) or _applies_gradients(each) for each in definitions)
+        assigned = () if updates else tuple(sorted(_assigned(root, library, frozenset())))
+        return StepPart(differentiates, updates, assigned)
+
+    def _optimizer_updates(self, definition: Definition) -> bool:
+        name = graph_name(definition.signature.name)
+        names = {node.name for node in definition.node_def}
+        is_known = any(function == name and made <= names for function, made in self._of_optimizers)
+        return is_known or any(is_update(node.op) and node.op not in _COUNTERS for node in definition.node_def)
+
+
+def _applies_gradients(definition: Definition) -> bool:
+    """Whether a variable is assigned a value that depends on a gradient computed in the same function."""
+    readers: dict[str, list[str]] = {}
+    for node in definition.node_def:
+        for reference in node.input:
+            if not reference.startswith("^"):
+                readers.setdefault(producer(reference), []).append(node.name)
+    gradients = [node.name for node in definition.node_def if _GRADIENTS.search(node.name)]
+    first = [reader for name in gradients for reader in readers.get(name, ())]
+    behind = set(reachable(first, lambda name: readers.get(name, ())))
+    return any(node.name in behind and writes_variable(node.op) for node in definition.node_def)
+
+
+def _assigned(definition: Definition, library: Library, running: frozenset[str]) -> set[int]:
+    """The numbers of the arguments to which a function, or one that it runs, assigns."""
+    name = definition.signature.name
+    places = {argument.name: number for number, argument in enumerate(definition.signature.input_arg)}
+    found: set[int] = set()
+    for node in definition.node_def:
+        given = [producer(reference) for reference in node.input if not reference.startswith("^")]
+        if writes_variable(node.op):
+            found |= {places[each] for each in given[:1] if each in places}
+            continue
+        given = given[1:] if node.op in BRANCHING else given
+        for callee in callees_of(node):
+            if callee.function not in running:
+                inner = _assigned(library(callee.function), library, running | {name})
+                found |= {places[given[number]] for number in inner if given[number] in places}
+    return found
+
+
+# Detects the eager actions that begin and end steps: tapes, gradients, manual assignments, optimizers.
+#
+# A training loop may use an optimizer, or update variables itself. For traced functions, their definition is examined (`TracedUpdates`).
+
+# Those of Keras 3, of Keras 2 and its older ones, and of TensorFlow 1.
+_OPTIMIZERS: Final = (
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply"),
+    ("keras.src.optimizers.optimizer", "_BaseOptimizer", "apply_gradients"),
+    ("keras.src.optimizers.optimizer", "Optimizer", "apply_gradients"),
+    ("keras.src.optimizers.legacy.optimizer_v2", "OptimizerV2", "apply_gradients"),
+    ("tensorflow.python.training.optimizer", "Optimizer", "apply_gradients"),
+)
+_VARIABLES: Final = (resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable)
+_ASSIGNING: Final = (
+    *("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update"),
+    *("scatter_nd_add", "scatter_nd_sub", "scatter_nd_update"),
+)
+
+
+@contextmanager
+def eager_steps(steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object]) -> Iterator[None]:
+    """While the block runs, report tapes, gradients, assignments and optimizers of all threads to `steps`.
+
+    `traced` is called when an optimizer was traced, with the name of the function and the names of the updates that the optimizer made in it.
+    """
+    closed = Event()  # code that replaced a method after opdump did may call opdump's for longer
+    tape = tf.GradientTape
+
+    def before(original: Callable[..., Any], told: Callable[..., object]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() and not closed.is_set():
+                told(*args, **kwargs)
+            return original(own, *args, **kwargs)
+
+        return method
+
+    def assigning(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(own: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(own, *args, **kwargs)
+            if tf.executing_eagerly() and not closed.is_set():
+                steps.assigned(handles_of(own))
+            return result
+
+        return method
+
+    def asked(target: Any, sources: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001  the program may pass them by name
+        steps.gradients_begin(number for source in tf.nest.flatten(sources) for number in handles_of(source))
+
+    with Replacements() as replacements:
+        replace_methods(replacements, _OPTIMIZERS, _Applying(steps, traced, closed).around)
+        replacements.replace(tape, "__enter__", before(tape.__enter__, steps.forward_begins))
+        for name in ("gradient", "jacobian"):
+            replacements.replace(tape, name, before(getattr(tape, name), asked))
+        for owner, name in itertools.product(_VARIABLES, _ASSIGNING):
+            if name in vars(owner):
+                replacements.replace(owner, name, assigning(getattr(owner, name)))
+        try:
+            yield
+        finally:
+            closed.set()
+
+
+class _Applying:
+    """Running optimizers, until `closed`; if optimizers wrap others, only the outermost counts."""
+
+    def __init__(self, steps: ProgramSteps, traced: Callable[[str, frozenset[str]], object], closed: Event) -> None:
+        self._steps = steps
+        self._traced = traced
+        self._closed = closed
+        self._depth = 0
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            if self._closed.is_set():
+                return original(*args, **kwargs)
+            self._depth += 1
+            graph = None if tf.executing_eagerly() else ops.get_default_graph()
+            before = 0 if graph is None or self._depth > 1 else len(graph.get_operations())
+            self._steps.applies(begins=True)
+            try:
+                if self._depth == 1 and graph is None:
+                    self._steps.optimizer_begins()
+                result = original(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                self._steps.applies(begins=False)
+            if self._depth > 0:
+                return result
+            if graph is None:
+                self._steps.updated()
+            else:
+                made = graph.get_operations()[before:]
+                updates = frozenset(each.name for each in made if writes_variable(each.type))
+                if updates:
+                    self._traced(str(getattr(graph, "name", "")), updates)
+            return result
+
+        return apply
+
+
+def handles_of(variable: Any) -> list[int]:
+    """An identity of a variable; for a replicated one, of its copies; empty for any other object."""
+    if isinstance(variable, resource_variable_ops.BaseResourceVariable):
+        handle = variable.handle
+        return [handle._id] if hasattr(handle, "_id") else []
+    copies = getattr(variable, "values", None)
+    if isinstance(copies, tuple):
+        return [number for copy in copies for number in handles_of(copy)]
+    # Of Keras 3, and under mixed precision before.
+    inner = getattr(variable, "_value", getattr(variable, "_variable", None))
+    return [] if inner is None or inner is variable else handles_of(inner)

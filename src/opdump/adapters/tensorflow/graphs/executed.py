@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.effects import producer
 from opdump.adapters.tensorflow.graphs.library import argument_names
+from opdump.adapters.tensorflow.nodes import producer
 from opdump.adapters.tensorflow.xla import type_of
 
 _NUMBER: Final = re.compile(r"(?:/branch(\d+))?/_\d+(?=/)", re.ASCII)

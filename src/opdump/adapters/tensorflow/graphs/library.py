@@ -7,16 +7,15 @@ makes it; `^{node}` means "after". Source: TensorFlow's function.proto and op_de
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from opdump.adapters.tensorflow.effects import Library, definition_in, functions_of, producer
-from opdump.adapters.tensorflow.graphs.walks import reachable
+from opdump.adapters.tensorflow.nodes import Library, definition_in, functions_of, producer
 from opdump.adapters.tensorflow.xla import is_compiled
 
 Definition = Any
@@ -175,3 +174,38 @@ def needed_nodes(definition: Definition, read: Iterable[str]) -> frozenset[str]:
     inputs = {node.name: node.input for node in definition.node_def}
     found = reachable(first, lambda name: map(producer, inputs.get(name, ())))
     return frozenset(inputs.keys() & set(found))
+
+
+# Traverses a graph, for any kind of nodes.
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+def reachable(first: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
+    """These nodes, and all reachable ones, each once."""
+    waiting = list(first)
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            waiting += following(node)
+
+
+def in_order(nodes: Iterable[Node], before: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """These nodes and their predecessors, each after its predecessors: in the given order where possible, and without cycles."""
+    found: dict[Node, None] = {}
+    opened: set[Node] = set()
+    for first in nodes:
+        waiting = [first]
+        while waiting:
+            node = waiting[-1]
+            missing = () if node in opened else [each for each in before(node) if each not in found]
+            opened.add(node)
+            if missing:
+                waiting += missing
+            else:
+                found[node] = None
+                waiting.pop()
+    return list(found)

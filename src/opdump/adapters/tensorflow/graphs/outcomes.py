@@ -6,14 +6,15 @@ without a node was folded into a constant, equals its input, was computed within
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.attributes import device_of
+from opdump.adapters.program_stacks import Stack
 from opdump.adapters.tensorflow.graphs.executed import (
     ExecutedGraph,
     Key,
@@ -23,10 +24,10 @@ from opdump.adapters.tensorflow.graphs.executed import (
     is_plumbing,
     output_count,
 )
-from opdump.adapters.tensorflow.graphs.library import LOOPS, Slot, is_call
+from opdump.adapters.tensorflow.graphs.library import LOOPS, Slot, is_call, outputs_of
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
-from opdump.adapters.tensorflow.graphs.rewrites import COMMUTATIVE, FORWARDS, GIVE_THE_SAME, MADE_OF_SHAPES, WRITTEN_AS
-from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, SKIPS, SWITCHES
+from opdump.adapters.tensorflow.nodes import Library, device_of
+from opdump.adapters.tensorflow.operator_kinds import CONSTANTS, ENTERS, EXITS, MERGES, PASSES_ON, SKIPS, SWITCHES
 from opdump.records import SkipReason
 
 Outcome = Literal["ran", "folded", "passed", "within", "removed", "hidden"]
@@ -456,3 +457,108 @@ def _is_named_for(node: str, op_name: str) -> bool:
         return True
     scope, _, name = op_name.rpartition("/")
     return "Optimizer/" in node and node.startswith(scope) and node.endswith(f"_{name}")
+
+
+# The runtime's rewrites of operators, by type.
+
+FORWARDS: Final = frozenset({"Identity", "RefIdentity", "StopGradient", "PreventGradient", "IdentityN", "Snapshot"})
+"""They return their inputs, slot by slot."""
+MADE_OF_SHAPES: Final = frozenset({"Shape", "ShapeN", "Size", "Rank", "BroadcastGradientArgs", "ZerosLike", "OnesLike"})
+"""Their results may be known before a run, whatever the inputs are."""
+GIVE_THE_SAME: Final = FORWARDS | {"Reshape", "BroadcastTo", "Squeeze", "ExpandDims", "Neg", "Cast", "NoOp"}
+"""They replace operators that need no computation and return their results: products with one, sums over nothing."""
+WRITTEN_AS: Final = frozenset(
+    {("RealDiv", "Mul"), ("Div", "Mul"), ("Mul", "Square"), ("Log", "Log1p"), ("Log", "LogSoftmax"), ("Exp", "Expm1")}
+    | {("Pow", other) for other in ("Identity", "Inv", "Mul", "Reciprocal", "Rsqrt", "Sqrt", "Square")}
+    | {(one, other) for one in ("Add", "AddV2", "BiasAdd") for other in ("Add", "AddV2", "AddN", "BiasAdd")}
+)
+"""The types with which the runtime computes an operator, under its name. A square root that becomes a reciprocal one keeps the name, and
+is not included.
+"""
+COMMUTATIVE: Final = frozenset(
+    {"Add", "AddV2", "AddN", "Mul", "Maximum", "Minimum", "SquaredDifference", "Equal", "NotEqual"}
+    | {"LogicalAnd", "LogicalOr", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "AccumulateNV2"}
+)
+
+
+# Finds the operators that the runtime inserted into a graph when it rewrote it.
+
+
+def rewritten_operators(
+    program: Program, executed: ExecutedGraph, nodes: Mapping[str, str], library: Library
+) -> Iterator[ProgramOperator]:
+    """The operators that are not the program's; `nodes` are the nodes of its own operators.
+
+    Nodes that only pass values on, such as the switches of a loop that was a function, are not included. Tensors have the names of the executed graph.
+    """
+    operators = {op.name: op for op in program.operators}
+    known = {node: operators[name] for name, node in nodes.items()}
+    made = {name: outputs_of(node, library) or () for name, node in executed.nodes.items()}
+    for name, node in executed.nodes.items():
+        shown = executed.paths.get(name, name)
+        if name in known or shown in operators or node.op in SKIPS or node.op in PASSES_ON or is_plumbing(node):
+            continue
+        inputs = []
+        for place, key in enumerate(executed.inputs(node)):
+            maker, _, slot = key.rpartition(":")
+            found = made.get(maker, ())
+            dtype = found[int(slot)].dtype if int(slot) < len(found) else 0
+            inputs.append(Slot(place, "", key, dtype, f"{executed.paths.get(maker, maker)}:{slot}"))
+        outputs = tuple(Slot(slot.slot, slot.argument, f"{name}:{slot.slot}", slot.dtype) for slot in made[name])
+        yield ProgramOperator(shown, base_type(node), node, _stack_of(name, known, executed), tuple(inputs), outputs)
+
+
+def _stack_of(name: str, known: Mapping[str, ProgramOperator], executed: ExecutedGraph) -> Stack:
+    """The program lines of the direct or indirect readers of a node, for which it was made."""
+    waiting, seen = [name], {name}
+    while waiting:
+        current = waiting.pop(0)
+        if current in known:
+            return known[current].stack
+        for slot in range(output_count(executed.nodes[current])):
+            readers = [each for each in executed.readers.get(f"{current}:{slot}", ()) if each not in seen]
+            seen.update(readers)
+            waiting += readers
+    return ()
+
+
+# The relative frequency of nodes of a graph: the loops, and the branches in them, in which they run.
+
+Tensor = tuple[str, int]
+"""A node, and the slot of its output."""
+Control = tuple[tuple[str, ...], Tensor, int]
+"""The loops around a branch, the deciding tensor, and the output of the Switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that run equally often: in the same loops (`frame`), in the same branches of them (`controls`)."""
+
+    frame: tuple[str, ...]
+    controls: frozenset[Control]
+
+    def behind(self, decides: Tensor, output: int) -> Region:
+        """The region of an output of a Switch in this region, for a deciding tensor."""
+        return Region(self.frame, self.controls | {(self.frame, decides, output)})
+
+
+ROOT: Final = Region((), frozenset())
+"""Nodes that run as often as the graph."""
+
+
+def region_of(op_type: str, read: Sequence[Region], waited: Sequence[Region], entered: str) -> Region:
+    """The region of a node of this type, from the regions of its inputs (without the values of the previous iteration) and of the nodes
+    that it waits for.
+
+    `entered` is the loop that it enters, if any.
+    """
+    if op_type in MERGES:  # it also runs after a node in a branch, whether that runs or not
+        return Region(read[0].frame, frozenset.intersection(*(each.controls for each in read))) if read else ROOT
+    around = [*waited, *read]
+    frame = max((each.frame for each in around), key=len, default=())
+    controls = frozenset().union(*(each.controls for each in around))
+    if op_type in ENTERS:
+        return Region((*frame, entered), controls)
+    if op_type in EXITS:
+        return Region(frame[:-1], frozenset(each for each in controls if each[0] != frame))
+    return Region(frame, controls)

@@ -6,34 +6,48 @@ not changed, so a finalised one works. In other steps, the run is the program's 
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.client import session as session_module
 
-from opdump.adapters.graph_runtime import StepCount
+from opdump.adapters.graph_runtime import StepCount, live_tensor
+from opdump.adapters.host import HostTensor
 from opdump.adapters.program_stacks import Stack
+from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.capture import Capture, FailedRun, Model
-from opdump.adapters.tensorflow.graphs.library import callees_of, hidden_callees
-from opdump.adapters.tensorflow.graphs.own_state import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
+from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
+from opdump.adapters.tensorflow.graphs.library import Slot, callees_of, hidden_callees, reachable
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.graph_program import program_of
-from opdump.adapters.tensorflow.sessions.looking import Looking
-from opdump.adapters.tensorflow.sessions.parts import RunInParts
-from opdump.adapters.tensorflow.sessions.run_classification import Purpose, purpose_of
-from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, read_variable, subgraph_of
+from opdump.adapters.tensorflow.sessions.looking import Looking, RunInParts
+from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
+from opdump.adapters.tensorflow.sessions.subgraph import (
+    Purpose,
+    Subgraph,
+    operator_of,
+    program_of,
+    purpose_of,
+    read_variable,
+    subgraph_of,
+)
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
 from opdump.interpreter.garbage import no_garbage_collection
-from opdump.recorder import Recorder, isolated_from_program
+from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 
 RunFunction = Callable[..., Any]
 """`BaseSession.run`, bound to its session."""
@@ -422,3 +436,276 @@ def _elements(fetches: Any, graph: Any) -> list[Any]:
         graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True) for fetch in mapper.unique_fetches()
     ]
     return list({element.name: element for element in found}.values())
+
+
+# Intercepts sessions: each session created while the interception is installed is recorded if a capture selects it.
+#
+# This includes `Session`, `InteractiveSession`, monitored sessions and estimators, `Tensor.eval` and `make_callable`, which all use
+# `BaseSession`. Sessions with a capture keep it when the interception is removed.
+
+CaptureOf = Callable[[Any], Capture | None]
+"""The capture for a session with this ConfigProto (None for a session without one); None if it is not recorded."""
+
+_ATTRIBUTE = "_opdump_capture"
+_BaseSession = session_module.BaseSession
+
+
+class Interception:
+    """Assigns the captures of `capture_of` to sessions from `put_in` to `take_out`; `closed` is called with each captured session that ends.
+
+    If several are installed, the last one is used: a capture that a user began has priority over the program's own request.
+    """
+
+    def __init__(self, capture_of: CaptureOf, closed: Callable[[SessionCapture], object]) -> None:
+        self.capture_of = capture_of
+        self.closed = closed
+
+    def put_in(self) -> None:
+        if not _IN_PLACE:
+            for name, own in _METHODS.items():
+                _REPLACEMENTS.replace(_BaseSession, name, _instead(getattr(_BaseSession, name), own))
+        _IN_PLACE.append(self)
+
+    def take_out(self) -> None:
+        """Do nothing if it is not installed."""
+        if self in _IN_PLACE:
+            _IN_PLACE.remove(self)
+            if not _IN_PLACE:
+                _REPLACEMENTS.restore()
+
+
+def _instead(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a session: `own` gets the original one, bound to the session, and the session."""
+
+    @functools.wraps(original)
+    def method(session: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(functools.partial(original, session), session, *args, **kwargs)
+
+    return method
+
+
+def _init(original: Callable[..., None], session: Any, *args: Any, **kwargs: Any) -> None:
+    original(*args, **kwargs)
+    if isinstance(session, OwnSession) or not _IN_PLACE:
+        return
+    latest = _IN_PLACE[-1]
+    capture = latest.capture_of(session._config)
+    if capture is None:
+        return
+    if session.sess_str:
+        capture.note(f"the session of the server {session.sess_str!r} is not recorded: it runs in another process")
+        return
+    found = SessionCapture(capture, session, latest.closed)
+    capture.has_sessions = True
+    setattr(session, _ATTRIBUTE, found)
+
+
+def _handed_on(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that a session with a capture delegates to the capture."""
+
+    def method(original: Callable[..., Any], session: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _capture_of_session(session)
+        return original(*args, **kwargs) if found is None else own(found, original, *args, **kwargs)
+
+    return method
+
+
+def _make_callable(
+    original: Callable[..., Any], session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
+) -> Any:
+    plain = original(fetches, feed_list, accept_options)
+    found = _capture_of_session(session)
+    return plain if found is None else _recorded(plain, found, session, fetches, list(feed_list or ()))
+
+
+def _callable_from_options(original: Callable[..., Any], session: Any, callable_options: Any) -> Any:
+    plain = original(callable_options)
+    found = _capture_of_session(session)
+    if found is None:
+        return plain
+    options = callable_options
+    if not isinstance(options, config_pb2.CallableOptions):
+        options = config_pb2.CallableOptions.FromString(options)
+    if options.tensor_connection:  # in a plain run, such a tensor has no feed of its own
+        found.capture.note("callables with tensor connections are not recorded")
+        return plain
+    element = session.graph.as_graph_element
+    fetches = [[*map(element, options.fetch)], [*map(element, options.target)]]
+    feeds = [*map(element, options.feed)]
+    as_session = functools.wraps(plain)(lambda *values, **kwargs: [plain(*values, **kwargs), None])
+    return _recorded(as_session, found, session, fetches, feeds, itemgetter(0))
+
+
+def _close(original: Callable[..., None], session: Any) -> None:
+    original()
+    found = _capture_of_session(session)
+    if found is not None:
+        delattr(session, _ATTRIBUTE)
+        found.closed(found)
+
+
+def _recorded(
+    plain: Callable[..., Any],
+    capture: SessionCapture,
+    session: Any,
+    fetches: Any,
+    feeds: Sequence[Any],
+    result: Callable[[Any], Any] = lambda answer: answer,
+) -> Callable[..., Any]:
+    """A callable that a session made, whose runs are captured. It returns the `result` of `session.run` for its fetches."""
+    session_run = getattr(_BaseSession.run, "__wrapped__", _BaseSession.run)  # without interception
+
+    @functools.wraps(plain)
+    def call(*values: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("options")
+
+        def run(requested: Any, given: Any, changed: Any, run_metadata: Any) -> Any:
+            if requested is fetches and changed is options:
+                return plain(*values, **kwargs)
+            feed = {key: value.numpy() if hasattr(value, "numpy") else value for key, value in given.items()}
+            return session_run(session, requested, feed, changed, run_metadata)
+
+        if len(values) != len(feeds):
+            return result(plain(*values, **kwargs))  # it reports the error
+        given = dict(zip(feeds, values, strict=True))
+        return result(capture.run(run, fetches, given, options, kwargs.get("run_metadata")))
+
+    return call
+
+
+def _capture_of_session(session: Any) -> SessionCapture | None:
+    found: SessionCapture | None = session.__dict__.get(_ATTRIBUTE)
+    return found
+
+
+# A process has one class of sessions.
+_IN_PLACE: Final[list[Interception]] = []
+_REPLACEMENTS: Final = Replacements()
+_METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "__init__": _init,
+        "run": _handed_on(SessionCapture.run),
+        "_do_run": _handed_on(SessionCapture.do_run),
+        "make_callable": _make_callable,
+        "_make_callable_from_options": _callable_from_options,
+        "partial_run": _handed_on(SessionCapture.part),
+        "partial_run_setup": _handed_on(SessionCapture.set_up),
+        "close": _close,
+    }
+)
+
+
+# Records the failed operator of a session, with its inputs.
+#
+# A failed run returns nothing, so the inputs of its operators are computed again. The second run is fed with the inputs of the program, and
+# with everything that the failed run took from state (variables, iterators, random numbers), as the runtime's debugger saw it during that
+# run. It therefore changes nothing and computes the same values.
+
+_EXPECTED: Final = (tf.errors.OutOfRangeError, tf.errors.CancelledError, tf.errors.AbortedError)
+"""The end of the data, and the error of a session that was stopped: not failures of an operator."""
+
+_NODE: Final = re.compile(r"\[\[(?:\{\{node )?([^\]}]+)")
+"""A node in a message of the runtime."""
+
+
+class FailureDump:
+    """Records the failed operators of sessions. `opened` creates the capture on first use: without a failure there is no directory.
+
+    `whole`: with the inputs; otherwise only names, types and the message.
+    """
+
+    def __init__(self, opened: Callable[[], Capture], *, whole: bool) -> None:
+        self.whole = whole
+        self._opened = opened
+        self._capture: Capture | None = None
+
+    def watched(self, subgraph: Subgraph) -> tuple[Any, ...]:
+        """The tensors of a signature to watch, so that a failure in it can be recorded completely."""
+        if not self.whole:
+            return ()
+
+        def is_watched(tensor: Any) -> bool:
+            access = subgraph.access(tensor)
+            return access == "watch" or (access == "fetch" and tensor.op.name in subgraph.with_effects)
+
+        tensors = (tensor for op in subgraph.operations for tensor in op.outputs if tensor.name not in subgraph.fed)
+        return tuple(filter(is_watched, tensors))
+
+    def record(self, error: BaseException, failed: FailedRun) -> None:
+        """Record a failure; do nothing if no operator failed."""
+        if isinstance(error, _EXPECTED) or not isinstance(error, tf.errors.OpError):
+            return
+        subgraph = failed.subgraph
+        op = _failed(error, subgraph)
+        if op is None:
+            return
+        if self._capture is None:
+            self._capture = self._opened()
+        capture = self._capture
+        values = self._values(capture, op, failed) if self.whole else {}
+        own, run_at = operator_of(op, subgraph, capture.stacks), capture.stacks.of_call()
+        operator = own.named(subgraph.operations.index(op))
+        inputs = [_live(slot, values) for slot in own.inputs]
+        with capture.lock:
+            capture.run(failed.model, failed.step, called_at=run_at).fail(operator, _message_of(error), inputs)
+
+    def _values(self, capture: Capture, op: Any, failed: FailedRun) -> dict[str, npt.NDArray[Any]]:
+        """The inputs of the operator by tensor name, as far as they are available."""
+        subgraph, seen = failed.subgraph, failed.seen
+        tensors = {tensor.name: tensor for tensor in op.inputs if subgraph.access(tensor) != "handle"}
+        values = {name: seen[name][-1].array for name in tensors if seen.get(name)}
+        wanted = [
+            tensor for name, tensor in tensors.items() if name not in values and subgraph.access(tensor) == "fetch"
+        ]
+        state = {
+            tensor: seen[tensor.name][-1].array
+            for other in subgraph.operations
+            for tensor in other.outputs
+            if seen.get(tensor.name) and other.name in subgraph.with_effects
+        }
+        if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
+            try:
+                answers = failed.run(wanted, {**dict(failed.feed_dict or {}), **state}, None, None)
+            except tf.errors.OpError as problem:  # the program gets the original error
+                capture.note(f"the inputs of {op.name} cannot be recomputed: {problem.message}")
+            else:
+                values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
+        return values
+
+
+def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:
+    """The operator that failed; for one in a function, the operator that ran the function: `[[{{node Log}}]] [[IteratorGetNext]]`."""
+    named = {each.name: each for each in subgraph.operations}
+    if error.op is not None:
+        return named.get(error.op.name)
+    return next((named[name] for name in reversed(_NODE.findall(error.message)) if name in named), None)
+
+
+def _is_settled(wanted: Sequence[Any], subgraph: Subgraph, known: set[str]) -> bool:
+    """Whether the computation of these tensors reads or changes no state except the known values."""
+    settled = known | subgraph.fed
+
+    def before(operation: Any) -> Iterator[Any]:
+        yield from (tensor.op for tensor in operation.inputs if tensor.name not in settled)
+        for other in operation.control_inputs:
+            if not other.outputs or not settled.issuperset(tensor.name for tensor in other.outputs):
+                yield other
+
+    def is_settled(operation: Any) -> bool:
+        gives_handle = bool(operation.outputs) and subgraph.access(operation.outputs[0]) == "handle"
+        return operation.name not in subgraph.with_effects or gives_handle
+
+    first = [tensor.op for tensor in wanted if tensor.name not in settled]
+    return all(map(is_settled, reachable(first, before)))
+
+
+def _live(slot: Slot, values: Mapping[str, npt.NDArray[Any]]) -> LiveTensor:
+    if slot.key in values:
+        return live_tensor(slot.slot, slot.argument, HostTensor.of_array(values[slot.key]), slot.source)
+    return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, "not executed")
+
+
+def _message_of(error: tf.errors.OpError) -> Exception:
+    """An exception with the class name of the runtime's error, whose text is only its message."""
+    message: Exception = type(error.__class__.__name__, (Exception,), {})(error.message)
+    return message

@@ -7,17 +7,26 @@ Each of its tensors is *fetched* in the same run; or *watched* by the runtime's 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import tensorflow as tf
 
-from opdump.adapters.tensorflow.effects import definitions_of, is_pure
-from opdump.adapters.tensorflow.graphs.library import CALLS
-from opdump.adapters.tensorflow.graphs.regions import ROOT, Region, region_of
-from opdump.adapters.tensorflow.graphs.summands import SHARES
-from opdump.adapters.tensorflow.graphs.walks import in_order, reachable
-from opdump.adapters.tensorflow.operator_kinds import ENTERS, NEXT, PASSES_ON, SWITCHES
+from opdump.adapters.tensorflow.graphs.executed import Key
+from opdump.adapters.tensorflow.graphs.hazards import SHARES
+from opdump.adapters.tensorflow.graphs.library import CALLS, Slot, argument_names, in_order, reachable
+from opdump.adapters.tensorflow.graphs.outcomes import ROOT, Region, region_of
+from opdump.adapters.tensorflow.graphs.program import (
+    Program,
+    ProgramBuilder,
+    ProgramOperator,
+    datasets_read,
+    hidden_functions,
+    hidden_operators,
+)
+from opdump.adapters.tensorflow.nodes import definitions_of, is_pure
+from opdump.adapters.tensorflow.operator_kinds import ENTERS, NEXT, PASSES_ON, SKIPS, SWITCHES, is_assignment, is_update
+from opdump.adapters.tensorflow.stacks import Stacks
 from opdump.adapters.tensorflow.xla import type_of
 
 Access = Literal["fetch", "watch", "handle"]
@@ -201,3 +210,126 @@ def _is_update_of_reference(operation: Any) -> bool:
         and any(tensor.dtype._is_ref_dtype for tensor in operation.inputs)
         and any(tensor.dtype._is_ref_dtype for tensor in operation.outputs)
     )
+
+
+# The operators of a signature in the program: those of its graph and, at each place that runs a function, those of its body.
+
+
+def program_of(subgraph: Subgraph, stacks: Stacks) -> Program:
+    """Lays out the operators of a signature."""
+    library = subgraph.definitions().__getitem__
+    builder = ProgramBuilder(library, stacks)
+    program = builder.program
+    for operation in subgraph.operations:
+        own = operator_of(operation, subgraph, stacks)
+        program.operators.append(own)
+        program.operators += builder.inside(own)
+    program.given += [replace(operator_of(each, subgraph, stacks), inputs=()) for each in subgraph.given]
+    read = {each.name: each for each in (*subgraph.operations, *datasets_read(subgraph.operations))}
+    hidden = (
+        (f"{each.name}/{path}", name, stacks.of_operation(each))
+        for each in read.values()
+        for path, name in hidden_functions(each.node_def)
+    )
+    program.unseen += hidden_operators(hidden, library, stacks)
+    return program
+
+
+def _slot(slot: int, argument: str, tensor: Any, source: Key = "") -> Slot:
+    return Slot(slot, argument, tensor.name, tensor.dtype.base_dtype.as_datatype_enum, source)
+
+
+def operator_of(operation: Any, subgraph: Subgraph, stacks: Stacks) -> ProgramOperator:
+    """An operation of a signature."""
+    pure = operation.name not in subgraph.with_effects and not any(
+        tensor.dtype._is_ref_dtype for tensor in (*operation.inputs, *operation.outputs)
+    )
+    node, op_def = operation.node_def, operation.op_def
+    inputs = zip(argument_names(op_def.input_arg, op_def, node), operation.inputs, strict=True)
+    outputs = zip(argument_names(op_def.output_arg, op_def, node), operation.outputs, strict=True)
+    return ProgramOperator(
+        operation.name,
+        op_type_of(operation),
+        node,
+        stacks.of_operation(operation),
+        tuple(_slot(slot, name, tensor, tensor.name) for slot, (name, tensor) in enumerate(inputs)),
+        tuple(_slot(slot, name, tensor) for slot, (name, tensor) in enumerate(outputs)),
+        is_pure=pure,
+    )
+
+
+# Determines the purpose of a session's run, and thereby which runs are iterations.
+#
+# A dump of the steps "0|5|10" means iterations of the computation. Runs that prepare a session, save or restore it, write
+# summaries or only read variables are not iterations. The documents of the dump system recommend removing such runs from a script;
+# opdump detects them (docs/tensorflow.md#models-and-steps).
+
+Purpose = Literal["step", "initialisation", "restore", "save", "summary", "input pipeline", "reading"]
+
+_RESTORES: Final = frozenset({"Restore", "RestoreSlice", "RestoreV2"})
+_SAVES: Final = frozenset({"Save", "SaveSlices", "SaveV2", "MergeV2Checkpoints"})
+_CHECKS: Final = frozenset({"IsVariableInitialized", "VarIsInitializedOp", "IteratorGetNextAsOptional"})
+_INITIALISES: Final = frozenset(
+    {
+        *("MakeIterator", "InitializeTable", "InitializeTableV2", "InitializeTableFromTextFile"),
+        *("InitializeTableFromTextFileV2", "LookupTableImport", "LookupTableImportV2", "CreateSummaryFileWriter"),
+    }
+)
+_READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity", "Shape", "VariableShape", *SKIPS})
+
+
+def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
+    """The purpose of a run that fetches these operations and tensors."""
+    types = {op_type_of(op) for op in subgraph.operations}
+    if any(is_update(op.type) and not _counts_steps(op) for op in subgraph.operations):
+        return "step"
+    if types & _RESTORES:
+        return "restore"
+    if types & _SAVES:
+        return "save"
+    operations = [element if isinstance(element, tf.Operation) else element.op for element in fetched]
+    # An operation without results may be a group: the operations that it waits for are then requested.
+    requested = [other for operation in operations for other in _behind_groups(operation)]
+    if requested and all("Summary" in operation.type for operation in requested):
+        return "summary"
+    if requested and all("Enqueue" in operation.type or "QueueClose" in operation.type for operation in requested):
+        return "input pipeline"
+    if types & _CHECKS and not types & {"IteratorGetNext"}:
+        return "initialisation"
+    if _initialises(subgraph.operations, requested):
+        return "initialisation"
+    if types <= _READS:
+        return "reading"
+    return "step"
+
+
+def _behind_groups(operation: Any) -> Iterable[Any]:
+    if operation.type == "NoOp" and operation.control_inputs:
+        for other in operation.control_inputs:
+            yield from _behind_groups(other)
+    else:
+        yield operation
+
+
+def _initialises(operators: Sequence[Any], requested: Sequence[Any]) -> bool:
+    """Whether all assignments are those of initialisers, and nothing else is requested."""
+    if not requested:
+        return False
+    assigned = [op for op in operators if is_assignment(op.type)]
+    if assigned:
+        initialisers = _initialisers(assigned[0].graph)
+        if not all(op.name in initialisers for op in assigned):
+            return False
+    return all(is_assignment(op.type) or op.type in _INITIALISES or op.type == "NoOp" for op in requested)
+
+
+def _initialisers(graph: Any) -> frozenset[str]:
+    """The names of the operators that initialise the variables of a graph."""
+    items = (item for key in graph.get_all_collection_keys() for item in graph.get_collection_ref(key))
+    found = (getattr(item, "initializer", None) for item in items)
+    return frozenset(each.name for each in found if isinstance(each, tf.Operation))
+
+
+def _counts_steps(op: Any) -> bool:
+    """Whether it increments the global step, as hooks and optimizers do."""
+    return bool(op.inputs) and op.inputs[0].op.name.rpartition("/")[2] == "global_step"
