@@ -12,9 +12,9 @@ from typing import Literal
 import pytest
 
 from opdump.conversion import ConversionPlan
-from opdump.conversion.file_types import WRITERS, write_plain
-from opdump.conversion.names import tensor_ending
-from opdump.conversion.plain_tensor import plain_tensor
+from opdump.conversion.convert_file import WRITERS, write_plain
+from opdump.conversion.formatted import plain_tensor
+from opdump.conversion.output_directory import tensor_ending
 from opdump.conversion.stored_tensor import stored_tensor
 from opdump.dump_file import DATA_TYPES, DumpTensor, HeldBytes, UnreadableBytes
 

@@ -15,8 +15,7 @@ from opdump.catalog.catalog import open_dump
 from opdump.comparison.pairs import read_matches
 from opdump.configs.dialects import load_plan
 from opdump.configs.shared.watchpoints import watchpoints_of
-from opdump.conversion.overflow import find_overflows
-from opdump.conversion.overflow_json import read_overflow_json
+from opdump.conversion.overflow import find_overflows, read_overflow_json
 from opdump.conversion.plan import ConversionPlan
 from opdump.conversion.run import convert
 from opdump.dump_file import names as dump_names

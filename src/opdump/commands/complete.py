@@ -55,7 +55,7 @@ def complete(*, directory: str, out: str | None, statistics: str | None, as_json
     """Add statistics and an index to the dump that MindSpore wrote in DIR."""
     with imported_for_good("opdump.conversion.completion"):
         from opdump.conversion.completion import complete as complete_dump
-        from opdump.conversion.copied_dump import copy_dump
+        from opdump.conversion.completion import copy_dump
 
     names = [name.strip() for name in statistics.split(",")] if statistics is not None else []
     if statistics is not None and not all(names):

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.configs.dialects import resolve_plan
-from opdump.conversion.rank_state import RankState
-from opdump.errors import ConfigError, CorruptDumpError, DumpPathError, UnsupportedDtypeError
+from opdump.errors import ConfigError, CorruptDumpError, DumpPathError, UnknownLayoutError, UnsupportedDtypeError
 from opdump.index.metadata import CONFIG_NAME, METADATA
 from opdump.index.payload import FilePayload, inside
 from opdump.index.runs import Run
@@ -33,9 +33,10 @@ from opdump.index.writer import IndexWriter, RunFacts, own_version
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.kernels import summarise
 from opdump.layouts.dump_root import prepare
-from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, read_table
 from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.mindspore_sync.names import PARAMETER, op_name_in_files
+from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, StatisticValue, TensorRecord
@@ -293,3 +294,104 @@ def _plan(root: Path, statistics: Sequence[str], done: Completion) -> DumpPlan:
             done.warnings.append(f"the configuration of the dump is invalid; the default one is used: {problem}")
     plan = plan or default
     return replace(plan, config_text="", warnings=())
+
+
+# The content of a rank's directory before completion: the files that MindSpore wrote, and the index of an earlier completion.
+
+
+class RankState:
+    """A rank of a dump. `mark` is a key in the totals of runs in an index written by a completion.
+
+    Raises UnknownLayoutError for a dump that opdump captured, because its index contains more than its files.
+    """
+
+    def __init__(self, root: Path, rank_id: int, mark: str) -> None:
+        self.root = root
+        self._rank_id = rank_id
+        self._mark = mark
+        self._indexed = RankTree(root, rank_id, run="all") if (root / METADATA / INDEX_NAME).exists() else None
+        if self._indexed is not None and any(
+            run.opdump_version and mark not in run.totals and not run.end_unknown for run in self._indexed.runs
+        ):
+            raise UnknownLayoutError(
+                f"{root}: was captured by opdump, so it is complete already; expected a dump that MindSpore wrote"
+            )
+
+    @cached_property
+    def files(self) -> RankTree:
+        """The rank by its files, with all runs."""
+        return RankTree(self.root, self._rank_id, run="all", with_index=False)
+
+    def run_alone(self, run: int) -> RankTree:
+        """One run by its files."""
+        return RankTree(self.root, self._rank_id, run=run, places=self.files.places, with_index=False)
+
+    def is_complete(self, header: str) -> bool:
+        """Whether the index has all files, each statistic.csv has the columns of `header`, and numpy can read every file."""
+        tree = self._indexed
+        if tree is None or len(tree.runs) != len(self.files.runs):
+            return False
+        if not all(run.complete and self._mark in run.totals for run in tree.runs):
+            return False
+        columns = set(header.strip().split(","))
+        return all(self._step_is_complete(tree, step, columns) for step in self.files.steps)
+
+    def _step_is_complete(self, tree: RankTree, step: int, columns: set[str]) -> bool:
+        if not tree.is_indexed(step):
+            return False
+        content = tree.step(step)
+        with_rows = {(record.op.net_name, record.op.graph_id) for record in content.tensors if record.statistics}
+        for place in self.files.places:
+            if place.step == step and (place.net_name, place.graph_id) in with_rows:
+                table = self.files.files(place).statistics
+                head = b"" if table is None else read_table(inside(self.root, table)).partition(b"\n")[0]
+                if not columns <= set(head.decode("utf-8", "replace").strip().split(",")):
+                    return False
+        return not any(
+            _is_raw(record.payload)
+            for record in content.tensors
+            if record.dtype == "bfloat16" and isinstance(record.payload, FilePayload)
+        )
+
+
+def _is_raw(payload: FilePayload) -> bool:
+    """Whether a file has elements of two bytes that numpy cannot read."""
+    try:
+        return read_npy_header(payload.path).dtype == "bfloat16"
+    except CorruptDumpError:
+        return False
+
+
+# Copies a dump, so that the copy can be completed and the original stays unchanged.
+
+_DIRECTORY_MODE = 0o700
+
+
+def copy_dump(source: Path, out: Path, *, progress: Callable[[str, int, int], None] | None = None) -> Path:
+    """Copy the ranks of a dump into `out`, with file modes and times; links are left out. Returns `out`.
+
+    Raises UnknownLayoutError if `source` is not a dump, and DumpPathError if `out` is not empty or cannot be written.
+    """
+    ranks = locate(source)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DumpPathError(f"{out}: is not empty; name a new or an empty directory after -o")
+    if any(rank.root in (out.resolve(), *out.resolve().parents) for rank in ranks):
+        raise DumpPathError(f"{out}: is inside the dump to be copied; name a directory outside of it")
+    files = [
+        (Path(directory) / name, out / f"rank_{rank.rank_id}" / os.path.relpath(directory, rank.root) / name)
+        for rank in ranks
+        for directory, _, names in os.walk(rank.root)
+        for name in names
+        if not os.path.islink(os.path.join(directory, name))
+    ]
+    try:
+        for number, (file, target) in enumerate(files, start=1):
+            target.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            shutil.copy2(file, target)
+            if progress is not None:
+                progress("copying", number, len(files))
+    except OSError as error:
+        raise DumpPathError(
+            f"{error.filename}: cannot be copied into {out} ({error.strerror}): free space, or name another directory after -o"
+        ) from error
+    return out

@@ -1,25 +1,38 @@
-"""Converts one dump file to one file for each of its tensors, buffers and workspaces.
-
-A tensor that cannot be converted is listed in the result; the others are written.
-"""
+"""Converts one dump file to one file for each of its tensors, buffers and workspaces: npy, bin, pt or txt."""
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from opdump.conversion.file_types import WRITERS, write_plain
-from opdump.conversion.formatted import forget, in_format, in_host_format
-from opdump.conversion.names import short_name, synchronous_name, tensor_ending
-from opdump.conversion.output_directory import OutputDirectory, OutputFullError, write_all
-from opdump.conversion.plain_tensor import plain_tensor
-from opdump.conversion.plan import ConversionPlan, FileResult, SourceFile
+from opdump.conversion.formatted import forget, in_format, in_host_format, plain_tensor
+from opdump.conversion.output_directory import (
+    OutputDirectory,
+    OutputFullError,
+    short_name,
+    synchronous_name,
+    tensor_ending,
+    write_all,
+    write_two,
+)
+from opdump.conversion.plan import ConversionPlan, FileResult, FileType, SourceFile
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
 from opdump.dump_file.samples import samples_of
+from opdump.dump_file.stored_bytes import Bytes, FileBytes
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
+from opdump.npy_header import npy_header
+
+if TYPE_CHECKING:
+    from opdump.conversion.formatted import PlainTensor
+    from opdump.conversion.stored_tensor import StoredTensor
+
+# A tensor that cannot be converted is listed in the result; the others are written.
 
 _OVERFLOW = "opdebug.node_opdebug."
 """The prefix of the names of overflow files, in lower case: the documents spell it in two ways."""
@@ -152,3 +165,77 @@ def is_same_directory(path: str | Path, identity: tuple[int, int]) -> bool:
     except OSError:
         return False
     return (status.st_dev, status.st_ino) == identity
+
+
+# Writes a tensor as npy, bin, pt or txt.
+#
+# npy: C order, numpy's header 1.0, types that numpy lacks are widened. bin: the elements as stored on the device. pt: a PyTorch
+# tensor, of the true type if PyTorch has it. txt: one value per line, the shortest text that reads back as the same element, after
+#
+#     # dtype=float16 shape=(2,3)
+
+# From this size on, elements are copied from file to file instead of being mapped.
+_LARGE = 1 << 20
+
+
+_npy_header = lru_cache(maxsize=256)(npy_header)  # a dump has many tensors of few shapes
+
+
+def _write_npy(stored: StoredTensor, descriptor: int) -> int:
+    kind = stored.host_type
+    descr = ("|" if kind.itemsize == 1 else "<") + kind.str[1:]
+    header = _npy_header(descr, stored.shape)
+    if not stored.is_untouched:
+        return write_all(descriptor, (header,)) + write_all(descriptor, stored.values())
+    return _write_untouched(descriptor, header, stored.tensor.data, stored.codes.nbytes)
+
+
+def write_plain(plain: PlainTensor, file_type: FileType, descriptor: int) -> int:
+    """Write a plain tensor as npy or bin; returns the number of bytes written."""
+    header = _npy_header(plain.descr, plain.shape) if file_type == "npy" else b""
+    return _write_untouched(descriptor, header, plain.tensor.data, plain.size)
+
+
+def _write_bin(stored: StoredTensor, descriptor: int) -> int:
+    if not stored.is_untouched:
+        return write_all(descriptor, stored.raw())
+    return _write_untouched(descriptor, b"", stored.tensor.data, stored.codes.nbytes)
+
+
+def _write_untouched(descriptor: int, header: bytes, data: Bytes, size: int) -> int:
+    """Write a header and the first `size` bytes of `data`."""
+    if size >= _LARGE and isinstance(data, FileBytes):
+        # Every piece except the first begins at a page boundary of the new file.
+        pieces = data.source.pieces(data.start, size, first=_LARGE - len(header) % mmap.PAGESIZE)
+        with closing(pieces):
+            return write_all(descriptor, (header,)) + write_all(descriptor, pieces)
+    return write_two(descriptor, header, data.read()[:size])
+
+
+def _write_txt(stored: StoredTensor, descriptor: int) -> int:
+    sizes = ",".join(map(str, stored.shape)) + ("," if len(stored.shape) == 1 else "")
+    header = f"# dtype={stored.dtype_name} shape=({sizes})\n".encode()
+
+    def lines() -> Iterator[bytes]:
+        for piece in stored.values():
+            for start in range(0, len(piece), 1 << 16):
+                some = piece[start : start + (1 << 16)]
+                if some.dtype.kind == "b":
+                    some = some.view("u1")
+                yield "\n".join(some.astype(str).tolist()).encode() + b"\n"
+                del some
+            del piece  # frees it before the next piece is made
+
+    return write_all(descriptor, (header,)) + write_all(descriptor, lines())
+
+
+def _write_pt(stored: StoredTensor, descriptor: int) -> int:
+    from opdump.conversion.torch_file import write_torch
+
+    return write_torch(stored, descriptor)
+
+
+WRITERS: Final[Mapping[FileType, Callable[[StoredTensor, int], int]]] = MappingProxyType(
+    {"npy": _write_npy, "bin": _write_bin, "pt": _write_pt, "txt": _write_txt}
+)
+"""Writes a tensor to a descriptor; returns the number of bytes written."""

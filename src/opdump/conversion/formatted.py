@@ -1,16 +1,13 @@
-"""Converts a stored tensor to another format.
-
-A large tensor is converted part by part. If each part can be written before the next is computed, only one is in memory, beside
-the pages of the file. Otherwise (groups of weights that share blocks) the whole result is in memory, and the pages of each
-converted part are released.
-"""
+"""The elements of a tensor as a conversion writes them: the bytes of the file if they can be copied, otherwise in another format."""
 
 from __future__ import annotations
 
+import math
 import mmap
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from opdump.conversion.plan import ConversionPlan
 from opdump.dump_file import DumpTensor
@@ -21,6 +18,68 @@ if TYPE_CHECKING:
 
     from opdump.conversion.stored_tensor import StoredTensor
     from opdump.formats import Reading
+
+# Tensors whose bytes can be copied unchanged, without numpy: importing numpy takes longer than all other work on a small file, and
+# most tensors do not need it.
+
+# Keys are the type names of records, which equal numpy's names. Dump files are little-endian.
+_DESCRS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bool": "|b1",
+        "int8": "|i1",
+        "uint8": "|u1",
+        "int16": "<i2",
+        "uint16": "<u2",
+        "int32": "<i4",
+        "uint32": "<u4",
+        "int64": "<i8",
+        "uint64": "<u8",
+        "float16": "<f2",
+        "float32": "<f4",
+        "float64": "<f8",
+        "complex64": "<c8",
+        "complex128": "<c16",
+    }
+)
+_MOST_DIMENSIONS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTensor:
+    """The first `size` bytes of the tensor in the file are its elements in C order, of numpy type `descr`."""
+
+    tensor: DumpTensor
+    descr: str
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def dtype_name(self) -> str:
+        return self.tensor.dtype
+
+    @property
+    def format_name(self) -> str:
+        return self.tensor.format_name
+
+
+def plain_tensor(tensor: DumpTensor, plan: ConversionPlan) -> PlainTensor | None:
+    """The tensor as a `PlainTensor`; None if its file needs other bytes, or if it is unusual in any way."""
+    if plan.format or plan.layout != "dumps" or plan.file_type not in ("npy", "bin"):
+        return None
+    descr = _DESCRS.get(tensor.dtype)
+    # The meaning of an empty shape depends on the bytes, and the code that makes arrays reports invalid shapes.
+    if descr is None or not 0 < len(tensor.shape) <= _MOST_DIMENSIONS or min(tensor.shape) <= 0:
+        return None
+    size = math.prod(tensor.shape) * int(descr[2:])
+    return PlainTensor(tensor, descr, size) if size <= tensor.size else None
+
+
+# A large tensor is converted part by part. If each part can be written before the next is computed, only one is in memory, beside
+# the pages of the file. Otherwise (groups of weights that share blocks) the whole result is in memory, and the pages of each
+# converted part are released.
 
 _LARGE = 1 << 20
 _SLAB = 1 << 25

@@ -10,10 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from opdump.conversion.convert_file import convert_file
-from opdump.conversion.lost_processes import NOT_TO_BE_HAD, end_processes, is_attended
 from opdump.conversion.output_directory import OutputDirectory, write_all
 from opdump.conversion.plan import ConversionError, ConversionPlan, Failure, FileResult, Layout, SourceFile, failure
 from opdump.conversion.sources import Sources, find_sources, has_dump_name
@@ -22,8 +21,9 @@ from opdump.errors import OpdumpError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing.process import BaseProcess
 
-    from opdump.conversion.recorded import RecordedRank
+    from opdump.conversion.whole_dumps import RecordedRank
 
 # Less work is done before other processes have started.
 _SMALL_FILES = 2000
@@ -82,7 +82,7 @@ def convert(
     with closing(OutputDirectory(output)) as directory:
         recorded: list[RecordedRank] = []
         if plan.layout == "mindspore":
-            from opdump.conversion.mindspore_tree import find_tree_sources
+            from opdump.conversion.whole_dumps import find_tree_sources
 
             sources = find_tree_sources(paths, directory)
         else:
@@ -152,7 +152,7 @@ def _recorded(paths: list[str], sources: Sources) -> list[RecordedRank]:
     """The records of layouts of installed packages. No search if every file has the name of a dump file."""
     if sources.files and all(has_dump_name(file.name) for file in sources.files):
         return []
-    from opdump.conversion.recorded import take_recorded
+    from opdump.conversion.whole_dumps import take_recorded
 
     return take_recorded(paths, sources)
 
@@ -166,7 +166,7 @@ def _in_turn(
                 raise KeyboardInterrupt
             yield convert_file(file, plan, output)
         if recorded:
-            from opdump.conversion.recorded import convert_ranks
+            from opdump.conversion.whole_dumps import convert_ranks
 
             yield from convert_ranks(recorded, plan, output, is_interrupted)
 
@@ -307,3 +307,22 @@ def _add_rows(output: OutputDirectory, done: Conversion, directory: str, lines: 
             write_all(descriptor, (text,))
     except OpdumpError as error:
         done.failures.append(failure(str(done.output / directory / MAPPING_NAME), error))
+
+
+# Finds and ends processes of a pool that could not be started, or that receive no more work.
+
+NOT_TO_BE_HAD: Final = (OSError, RuntimeError, MemoryError)
+"""Exceptions raised when starting a process or thread exceeds a limit of processes, open files or memory."""
+
+
+def is_attended(pool: ProcessPoolExecutor | None) -> bool:
+    """Whether the thread that assigns work to the processes is alive; without it, futures never finish and report no error."""
+    thread = getattr(pool, "_executor_manager_thread", None)
+    return thread is None or thread.is_alive()
+
+
+def end_processes(processes: Iterable[BaseProcess]) -> None:
+    """End processes that wait for work that never comes; otherwise the interpreter would wait for them."""
+    for process in processes:
+        process.terminate()
+        process.join()

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opdump.conversion.lost_processes import NOT_TO_BE_HAD, end_processes, is_attended
+from opdump.conversion.run import NOT_TO_BE_HAD, end_processes, is_attended
 from opdump.dump_file import DumpFile, DumpTensor
 from opdump.dump_file.opdebug import ACCELERATORS, OPDEBUG_MAGIC, OpdebugRecord, decode_opdebug, opdebug_json
 from opdump.errors import CorruptDumpError
