@@ -126,7 +126,7 @@ def _hook_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a slow machine a command of a test may take so long that it reports what it does, among the lines that the test compares.
-    monkeypatch.setattr("opdump.commands.progress_bar._say", lambda _line: None)
+    monkeypatch.setattr("opdump.commands.progress._say", lambda _line: None)
 
 
 @pytest.fixture(autouse=True)

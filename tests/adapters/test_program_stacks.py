@@ -52,7 +52,7 @@ def test_equal_stacks_are_one_object_whoever_has_kept_them() -> None:
 
 
 def test_a_stack_ends_at_what_runs_the_program() -> None:
-    lines = [("train.py", 3, "step"), (f"{OPDUMP}commands/script.py", 9, "run"), ("/usr/bin/opdump", 1, "<module>")]
+    lines = [("train.py", 3, "step"), (f"{OPDUMP}commands/run.py", 9, "run"), ("/usr/bin/opdump", 1, "<module>")]
     assert [frame.file for frame in ProgramStacks([]).of_lines(lines)] == ["train.py"]
     assert ProgramStacks([]).of_lines([]) == ()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.commands.script import ProgramNotFoundError, load_module, load_script
+from opdump.commands.run import ProgramNotFoundError, load_module, load_script
 
 _WHAT_A_SCRIPT_SEES = """
 import sys
@@ -62,7 +62,7 @@ def _python(*command: str, cwd: Path) -> str:
 
 
 def _loaded(loader: str, name: str, *arguments: str, cwd: Path) -> str:
-    code = f"from opdump.commands.script import {loader}; {loader}({name!r}, {arguments!r}).execute()"
+    code = f"from opdump.commands.run import {loader}; {loader}({name!r}, {arguments!r}).execute()"
     return _python("-c", code, cwd=cwd)
 
 

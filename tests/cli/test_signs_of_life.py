@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from opdump import doing
-from opdump.commands import main, progress_bar
-from opdump.commands.progress_bar import signs_of_life, tell_until
+from opdump.commands import main, progress
+from opdump.commands.progress import signs_of_life, tell_until
 from opdump.comparison import alignment
 from opdump.index.reader import IndexReader
 from opdump.plan import DumpPlan
@@ -34,8 +34,8 @@ class Heard:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[str] = []
         self._more = threading.Condition()
-        monkeypatch.setattr(progress_bar, "_say", self.say)
-        monkeypatch.setattr(progress_bar, "_BETWEEN_LINES", 0.001)
+        monkeypatch.setattr(progress, "_say", self.say)
+        monkeypatch.setattr(progress, "_BETWEEN_SIGNS", 0.001)
 
     def say(self, line: str) -> None:
         with self._more:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opdump
-from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
+from opdump.commands.ending import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
 from opdump.interpreter.tracebacks import clean_message, printed_as_the_programs, without_own_frames
 from tests.cli.programs import opdump as run_opdump
@@ -157,7 +157,7 @@ def test_what_opdump_calls_for_the_program_is_no_defect_of_opdump(level: str, tm
     )
     (tmp_path / "script.py").write_text(
         "import torch\n"
-        "from opdump.commands.tracebacks import comes_from_opdump\n"
+        "from opdump.commands.ending import comes_from_opdump\n"
         f"errors = []\n{lines}"
         "print(len(errors), [comes_from_opdump(error) for error in errors])\n"
     )

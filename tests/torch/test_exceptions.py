@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import opdump
 from opdump.catalog.catalog import Execution
-from opdump.commands.tracebacks import without_opdump_frames
+from opdump.commands.ending import without_opdump_frames
 from opdump.plan import DumpPlan
 from opdump.recorder import TensorSnapshot
 

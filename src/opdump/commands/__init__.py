@@ -64,7 +64,7 @@ class _Verbs(click.Group):
         """The command, which reports its progress from here on, unless a program owns the error output."""
         name, command, left = super().resolve_command(ctx, args)
         if name is not None and name not in _RUN_PROGRAMS:
-            from opdump.commands.progress_bar import signs_of_life
+            from opdump.commands.progress import signs_of_life
 
             ctx.with_resource(signs_of_life(name))
         return name, command, left

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from opdump.commands import EXIT_INTERRUPTED, EXIT_USAGE
-from opdump.commands.progress_bar import progress_bar
+from opdump.commands.progress import progress_bar
 from opdump.errors import OpdumpError
 from opdump.interpreter.garbage import collected_rarely
 

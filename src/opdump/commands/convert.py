@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
-from opdump.commands.progress_bar import progress_bar
+from opdump.commands.progress import progress_bar
 from opdump.interpreter.lasting_imports import imported_for_good
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
-from opdump.errors import OpdumpError
+from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_OK
+from opdump.errors import IncompleteCaptureError, OpdumpError
+from opdump.interpreter.tracebacks import chained, clean_message, hands_on, innermost, is_own, stripped
 
 if TYPE_CHECKING:
+    from opdump.capturing.dump import Dump
     from opdump.capturing.report import CaptureReport
 
 COMPLETE = "opdump: the last selected step has ended; the script ends here (--stop-after-dump)"
@@ -76,3 +80,74 @@ def print_error(error: BaseException, hook: ExceptHook) -> None:
     else:
         without_opdump_frames(error)
     hook(type(error), error, error.__traceback__)
+
+
+# The report of a run whose processes outlive its program: Python waits for them when the interpreter ends, and so does the report.
+# Pools of `concurrent.futures` and joblib, and processes that were not joined, continue after the last line of a program.
+
+
+class LastWord:
+    """Prints the report of a capture after everything else in this process has ended.
+
+    Create it before the program is loaded: handlers registered first are called last, after multiprocessing has waited for its
+    processes.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._say: Callable[[], int] = lambda: EXIT_OK
+        self._ended_well = False
+        atexit.register(self._call)
+
+    def leave_to_it(self, say: Callable[[], int], *, ended_well: bool) -> None:
+        """Set what runs at the end. `say` returns an exit code, which is used if the program `ended_well`."""
+        self._say, self._ended_well = say, ended_well
+
+    def _call(self) -> None:
+        if os.getpid() != self._process:
+            return
+        code = self._say()
+        if code and self._ended_well:
+            end_with(code)
+
+
+def tell_at_last(dump: Dump, *, rank: int | None, as_json: bool, strict: bool) -> int:
+    """Print the report of a capture whose processes have ended; returns the exit code."""
+    report = dump.look_again()
+    code = EXIT_INCOMPLETE if report.failure else EXIT_OK
+    if strict:
+        try:
+            report.raise_for_gaps()
+        except IncompleteCaptureError as error:
+            print_error(error, sys.__excepthook__)
+            code = EXIT_ERROR
+    print_reports([report], rank=rank, as_json=as_json)
+    return code
+
+
+def end_with(code: int) -> None:
+    """Flush the output streams and end the process at once."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)
+
+
+# Removes from a user's traceback the frames that opdump adds: it then reads as without opdump. An error raised by opdump itself is
+# left complete, because its frames matter.
+
+
+def comes_from_opdump(error: BaseException) -> bool:
+    """Whether opdump's code raised the error unintentionally: a defect of opdump."""
+    if error.__traceback__ is None or isinstance(error, OpdumpError):
+        return False
+    raised = innermost(error.__traceback__)
+    return is_own(raised) and not hands_on(raised.tb_frame.f_code.co_filename, raised.tb_lineno)
+
+
+def without_opdump_frames(error: BaseException) -> BaseException:
+    """Remove opdump's frames, in place, from an error and from every error it is chained to."""
+    for each in chained(error):
+        each.__traceback__ = stripped(each.__traceback__)
+        clean_message(each)
+    return error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from opdump.commands import EXIT_ERROR
-from opdump.commands.progress_bar import progress_bar
+from opdump.commands.progress import progress_bar
 
 if TYPE_CHECKING:
     from opdump.conversion.table_export import TableKind, WrittenTable

@@ -106,7 +106,7 @@ def _without_traceback(shell: Any) -> Iterator[None]:
 
 def _shown_as_the_cells_own(shell: Any, error: BaseException, raised_at: TracebackType | None) -> BaseException:
     """The error in a form that IPython shows with the lines of the cell and of the code that it called, without those of opdump."""
-    from opdump.commands.tracebacks import comes_from_opdump, without_opdump_frames
+    from opdump.commands.ending import comes_from_opdump, without_opdump_frames
 
     error.__traceback__ = raised_at
     if not comes_from_opdump(error):

@@ -1,4 +1,4 @@
-"""Progress of a capture during the run, for a user at a terminal.
+"""Progress of a capture during the run, and of long work, on the error output.
 
     opdump: step 3, 3,216 operators, 48.1 MB
 
@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from opdump import amounts
+import click
+
+from opdump import amounts, doing
 
 _POLL = 0.25
 _BETWEEN_LINES = 1.0
@@ -83,3 +85,82 @@ def reporting(report: Callable[[Callable[[float], bool]], None]) -> Iterator[Non
 def progress_text(dump: SupportsProgress) -> str:
     """`step 3, 3,216 operators, 48.1 MB`."""
     return f"step {dump.current_step}, {amounts.count(dump.operators, 'operator')}, {amounts.size(dump.bytes_written)}"
+
+
+# Progress of long work: a bar at a terminal, and a line every ten seconds if the error output is not a terminal.
+
+_SHOWN_AFTER: Final = 0.5
+_BETWEEN: Final = 0.1
+_BETWEEN_SIGNS: Final = 10.0
+
+
+@contextmanager
+def progress_bar(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function to call with (what is done, amount done, total). The bar is drawn only at a terminal."""
+    began = shown = time.monotonic()
+    is_drawn = sys.stderr.isatty()
+    bar: Any = None
+
+    def update(what: str, done: int, total: int) -> None:
+        nonlocal bar, shown
+        if not is_drawn:
+            doing.note_progress(f"{what}, {done:,} of {total:,}", unit)
+            return
+        now = time.monotonic()
+        if now - shown < _BETWEEN or now - began < _SHOWN_AFTER:
+            return
+        shown = now
+        if bar is None:
+            bar = _bar(unit)
+        bar.update(bar.task_ids[0], description=what, completed=done, total=total)
+        bar.refresh()
+
+    try:
+        yield update
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+@contextmanager
+def signs_of_life(command: str) -> Iterator[None]:
+    """While the block runs, print a line every ten seconds with the elapsed time and the current work, unless the error output is
+    a terminal.
+    """
+    doing.forget()
+    if sys.stderr is None or sys.stderr.isatty():
+        yield
+        return
+    with reporting(lambda has_ended: tell_until(command, has_ended, time.monotonic, _say)):
+        yield
+
+
+def tell_until(
+    command: str, has_ended: Callable[[float], bool], now: Callable[[], float], say: Callable[[str], object]
+) -> None:
+    """Print a line each time that `has_ended`, called with the seconds to wait, returns False; `now` is a clock."""
+    began = now()
+    while not has_ended(_BETWEEN_SIGNS):
+        part = doing.noted()
+        say(f"opdump: {command} has run for {now() - began:.0f} s" + (f": {part}" if part else ""))
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _bar(unit: str) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    bar.add_task("", total=None)
+    bar.start()
+    return bar

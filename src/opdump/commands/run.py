@@ -9,18 +9,33 @@ torchrun --nproc-per-node 2 -m opdump run -c data_dump.json train.py
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
+import importlib.util
+import io
 import os
+import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from importlib.abc import InspectLoader
+from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from opdump.commands import EXIT_ERROR
-from opdump.commands.ending import print_warnings
-from opdump.commands.last_word import LastWord
-from opdump.commands.program_run import run_by_itself, run_under_capture
+from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK
+from opdump.commands.ending import (
+    COMPLETE,
+    LastWord,
+    load_reports,
+    print_error,
+    print_reports,
+    print_warnings,
+    tell_at_last,
+    without_opdump_frames,
+)
 from opdump.commands.run_options import (
     RunOptions,
     bound_options,
@@ -29,8 +44,11 @@ from opdump.commands.run_options import (
     first_option,
     rank_among_several,
 )
-from opdump.commands.script import Program, ProgramNotFoundError, load_module, load_script
-from opdump.commands.tracebacks import without_opdump_frames
+from opdump.errors import OpdumpError
+
+if TYPE_CHECKING:
+    from opdump.capturing.report import CaptureReport
+    from opdump.plan import DumpPlan
 
 _EPILOG: Final = """\b
 Examples:
@@ -215,3 +233,206 @@ def _load(script: str, arguments: tuple[str, ...], *, as_module: bool) -> Progra
     except SyntaxError as error:
         sys.excepthook(type(error), without_opdump_frames(error), error.__traceback__)
         sys.exit(EXIT_ERROR)
+
+
+# Runs a program in this process, under capture or with a dump config of its own, and reports its outcome.
+
+
+def run_under_capture(
+    program: Program, plan: DumpPlan, last_word: LastWord, *, rank: int | None, options: RunOptions, is_new: bool
+) -> int | str | None:
+    """Run the program under capture; returns the argument for `sys.exit`. `is_new`: the dump directory was created for this run."""
+    from opdump.capturing.capture import capture
+    from opdump.capturing.report import told_elsewhere
+    from opdump.commands.progress import progress_lines
+
+    load_reports(checked=plan.checks is not None)
+    dumps = []
+    with (
+        _Outcome() as outcome,
+        capture(plan, framework=options.framework, **options.settings) as dump,
+        progress_lines(dump, enabled=rank in (None, 0)),
+    ):
+        dumps.append(dump)
+
+        def replaced(report: CaptureReport) -> None:
+            dumps.clear()
+            print_reports([report], rank=rank, as_json=options.as_json)
+
+        dump.when_replaced, dump.when_ended, dump.may_wait = replaced, told_elsewhere, True
+        outcome.execute(program)
+    if dumps and dumps[0].awaits_children:
+        last_word.leave_to_it(
+            lambda: tell_at_last(dumps[0], rank=rank, as_json=options.as_json, strict=options.strict),
+            ended_well=not outcome.result,
+        )
+        return outcome.result
+    reports = [dump.report for dump in dumps if dump.report is not None]
+    print_reports(reports, rank=rank, as_json=options.as_json, told=outcome.told)
+    if is_new and rank is None and not any(report.left_data for report in reports):
+        shutil.rmtree(plan.path, ignore_errors=True)  # the directory was not requested, and is empty
+    return _result_of(outcome.result, reports)
+
+
+def run_by_itself(program: Program, *, rank: int | None, options: RunOptions) -> int | str | None:
+    """Run a program that has a dump config of its own; returns the argument for `sys.exit`."""
+    from opdump.tensorflow import finish
+
+    load_reports(checked=False)
+    with _Outcome() as outcome:
+        outcome.execute(program)
+    reports: Sequence[CaptureReport] = ()
+    with _Outcome(outcome.result) as ending:
+        reports = finish()
+        if reports:
+            print_reports(reports, rank=rank, as_json=options.as_json)
+        else:
+            click.echo("opdump: nothing was dumped: the program did not enable a dump (enable_dump)", err=True)
+        for report in reports if options.strict else ():
+            report.raise_for_gaps()
+    return _result_of(ending.result, reports)
+
+
+def _result_of(result: int | str | None, reports: Sequence[CaptureReport]) -> int | str | None:
+    """The result of the program, or the exit code for an incomplete dump if the program succeeded."""
+    return EXIT_INCOMPLETE if not result and any(report.failure for report in reports) else result
+
+
+class _Outcome(AbstractContextManager["_Outcome"]):
+    """How a program ended: the argument for `sys.exit`. Errors are printed as the interpreter would print them."""
+
+    def __init__(self, result: int | str | None = EXIT_OK) -> None:
+        self.result = result
+        self.told = ""
+        """The error of opdump itself that was printed."""
+
+    def execute(self, program: Program) -> None:
+        """Run the program. It ends early if the dump is complete."""
+        from opdump.adapters.base import DumpComplete
+
+        try:
+            program.execute()
+        except DumpComplete:
+            click.echo(COMPLETE, err=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return True
+        if isinstance(error, SystemExit):
+            self.result = error.code
+            return True
+        print_error(error, sys.excepthook)
+        self.told = str(error) if isinstance(error, OpdumpError) else ""
+        self.result = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_ERROR
+        return True
+
+
+# A user's program, prepared to run in this process as `python train.py` or `python -m package.module` would run it. Everything that
+# a script can see of its start is as Python makes it: `sys.argv`, `sys.path[0]`, and a fresh `__main__` module in `sys.modules`,
+# which its own classes need for pickling, and from which `multiprocessing` derives what a spawned child must import. The process
+# belongs to the script from then on: `__main__` stays in place after the script ends, for its `atexit` functions.
+
+
+class ProgramNotFoundError(Exception):
+    """The given script or module cannot be found or is not Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled program, and the attributes of its `__main__` module."""
+
+    code: CodeType
+    module: ModuleType
+    argv: tuple[str, ...]
+    import_path: str
+    source: str = ""
+    """Its source text; empty if not available."""
+
+    def execute(self) -> None:
+        """Run the program to its end. Everything that it raises passes through, including SystemExit."""
+        sys.argv[:] = self.argv
+        if not getattr(sys.flags, "safe_path", False):  # with -P there is no entry to replace
+            sys.path[0] = self.import_path
+        sys.modules["__main__"] = self.module
+        exec(self.code, self.module.__dict__)  # noqa: S102  running the user's program is the point
+
+
+def load_script(path: str, arguments: Sequence[str]) -> Program:
+    """Compile the script at `path`. As in Python, a directory stands for its `__main__.py`.
+
+    Raises ProgramNotFoundError if there is no such file, and SyntaxError and ValueError like `compile`.
+    """
+    filename = os.path.join(os.getcwd(), path)  # not normalised: `python ./train.py` keeps the dot, too
+    if os.path.isdir(filename):
+        import_path = filename
+        filename = os.path.join(filename, "__main__.py")
+    else:
+        import_path = os.path.dirname(os.path.realpath(filename))
+    try:
+        with io.open_code(filename) as file:
+            source = file.read()
+    except OSError as error:
+        raise ProgramNotFoundError(
+            f"cannot open the script '{path}': {error.strerror}. A module is run with: opdump run -m NAME"
+        ) from error
+    if b"\0" in source:
+        raise ProgramNotFoundError(f"'{path}' is not Python source: it contains null bytes")
+    loader = importlib.machinery.SourceFileLoader("__main__", filename)
+    return Program(
+        code=compile(source, filename, "exec", dont_inherit=True),
+        module=_main_module(__file__=filename, __loader__=loader, __spec__=None, __package__=None, __cached__=None),
+        argv=(path, *arguments),
+        import_path=import_path,
+        source=importlib.util.decode_source(source),
+    )
+
+
+def load_module(name: str, arguments: Sequence[str]) -> Program:
+    """Find and compile the module `name`, or `name.__main__` if `name` is a package, as `python -m` does.
+
+    Parent packages are imported. Raises ProgramNotFoundError if there is no such module.
+    """
+    import_path = os.getcwd()
+    before = sys.path[0]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = import_path  # the current directory comes first in the search for the module
+    try:
+        spec = _find(name)
+        if spec.submodule_search_locations is not None:
+            spec = _find(f"{name}.__main__")
+    except ProgramNotFoundError:
+        sys.path[0] = before
+        raise
+    loader = spec.loader
+    code = loader.get_code(spec.name) if isinstance(loader, InspectLoader) else None
+    if code is None or loader is None:
+        raise ProgramNotFoundError(f"the module '{name}' has no Python code ({spec.origin})")
+    origin = spec.origin or name
+    return Program(
+        code=code,
+        module=_main_module(
+            __file__=origin, __loader__=loader, __spec__=spec, __package__=spec.parent, __cached__=spec.cached
+        ),
+        argv=(origin, *arguments),
+        import_path=import_path,
+        source=(loader.get_source(spec.name) or "") if isinstance(loader, InspectLoader) else "",
+    )
+
+
+def _find(name: str) -> importlib.machinery.ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:  # a parent is missing, is not a package, or has no spec
+        raise ProgramNotFoundError(f"no module named '{name}': {error}") from error
+    if spec is None:
+        hint = f"; to run the file: opdump run {name}" if name.endswith(".py") else ""
+        raise ProgramNotFoundError(f"no module named '{name}' from {os.getcwd()}{hint}")
+    return spec
+
+
+def _main_module(**attributes: Any) -> ModuleType:
+    module = ModuleType("__main__")
+    module.__dict__.update(attributes, __builtins__=builtins, __annotations__={})
+    return module

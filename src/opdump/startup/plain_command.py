@@ -154,7 +154,7 @@ class _PlainCommand:
         self._code = self._say() or self._code
         self._tell_children()
         if self._code is not None:
-            from opdump.commands.last_word import end_with
+            from opdump.commands.ending import end_with
 
             end_with(self._code)
 
@@ -238,7 +238,7 @@ class _PlainCommand:
             self._code = 1
         dump = self._dump
         if self._code is None and dump is not None and dump.awaits_children:
-            from opdump.commands.last_word import tell_at_last
+            from opdump.commands.ending import tell_at_last
 
             self._say = lambda: tell_at_last(dump, rank=rank, as_json=options.as_json, strict=options.strict)
             return
