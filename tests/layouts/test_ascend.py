@@ -21,7 +21,7 @@ from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.layouts.registry import LAYOUTS
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing.layout_tests import LayoutTests, assert_same_bits
-from opdump.testing.sample_records import SampleStep, sample_step
+from opdump.testing.stand_ins import SampleStep, sample_step
 from tests.layouts.ascend_dumps import STAMP, TIME, add_dump_file, add_npy, tensor
 from tests.layouts.statistic_rows import rows_of
 

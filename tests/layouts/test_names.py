@@ -14,7 +14,7 @@ from opdump.layouts.mindspore_sync.names import (
     parse_file_name,
     sanitise,
 )
-from opdump.testing.sample_records import DTYPES
+from opdump.testing.stand_ins import DTYPES
 
 _PLAIN = st.text(
     st.characters(exclude_characters='/\\. ",\x7f', exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30

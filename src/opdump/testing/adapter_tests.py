@@ -30,7 +30,7 @@ from opdump.plan import Captures, DumpPlan, StepSet
 from opdump.recorder import Recorder, make_recorder
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import ElementStatistics
-from opdump.testing.collecting_writer import CollectingWriter
+from opdump.testing.stand_ins import CollectingWriter
 
 Array = npt.NDArray[Any]
 OPERATOR_FILES: dict[str, Any] = {"layout": "acl", "file_format": "bin", "saved_data": "tensor"}

@@ -18,7 +18,7 @@ from opdump.layouts.base import Layout, RankWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
 from opdump.records import OpRecord, TensorRecord
-from opdump.testing.sample_records import SampleStep, sample_step
+from opdump.testing.stand_ins import SampleStep, sample_step
 
 
 class LayoutTests(ABC):
