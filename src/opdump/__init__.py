@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opdump.errors import OpdumpError
     from opdump.plan import DumpPlan
     from opdump.records import OpRecord, TensorRecord
-    from opdump.replaying.replay import replay
+    from opdump.replaying import replay
     from opdump.statistics.merging import merge_statistics
 
     __version__: str
@@ -44,7 +44,7 @@ _NAMES = {
     "errors": ("OpdumpError",),
     "plan": ("DumpPlan",),
     "records": ("OpRecord", "TensorRecord"),
-    "replaying.replay": ("replay",),
+    "replaying": ("replay",),
     "statistics.merging": ("merge_statistics",),
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}

@@ -16,7 +16,7 @@ from opdump.comparison.arguments import differing
 from opdump.comparison.nodes import Node
 from opdump.errors import CannotReplayError
 from opdump.records import RUN_FACTS, OpRecord, TensorRecord
-from opdump.replaying.replay import replay
+from opdump.replaying import replay
 from tests.comparison.onnx_runs import compared
 from tests.onnx.recording import FLOAT, model_of, numbers
 

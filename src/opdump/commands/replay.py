@@ -69,7 +69,7 @@ def replay(
     as_json: bool,
 ) -> None:
     """Run one operator of DUMP again, on its recorded inputs."""
-    from opdump.replaying.replay import replay as run_again
+    from opdump.replaying import replay as run_again
     from opdump.reports.replay import replay_lines
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opdump import amounts
 from opdump.records import shown_shape
-from opdump.replaying.result import Distance, Replay, ReplayedOutput
+from opdump.replaying import Distance, Replay, ReplayedOutput
 
 
 def replay_lines(result: Replay) -> list[str]:

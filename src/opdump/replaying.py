@@ -6,10 +6,14 @@ result.verdict, [output.distances[-1].roundings for output in result.outputs]
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +22,107 @@ from opdump.adapters.replay import AS_RECORDED, Replayed, Replayer, SupportsScri
 from opdump.catalog.catalog import Catalog, Execution, open_dump
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.kernel_accuracy import allowed_error, error_of
-from opdump.errors import CannotReplayError, DumpPathError
+from opdump.errors import CannotReplayError, DumpPathError, NotInDumpError
 from opdump.kernels import compare_pair
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import TensorRecord
-from opdump.replaying.choice import chosen, values_of
-from opdump.replaying.result import Distance, Replay, ReplayedOutput
+from opdump.records import OpRecord, TensorRecord
+
+# The result: for people, for programs (docs/json/replay.json).
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the recorded output is from what the operator gave in floats of `dtype`."""
+
+    dtype: str
+    max_absolute: float
+    max_relative: float
+    ulps: int | None
+    """At most so many numbers of the output's type apart, as a power of two less one; None for types of fewer than 16 bits and complex ones."""
+    roundings: float
+    """The largest difference in units of rounding: of the distance of 1 to the next number of the output's type, times the largest element or
+    sum of absolute summands. Of exact types the number of elements that differ."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _json(getattr(self, name)) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedOutput:
+    """One output of the operator."""
+
+    slot: int
+    argument: str
+    dtype: str
+    shape: tuple[int, ...]
+    distances: Sequence[Distance] = ()
+    """From what was asked for, and last from float64, or the widest type that the kernel has. Empty where nothing was compared."""
+    allowed: float = 0.0
+    """So many units of rounding are within what the output's type allows, or a narrower one that the operator reads."""
+    beyond: int = 0
+    """Elements that are infinite since float64 gives what the type cannot hold."""
+    agrees: bool | None = None
+    """None where nothing was compared."""
+    reason: str = ""
+    """Why nothing was compared."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "argument": self.argument,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "distances": [distance.to_json() for distance in self.distances],
+            "allowed": self.allowed,
+            "beyond": self.beyond,
+            "agrees": self.agrees,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What `opdump.replay` gives."""
+
+    dump: str
+    op: OpRecord
+    outputs: Sequence[ReplayedOutput]
+    files: Sequence[str] = ()
+    """What `emit` wrote."""
+
+    @property
+    def verdict(self) -> Literal["agrees", "differs"]:
+        """Whether every recorded output that was compared is what its inputs give."""
+        return "differs" if any(output.agrees is False for output in self.outputs) else "agrees"
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The result as JSON values, after the schema in docs/json/replay.json."""
+        op = self.op
+        return {
+            "verdict": self.verdict,
+            "dump": self.dump,
+            "op": {
+                "name": op.op_name,
+                "kernel": op.kernel,
+                "step": op.step,
+                "rank": op.rank_id,
+                "occurrence": op.occurrence,
+                "phase": op.phase,
+                "line": op.line,
+            },
+            "outputs": [output.to_json() for output in self.outputs],
+            "files": list(self.files),
+        }
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_json(), indent=2)
+
+
+def _json(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Runs the operator.
 
 Array = NDArray[Any]
 _ENDS_IN_INFINITY: Final = frozenset({"float16", "float32", "bfloat16"})
@@ -185,3 +284,82 @@ def _emit(
             f"cannot write {path}: {error.strerror or error}; name a file in a directory that can be written"
         ) from error
     return tuple(files)
+
+
+# Which operator is meant, by a name or a line, and what the dump has of its inputs.
+
+_LINE: Final = re.compile(r".+\.\w+:\d+")
+_LISTED: Final = 8
+
+
+def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occurrence: int) -> Execution:
+    """The one operator that is meant: of the first step that has it, of the lowest rank unless one is named.
+
+    Raises NotInDumpError, with the nearest names, for a name or a line that means none, and for one that means several.
+    """
+    number = catalog.ranks[0] if rank is None else rank
+    found: dict[str, Execution] = {}
+    first: Execution | None = None
+    for execution in _meant(catalog, name, step, number):
+        if first is not None and execution.op.step != first.op.step:
+            break
+        first = first or execution
+        if execution.op.occurrence == occurrence:
+            found.setdefault(execution.op.op_name, execution)
+    if first is None:
+        where = "" if step is None else f" in step {step}"
+        if not _LINE.fullmatch(name):
+            raise NotInDumpError(
+                f"{catalog.path}: {name} is a recorded value, not an operator; name an operator that reads it"
+            )
+        raise NotInDumpError(f"{catalog.path}: no operator has the line {name}{where}")
+    if name in found:
+        return found[name]
+    innermost = [each for each in found.values() if each.line and name.endswith(each.line)]
+    choice = innermost if len(innermost) == 1 else list(found.values())
+    if not choice:
+        raise NotInDumpError(f"{catalog.path}: {name} ran fewer than {occurrence + 1} times in step {first.op.step}")
+    if len(choice) > 1:
+        listed = ", ".join(each.op_name for each in choice[:_LISTED]) + (", ..." if len(choice) > _LISTED else "")
+        raise NotInDumpError(f"{catalog.path}: {name} means {len(choice)} operators; name one of them: {listed}")
+    return choice[0]
+
+
+def _meant(catalog: Catalog, name: str, step: int | None, rank: int) -> Iterator[Execution]:
+    """The operators that a name means: those that ran a kernel, else the others."""
+    if _LINE.fullmatch(name):
+        every = list(catalog.ops(source=name, step=step, rank=rank, include_skipped=True))
+    else:
+        every = list(catalog.ops(name, step=step, rank=rank, include_skipped=True))
+    every = [execution for execution in every if execution.op.op_type != "Parameter" or execution.op.kernel]
+    return iter([execution for execution in every if not execution.op.skip] or every)
+
+
+def values_of(execution: Execution) -> Mapping[int, Array]:
+    """What the dump has of the inputs, by slot; memory that nobody had written is left out.
+
+    Raises CannotReplayError where it has not all that the operator read.
+    """
+    op = execution.op
+    if op.skip:
+        raise CannotReplayError(f"{op.op_name} left no data: {op.skip}")
+    found = {}
+    for slot, record in execution.inputs.items():
+        if record.skip == "allocation" or 0 in record.shape:
+            continue
+        if not _is_whole(record):
+            raise CannotReplayError(f"its input {record.argument or slot} is not in the dump: {_why_missing(record)}")
+        found[slot] = record.numpy()
+    return found
+
+
+def _is_whole(record: TensorRecord) -> bool:
+    return record.payload is not None and not record.sample
+
+
+def _why_missing(record: TensorRecord) -> str:
+    if record.skip:
+        return record.skip
+    if record.sample:
+        return f"a sample alone, the first {record.sample:,} elements; dump whole tensors, with `opdump run --full`"
+    return "statistics alone; dump the elements too, with `opdump run --full`"

@@ -1,1 +1,0 @@
-"""Runs one operator of a dump again."""
