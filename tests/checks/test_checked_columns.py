@@ -16,7 +16,7 @@ import opdump
 from opdump.checks import CHECKS, Checks, Thresholds
 from opdump.checks.histories import Checked
 from opdump.checks.tensor_checks import TensorStats, stats_of
-from opdump.index.columns import BatchColumns
+from opdump.index.reader import BatchColumns
 from opdump.records import IO, OpRecord
 from opdump.reports.findings import ChosenOperators, check_dump
 from opdump.reports.text_format import StepRows

@@ -23,7 +23,7 @@ from opdump.dump_file import read_dump_file
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json, status_words
 from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, NoElementsError, OpdumpError, UndecodableTensorError
-from opdump.index.metadata import read_json_object
+from opdump.index.runs import read_json_object
 from opdump.layouts.ascend.operator_csv import decode_operator_csv
 from opdump.layouts.graph_files.ge.notes import read_notes
 from opdump.layouts.graph_files.ge.reading import read_ge_graph, root_name

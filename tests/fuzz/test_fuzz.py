@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from opdump.index.schema import SCHEMA_VERSION
+from opdump.index.opening import SCHEMA_VERSION
 from tests.fuzz.message_mutations import MESSAGE
 from tests.fuzz.mutations import input_of
 from tests.fuzz.readers import READERS

@@ -19,7 +19,7 @@ from opdump.dump_file import read_dump_file
 from opdump.dump_file.names import parse_dump_name, read_mapping
 from opdump.dump_file.opdebug import decode_opdebug
 from opdump.errors import DumpPathError
-from opdump.index.metadata import METADATA
+from opdump.index.runs import METADATA
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.device_names import hashed_name

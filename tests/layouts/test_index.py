@@ -97,7 +97,7 @@ def test_a_dump_that_is_being_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opdump.index.connection._PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("opdump.index.writer._PATIENCE_SECONDS", 0)
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="statistic"))
     file_step(writer, sample_step(0))
     catalog = open_dump(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
-from opdump.index.schema import SCHEMAS
+from opdump.index.opening import SCHEMAS
 from opdump.plan import DumpPlan
 from opdump.testing import sample_step
 from tests.layouts.filing import file_steps, new_writer

@@ -11,7 +11,7 @@ import pytest
 
 from opdump.catalog.catalog import open_dump
 from opdump.graph import PYNATIVE, Graph, GraphNode, graph_of_word, graph_word
-from opdump.index.metadata import METADATA
+from opdump.index.runs import METADATA
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.testing import SampleStep

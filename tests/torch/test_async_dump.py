@@ -16,7 +16,7 @@ import torch
 
 import opdump
 from opdump.dump_file.opdebug import decode_opdebug
-from opdump.index.metadata import METADATA
+from opdump.index.runs import METADATA
 from opdump.plan import FileFormat
 from opdump.records import TensorRecord
 from opdump.testing.layout_tests import assert_same_bits

@@ -210,7 +210,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(
 def test_an_index_that_another_program_holds_is_told_as_that(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opdump.index.connection._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("opdump.index.writer._PATIENCE_SECONDS", 0.1)
     expected = _train()
     root = tmp_path / "dump"
     held: list[sqlite3.Connection] = []

@@ -31,7 +31,7 @@ from opdump.doing import note
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
 from opdump.html_table import html_table
-from opdump.index.columns import BatchColumns, FactsByProgram
+from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
 from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels
 from opdump.layouts.detect import read_ranks

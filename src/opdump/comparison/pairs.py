@@ -39,7 +39,7 @@ from opdump.comparison.step_statistics import Bools, Floats, Places, rows_apart
 from opdump.comparison.trace import Model, RepeatedTrace, StepNumbers, Trace, has_elements, repeated
 from opdump.comparison.value_matching import ValueKind
 from opdump.errors import ConfigError, DumpPathError
-from opdump.index.columns import BatchColumns, Program
+from opdump.index.reader import BatchColumns, Program
 from opdump.kernels import SUMMARY_FIELDS, PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics
 from opdump.op_types.unspecified import unspecified_outputs

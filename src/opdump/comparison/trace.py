@@ -23,7 +23,7 @@ from opdump.comparison.nodes import Node, scope_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
-from opdump.index.columns import BatchColumns, Program
+from opdump.index.reader import BatchColumns, Program
 from opdump.kernels import Summary
 from opdump.plan.unmatched_names import nearest
 from opdump.records import Memory, OpRecord, StatisticValue, TensorRecord

@@ -20,7 +20,7 @@ from opdump.catalog.catalog import Catalog
 from opdump.catalog.data_frames import FACTS, polars_frame, polars_kind, statistic_column
 from opdump.catalog.source_place import SourcePlace
 from opdump.errors import NotInDumpError, OpdumpError
-from opdump.index.columns import BatchColumns, FactsByProgram
+from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.kernels import Summary
 from opdump.records import IO, StatisticValue
 from opdump.sink.whole_files import is_stream, whole_file

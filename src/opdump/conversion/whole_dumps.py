@@ -15,7 +15,7 @@ from opdump.conversion.sources import Sources, find_sources, has_dump_name
 from opdump.dump_file.names import DumpName, parse_dump_name, sanitise
 from opdump.errors import NotInDumpError, OpdumpError
 from opdump.graph import graph_word
-from opdump.index.metadata import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
+from opdump.index.runs import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, environment_text
 from opdump.layouts.ascend.operator_files import operator_file
 from opdump.layouts.ascend.places import DevicePlaces, find_devices, find_loose
 from opdump.layouts.base import Rank

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from opdump.errors import CorruptDumpError, NotInDumpError
 from opdump.graph import Graph
-from opdump.index.columns import BatchColumns
+from opdump.index.reader import BatchColumns
 from opdump.index.runs import Run, RunChoice
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from opdump.catalog.catalog import Catalog
 from opdump.configs.shared.directories import graph_directories
 from opdump.errors import CorruptDumpError, NotInDumpError
-from opdump.index.metadata import METADATA
+from opdump.index.runs import METADATA
 from opdump.layouts.base import ModelDirectories
 from opdump.layouts.graph_files.ge import (
     COMPUTE_GRAPH,

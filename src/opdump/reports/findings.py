@@ -30,8 +30,8 @@ from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.doing import note
 from opdump.errors import OpdumpError
 from opdump.graph import shown_source, was_written_unseen
-from opdump.index.columns import BatchColumns, FactsByProgram
-from opdump.index.metadata import CONFIG_NAME, METADATA, read_json_object
+from opdump.index.reader import BatchColumns, FactsByProgram
+from opdump.index.runs import CONFIG_NAME, METADATA, read_json_object
 from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, summarise
 from opdump.layouts.ascend.overflow_files import OverflowRecord
 from opdump.layouts.ascend.places import is_time

@@ -18,7 +18,7 @@ from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_
 from opdump.degradation import told
 from opdump.errors import OpdumpError
 from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX, graph_word, shown_source
-from opdump.index.columns import BatchColumns, FactsByProgram
+from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.records import OpRecord, SkipReason, TensorRecord, shown_shape

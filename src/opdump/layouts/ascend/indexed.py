@@ -10,12 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final, cast
 
 from opdump.errors import CorruptDumpError
-from opdump.index.lost_files import LostFiles
-from opdump.index.metadata import METADATA
+from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import FilePayload, inside
 from opdump.index.reader import BatchRecords, IndexReader
-from opdump.index.runs import Run
-from opdump.index.schema import INDEX_NAME
+from opdump.index.runs import METADATA, LostFiles, Run
 from opdump.layouts.ascend.payload import DumpPayload
 from opdump.layouts.ascend.places import Place
 from opdump.records import IO, Payload

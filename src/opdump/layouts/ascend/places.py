@@ -17,9 +17,9 @@ from typing import Final
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import PYNATIVE, graph_of_word, graph_word
-from opdump.index.metadata import METADATA
+from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import inside
-from opdump.index.schema import INDEX_NAME
+from opdump.index.runs import METADATA
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)

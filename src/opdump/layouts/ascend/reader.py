@@ -11,10 +11,9 @@ from pathlib import Path
 from opdump.dump_file.names import DumpName
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph
-from opdump.index.lost_files import cut_off, left_out
 from opdump.index.payload import inside
 from opdump.index.reader import BatchRecords
-from opdump.index.runs import Run, RunChoice
+from opdump.index.runs import Run, RunChoice, cut_off, left_out
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles, list_place
 from opdump.layouts.ascend.indexed import Indexes
 from opdump.layouts.ascend.places import DevicePlaces, Found, Place, started

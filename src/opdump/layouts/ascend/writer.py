@@ -31,8 +31,8 @@ from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, Exception
 from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph, graph_word
 from opdump.index.batch import Batch, Pattern
-from opdump.index.metadata import METADATA
-from opdump.index.schema import INDEX_NAME
+from opdump.index.opening import INDEX_NAME
+from opdump.index.runs import METADATA
 from opdump.index.writer import IndexWriter, RunFacts
 from opdump.layouts.ascend.device_names import api_name, hashed_name
 from opdump.layouts.ascend.operator_csv import encode_operator_csv, is_classic

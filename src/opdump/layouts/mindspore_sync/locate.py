@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from opdump.errors import UnknownLayoutError
-from opdump.index.metadata import METADATA
 from opdump.index.payload import inside
+from opdump.index.runs import METADATA
 from opdump.layouts.mindspore_sync.files import Place, find_places, list_files
 
 _RANK: Final = re.compile(r"rank_([0-9]{1,9})", re.ASCII)

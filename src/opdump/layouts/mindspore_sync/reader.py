@@ -16,13 +16,10 @@ import numpy as np
 
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph, graph_of_word, graph_word
-from opdump.index.columns import BatchColumns
-from opdump.index.lost_files import LostFiles, cut_off
-from opdump.index.metadata import ENVIRONMENT_NAME, METADATA, read_json_object
+from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import FilePayload, inside
-from opdump.index.reader import BatchRecords, IndexReader
-from opdump.index.runs import Run, RunChoice
-from opdump.index.schema import INDEX_NAME
+from opdump.index.reader import BatchColumns, BatchRecords, IndexReader
+from opdump.index.runs import ENVIRONMENT_NAME, METADATA, LostFiles, Run, RunChoice, cut_off, read_json_object
 from opdump.layouts.base import StepContent, require_run
 from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
 from opdump.layouts.mindspore_sync.from_files import (

@@ -25,14 +25,8 @@ from opdump.degradation import Degradation
 from opdump.errors import DumpPathError
 from opdump.graph import Graph, graph_word
 from opdump.index.batch import Batch
-from opdump.index.metadata import (
-    CONFIG_NAME,
-    ENVIRONMENT_NAME,
-    METADATA,
-    config_text,
-    environment_text,
-)
-from opdump.index.schema import INDEX_NAME
+from opdump.index.opening import INDEX_NAME
+from opdump.index.runs import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, config_text, environment_text
 from opdump.index.writer import NOTHING_COUNTED, Constant, IndexWriter, RunFacts
 from opdump.layouts.dump_root import prepare
 from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb

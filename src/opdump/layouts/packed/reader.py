@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from opdump.errors import CorruptDumpError
-from opdump.index.columns import BatchColumns, FactsByProgram
-from opdump.index.lost_files import LostFiles
 from opdump.index.payload import inside
-from opdump.index.runs import RunChoice
+from opdump.index.reader import BatchColumns, FactsByProgram
+from opdump.index.runs import LostFiles, RunChoice
 from opdump.layouts.base import require_run
 from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, place_of
 from opdump.layouts.mindspore_sync.locate import RankPlace
