@@ -12,8 +12,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from opdump.catalog.catalog import Catalog, open_dump
-from opdump.catalog.data_frames import polars_frame
+from opdump.catalog.catalog import Catalog, open_dump, polars_frame
 from opdump.errors import NotInDumpError, PackageMissingError
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord

@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump import amounts
-from opdump.catalog.catalog import Catalog
-from opdump.catalog.data_frames import FACTS, polars_frame, polars_kind, statistic_column
-from opdump.catalog.source_place import SourcePlace
+from opdump.catalog.catalog import FACTS, Catalog, polars_frame, polars_kind, statistic_column
+from opdump.catalog.query import SourcePlace
 from opdump.errors import NotInDumpError, OpdumpError
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.kernels import Summary
