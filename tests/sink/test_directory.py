@@ -19,7 +19,7 @@ import pytest
 from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink
 from opdump.sink import directory as directory_module
-from opdump.sink.file_bytes import Buffer
+from opdump.sink.directory import Buffer
 from opdump.sink.open_directories import OpenDirectories, OpenDirectory
 
 Write = Callable[[int, Sequence[Buffer]], int]

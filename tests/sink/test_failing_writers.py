@@ -16,10 +16,8 @@ import pytest
 from opdump.errors import DumpPathError
 from opdump.sink import DirectorySink
 from opdump.sink import directory as directory_module
-from opdump.sink.failures import remedy_for
-from opdump.sink.file_bytes import Buffer
-from opdump.sink.open_directories import OpenDirectory
-from opdump.sink.writer_threads import WriterThreads
+from opdump.sink.directory import Buffer, WriterThreads
+from opdump.sink.open_directories import OpenDirectory, remedy_for
 
 Write = Callable[[int, Sequence[Buffer]], int]
 

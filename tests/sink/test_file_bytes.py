@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdump.sink import file_bytes
-from opdump.sink.file_bytes import Buffer, FileBytes
+from opdump.sink import directory
+from opdump.sink.directory import Buffer, FileBytes
 
 RANDOM = np.random.default_rng(0).integers(0, 256, 20 << 20, np.uint8)
 
@@ -65,7 +65,7 @@ def test_what_the_system_refuses_is_written_through_its_cache(tmp_path: Path, mo
         return 0
 
     asked: list[int] = []
-    monkeypatch.setattr(file_bytes, "_write_past_cache", refusing)
+    monkeypatch.setattr(directory, "_write_past_cache", refusing)
     ways = FileBytes()
     for number in range(3):
         assert written(tmp_path / f"{number}", ways, [RANDOM]) == RANDOM.tobytes()
@@ -111,8 +111,8 @@ def test_the_faster_way_is_taken_and_the_other_tried_now_and_then(
         return 0
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(file_bytes, "_write_past_cache", past_cache)
-    monkeypatch.setattr(file_bytes, "_write_views", through_cache)
+    monkeypatch.setattr(directory, "_write_past_cache", past_cache)
+    monkeypatch.setattr(directory, "_write_views", through_cache)
     ways = FileBytes()
     with (tmp_path / "file").open("wb") as file:
         for _ in range(200):

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from opdump.interpreter.leftovers import this_process
-from opdump.sink.temporary_directories import temporary_directory
+from opdump.sink.outside import temporary_directory
 
 MAKES = """
 import os, sys
 from pathlib import Path
-from opdump.sink.temporary_directories import temporary_directory
+from opdump.sink.outside import temporary_directory
 folder = temporary_directory("kind", Path(sys.argv[1]))
 (folder / "file").write_text("1")
 print(folder, flush=True)
@@ -86,7 +86,7 @@ def test_a_directory_of_another_user_stays(tmp_path: Path) -> None:
 FORKS = """
 import os, sys
 from pathlib import Path
-from opdump.sink.temporary_directories import remove_own, temporary_directory
+from opdump.sink.outside import remove_own, temporary_directory
 folder = temporary_directory("kind", Path(sys.argv[1]))
 if (child := os.fork()) == 0:
     remove_own(folder)

@@ -14,7 +14,7 @@ from opdump import DumpFile, write_dump_file
 from opdump.comparison.result import Result
 from opdump.dump_file import DumpTensor, HeldBytes, read_dump_file
 from opdump.reports.comparison import write_comparison
-from opdump.sink.whole_files import whole_file
+from opdump.sink.outside import whole_file
 
 OUTPUT = DumpTensor(
     io="output", slot=0, data_type=1, format=2, shape=(3,), data=HeldBytes(np.arange(3, dtype="<f4").tobytes())

@@ -23,7 +23,7 @@ from opdump.errors import DumpPathError
 from opdump.index import writer as index_writer
 from opdump.index.batch import Batches
 from opdump.plan import DumpPlan
-from opdump.sink.writer_threads import WriterThreads
+from opdump.sink.directory import WriterThreads
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "sync": {"layout": "mindspore-2.3", "saved_data": "full"},

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import opdump
 from opdump.commands import main
 from opdump.interpreter.leftovers import own_prefix
-from opdump.layouts.dump_root import prepare
+from opdump.sink.open_directories import prepare
 from tests.torch.killed_programs import LAYOUTS, run
 
 CASES = [

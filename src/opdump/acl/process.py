@@ -30,7 +30,7 @@ from opdump.onnx.recording import ModelRecording
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason
 from opdump.sink import DirectorySink
-from opdump.sink.file_bytes import Buffer
+from opdump.sink.directory import Buffer
 
 if TYPE_CHECKING:
     from opdump.adapters.onnxruntime.session import OnnxSession

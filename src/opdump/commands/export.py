@@ -92,7 +92,7 @@ def export(
 def _report(done: WrittenTable, problems: list[str], *, as_json: bool) -> None:
     from opdump import amounts
     from opdump.reports.table import printable
-    from opdump.sink.whole_files import is_stream
+    from opdump.sink.outside import is_stream
 
     if as_json:
         import json

@@ -31,7 +31,6 @@ from opdump.index.runs import CONFIG_NAME, METADATA, Run
 from opdump.index.writer import IndexWriter, RunFacts, own_version
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.kernels import summarise
-from opdump.layouts.dump_root import prepare
 from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, read_table
 from opdump.layouts.mindspore_sync.locate import locate
 from opdump.layouts.mindspore_sync.names import PARAMETER, op_name_in_files
@@ -41,6 +40,7 @@ from opdump.plan import DumpPlan
 from opdump.records import OpRecord, StatisticValue, TensorRecord
 from opdump.sink import DirectorySink
 from opdump.sink.npy import read_npy_header
+from opdump.sink.open_directories import prepare
 from opdump.statistics import ElementStatistics, SummaryStatistics
 
 Progress = Callable[[str, int, int], None]

@@ -22,7 +22,7 @@ from opdump.errors import NotInDumpError, OpdumpError
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.kernels import Summary
 from opdump.records import IO, StatisticValue
-from opdump.sink.whole_files import is_stream, whole_file
+from opdump.sink.outside import is_stream, whole_file
 from opdump.statistics import OWN
 
 if TYPE_CHECKING:

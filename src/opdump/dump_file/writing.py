@@ -16,7 +16,7 @@ from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
 from opdump.dump_file.schema import dump_data
 from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
-from opdump.sink.whole_files import whole_file
+from opdump.sink.outside import whole_file
 
 _SLICE: Final = 1 << 26
 # As in files of devices.

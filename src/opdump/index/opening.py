@@ -312,7 +312,7 @@ class IndexFile:
     def _copy_with_journal(self) -> None:
         import shutil
 
-        from opdump.sink.temporary_directories import remove_own, temporary_directory
+        from opdump.sink.outside import remove_own, temporary_directory
 
         copy = temporary_directory("index")
         weakref.finalize(self, remove_own, copy)

@@ -53,8 +53,7 @@ from opdump.index.opening import (
 )
 from opdump.index.values import StoredStacks, memory_text
 from opdump.records import FiledTensor, Memory, OpRecord, SkipReason, StatisticValue, TensorRecord, escaped
-from opdump.sink.failures import reason_of, remedy_for
-from opdump.sink.open_directories import link_error
+from opdump.sink.open_directories import link_error, reason_of, remedy_for
 from opdump.step_columns import NO_SUMMARY, OtherArguments, statistics_of
 
 _MOST_HELD_OPERATORS = 50_000

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from opdump import amounts
 from opdump.errors import DumpPathError, OpdumpError
 from opdump.recorder.capture_time import CaptureClock
-from opdump.sink.failures import reason_of, remedy_for
+from opdump.sink.open_directories import reason_of, remedy_for
 
 _LOG = logging.getLogger("opdump")
 _MOST_REASONS: Final = 20

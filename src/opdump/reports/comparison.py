@@ -17,7 +17,7 @@ from opdump.errors import DumpPathError
 from opdump.html_table import html_line, html_table
 from opdump.records import OpRecord
 from opdump.reports.table import Column, Printer
-from opdump.sink.whole_files import whole_file
+from opdump.sink.outside import whole_file
 
 _COLUMNS: Final = (
     Column(WINDOW_HEADINGS[0]),

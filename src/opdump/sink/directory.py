@@ -8,25 +8,331 @@ of any kind stops the writing, and the caller gets it as DumpPathError at its ne
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from opdump.errors import DumpPathError
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
-from opdump.sink.failures import remedy_for, write_error
-from opdump.sink.file_bytes import Buffer, FileBytes
 from opdump.sink.npy import encode_npy
-from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link
-from opdump.sink.writer_threads import WriterThreads
+from opdump.sink.open_directories import OpenDirectories, OpenDirectory, refuse_link, remedy_for, write_error
+
+# Writes the bytes of files: small ones at once, large ones without the cache of the system (O_DIRECT) if that is not much slower.
+#
+# Copying a large file into the cache needs more processor time than everything else that a dump does with it, and evicts the program's data.
+# native/append_file.cpp does the same for elements in one file.
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  such a system writes through its cache
+    _FLAG = 0
+else:
+    _FLAG = getattr(os, "O_DIRECT", 0)
+
+Buffer = bytes | memoryview | npt.NDArray[np.uint8]
+
+_LARGE: Final = 1 << 20
+_PAGE: Final = 4096
+"""Writes that bypass the cache begin and end at multiples of this, in memory and in the file."""
+_CHUNK: Final = 1 << 22
+_MOST_BUFFERS: Final = 1000  # the kernel takes 1024 at once
+_WORTH: Final = 4.0
+"""The cache is used if it is faster by more than this factor."""
+_PATIENCE: Final = 16, 256
+"""The other way is tried again after this many files, then after twice as many, up to the second number."""
+_FIRST_TRIES: Final = 4
+"""Number of first files that use both ways in turns, before one is chosen."""
+
+_local = threading.local()
+
+
+class FileBytes:
+    """Writes files for several threads and learns which way is faster."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pace = [0.0, 0.0]
+        """Seconds per byte with and without the cache; 0 if not tried yet."""
+        self._tried = 0
+        self._is_refused = not _FLAG
+        self._since = 0
+        self._patience = _PATIENCE[0]
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer]) -> int:
+        """Write all `buffers` into an empty file. Return the number of bytes. Raises OSError."""
+        written = 0
+        if len(buffers) == 1 and isinstance(buffers[0], bytes):
+            # A small file usually needs one call; the lists below cost as much as that call.
+            if len(buffers[0]) < _LARGE:
+                written = os.write(descriptor, buffers[0])
+            if written == len(buffers[0]):
+                return written
+        views = _after(written, [_bytes_of(buffer) for buffer in buffers if len(buffer)])
+        size = sum(map(len, views))
+        if size < _LARGE or self._is_refused:
+            return written + _write_views(descriptor, views)
+        goes_past = self._next_goes_past()
+        began = time.monotonic()
+        done = _write_past_cache(descriptor, views) if goes_past else 0
+        self._is_refused = goes_past and not done
+        _write_views(descriptor, _after(done, views))
+        self._took(goes_past, (time.monotonic() - began) / size)
+        return written + size
+
+    def _next_goes_past(self) -> bool:
+        with self._lock:
+            if self._tried < _FIRST_TRIES:
+                self._tried += 1
+                return self._tried % 2 == 1
+            through, past = self._pace
+            is_past = past <= _WORTH * through
+            self._since += 1
+            if self._since < self._patience:
+                return is_past
+            self._since, self._patience = 0, min(2 * self._patience, _PATIENCE[1])
+            return not is_past
+
+    def _took(self, went_past: bool, pace: float) -> None:
+        with self._lock:
+            before = self._pace[went_past]
+            self._pace[went_past] = (before + pace) / 2 if before else pace
+
+
+def _write_past_cache(descriptor: int, views: Sequence[memoryview]) -> int:
+    """Write the first bytes of an empty file, up to the last whole page. Return their number, which is smaller if the system refuses some or all.
+
+    The caller writes the rest through the cache, where a real error occurs again.
+    """
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    written = 0
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _FLAG)
+        for chunk in _chunks(views):
+            done = os.write(descriptor, chunk)
+            written += done
+            if done < len(chunk):
+                break
+    except OSError:
+        pass
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return written
+
+
+def _chunks(views: Sequence[memoryview]) -> Iterator[memoryview]:
+    """Yield the bytes of `views` up to the last whole page, in memory that is aligned to pages."""
+    memory = _memory()
+    whole = _bytes_of(memory)
+    used = 0
+    for view in views:
+        source = np.frombuffer(view, np.uint8)
+        while source.size:
+            count = min(source.size, _CHUNK - used)
+            np.copyto(memory[used : used + count], source[:count])  # releases the GIL
+            source, used = source[count:], used + count
+            if used == _CHUNK:
+                yield whole
+                used = 0
+    if used >= _PAGE:
+        yield whole[: used // _PAGE * _PAGE]
+
+
+def _memory() -> npt.NDArray[np.uint8]:
+    """Return a buffer of this thread, which is kept."""
+    found: npt.NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    if found is None:
+        # Private: the memory that Python maps by default is shared with forked processes.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        found = _local.memory = np.frombuffer(mmap.mmap(-1, _CHUNK, flags=flags), np.uint8)
+    return found
+
+
+def _bytes_of(buffer: Buffer) -> memoryview:
+    return (buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)).cast("B")
+
+
+def _write_views(descriptor: int, views: list[memoryview]) -> int:
+    total = 0
+    while views:
+        written = os.writev(descriptor, views[:_MOST_BUFFERS])
+        total += written
+        views = _after(written, views)
+    return total
+
+
+def _after(count: int, views: list[memoryview]) -> list[memoryview]:
+    """Return what follows the first `count` bytes."""
+    for place, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[place + 1 :]]
+        count -= len(view)
+    return []
+
+
+# Runs jobs of a bounded queue in threads, and empties the queue whatever happens to the threads.
+#
+# Anything that stops a job or a thread is reported to the owner. No call waits for a thread that does not exist: if none could be started, or all of
+# them died, the caller does the work.
+
+Job = TypeVar("Job")
+
+
+class WriterThreads(Generic[Job]):
+    """At most `threads` threads, started on demand, and at most `capacity` bytes in the queue.
+
+    `work` executes a job. `failed` receives an exception of any kind that leaves it. After `give_up`, queued jobs are dropped, and callers do not
+    wait for room.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Job], None],
+        failed: Callable[[Job | None, BaseException], None],
+        *,
+        threads: int,
+        capacity: int,
+    ) -> None:
+        self._do = work
+        self._failed = failed
+        self._most = threads
+        self._capacity = capacity
+        self._queue: deque[tuple[Job, int]] = deque()
+        self.queued_bytes = 0
+        """Bytes queued or being written."""
+        self.seconds_waited = 0.0
+        """How long callers have waited for room, in total."""
+        self._unfinished = 0
+        self._idle = 0
+        self._started = 0
+        """Number of threads that were started and have not ended."""
+        self._gave_up = False
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+
+    def put(self, job: Job, size: int) -> bool:
+        """Queue a job, after waiting for room. Return False, having queued nothing, if the threads were stopped."""
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return False
+                if not self.queued_bytes or self.queued_bytes + size <= self._capacity or self._gave_up:
+                    self._queue.append((job, size))
+                    self.queued_bytes += size
+                    self._unfinished += 1
+                    if self._idle:
+                        self._work.notify()
+                    elif self._started < self._most:
+                        self._start()
+                    taken = self._taken_if_alone()
+                    break
+                taken = self._taken_if_alone()
+                if taken is None:
+                    began = time.monotonic()
+                    try:
+                        self._room.wait()
+                    finally:
+                        self.seconds_waited += time.monotonic() - began
+                    continue
+            self._run_job(*taken)
+        if taken is not None:
+            self._run_job(*taken)
+        return True
+
+    def give_up(self) -> None:
+        """Drop the queued jobs and all later ones."""
+        self._gave_up = True
+        with self._lock:
+            self._room.notify_all()
+
+    def wait_until_empty(self) -> None:
+        """Return when every job is done or dropped."""
+        while True:
+            with self._lock:
+                if not self._unfinished:
+                    return
+                taken = self._taken_if_alone()
+                if taken is None:
+                    self._room.wait()
+                    continue
+            self._run_job(*taken)
+
+    def stop(self) -> None:
+        """Execute the queued jobs and end the threads. May be called again."""
+        with self._lock:
+            self._stopping = True
+            self._work.notify_all()
+        self.wait_until_empty()
+        for thread in self._threads:
+            # A thread that was not started cannot be joined, and no thread can join itself.
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="opdump writer", daemon=True)
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # no more threads available: existing ones or the caller do the work
+            self._threads.remove(thread)
+        else:
+            self._started += 1
+
+    def _taken_if_alone(self) -> tuple[Job, int] | None:
+        """Take the next job if there is no thread to do so."""
+        return self._queue.popleft() if self._queue and self._started < 1 else None
+
+    def _run(self) -> None:
+        try:
+            while (taken := self._next()) is not None:
+                self._run_job(*taken)
+                del taken
+        except BaseException as error:  # noqa: BLE001  it would be lost otherwise
+            self._failed(None, error)
+        finally:
+            with self._lock:
+                self._started -= 1
+                self._room.notify_all()
+
+    def _next(self) -> tuple[Job, int] | None:
+        with self._lock:
+            while not self._queue:
+                if self._stopping:
+                    return None
+                self._idle += 1
+                try:
+                    self._work.wait()
+                finally:
+                    self._idle -= 1
+            return self._queue.popleft()
+
+    def _run_job(self, job: Job, size: int) -> None:
+        try:
+            if not self._gave_up:
+                self._do(job)
+        except BaseException as error:
+            self._failed(job, error)
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C in a caller that does the work itself; a thread ends
+        finally:
+            with self._lock:
+                self.queued_bytes -= size
+                self._unfinished -= 1
+                self._room.notify_all()
+
 
 _File = tuple[str, Sequence[Buffer]]
 """The path below the root, and the contents."""

@@ -32,8 +32,8 @@ from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.true_names import TrueNames, names_throughout, renamed
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Memory, OpRecord, TensorRecord
+from opdump.sink.directory import WriterThreads
 from opdump.sink.npy import read_raw_npy
-from opdump.sink.writer_threads import WriterThreads
 
 Excluded = Callable[[OpRecord, IO], frozenset[int]]
 

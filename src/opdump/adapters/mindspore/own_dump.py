@@ -24,7 +24,7 @@ from opdump.layouts.mindspore_sync.true_names import TrueNames
 from opdump.plan import DumpPlan
 from opdump.plan.selection import ModelFilter
 from opdump.records import IO, OpRecord
-from opdump.sink.temporary_directories import remove_own, temporary_directory
+from opdump.sink.outside import remove_own, temporary_directory
 
 VARIABLE: Final = "MINDSPORE_DUMP_CONFIG"
 # MindSpore rejects other characters in the path of a dump.

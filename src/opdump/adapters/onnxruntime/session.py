@@ -38,7 +38,7 @@ from opdump.errors import CaptureStateError
 from opdump.plan import DumpPlan
 from opdump.plan.unmatched_names import ChoseNothing
 from opdump.recorder import Recorder
-from opdump.sink.temporary_directories import remove_own, temporary_directory
+from opdump.sink.outside import remove_own, temporary_directory
 
 Level = Literal["disable", "basic", "extended", "all"]
 

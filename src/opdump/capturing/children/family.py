@@ -27,7 +27,7 @@ from opdump.capturing.children.roles import awaited_processes
 from opdump.interpreter.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.interpreter.process_starts import FAMILY_VARIABLE, START_VARIABLE
 from opdump.plan import DumpPlan
-from opdump.sink.temporary_directories import is_of_dead_process, temporary_directory
+from opdump.sink.outside import is_of_dead_process, temporary_directory
 
 __all__ = ["FAMILY_VARIABLE", "Family"]
 _LOG = logging.getLogger("opdump")

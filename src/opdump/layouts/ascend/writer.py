@@ -40,12 +40,12 @@ from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
 from opdump.layouts.ascend.overflow_files import overflow_file_of
 from opdump.layouts.ascend.repeated_tables import RepeatedTables, repeated_tables
 from opdump.layouts.ascend.run_times import claimed_time, unused_time
-from opdump.layouts.dump_root import prepare
 from opdump.layouts.mindspore_sync.names import sanitise
 from opdump.layouts.mindspore_sync.statistic_files import form_of
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
+from opdump.sink.open_directories import prepare
 
 _FILE_MODE = 0o600
 _EXCEPTION_MODE = 0o400

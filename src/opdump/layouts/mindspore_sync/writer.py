@@ -28,7 +28,6 @@ from opdump.index.batch import Batch
 from opdump.index.opening import INDEX_NAME
 from opdump.index.runs import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, config_text, environment_text
 from opdump.index.writer import NOTHING_COUNTED, Constant, IndexWriter, RunFacts
-from opdump.layouts.dump_root import prepare
 from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb
 from opdump.layouts.mindspore_sync.files import CONSTANTS, MAPPING_NAME
 from opdump.layouts.mindspore_sync.names import (
@@ -42,6 +41,7 @@ from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
 from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import FiledTensor, HostPayload, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory
+from opdump.sink.open_directories import prepare
 
 
 class SyncWriter:

@@ -1,21 +1,52 @@
-"""Temporary directories outside of the dump. Their names contain the process, so that a later process can remove those of dead ones.
-
-/tmp/opdump-family--4f1c02aa91d3-41237-8812345--k3x9q0zd
-            kind          process                 random
-
-A name has only letters, digits, `-` and `_`, because MindSpore dumps into no other directories.
-"""
+"""Writes outside of a dump: files that a user names, and temporary directories."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from opdump.interpreter.leftovers import is_dead, this_process
+from opdump.interpreter.leftovers import is_dead, temporary_name, this_process
+
+# Writes files that a user names: each appears complete or not at all. Devices, pipes and other special files receive the bytes and are kept.
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` leads to a device, a pipe, a terminal or a socket, which receives bytes and stores no file."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+@contextmanager
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yield a temporary path to write to. If the block succeeds, the file replaces `path`, with `mode` minus the umask; if it raises, `path` is
+    unchanged.
+
+    A link to a file is replaced, not followed. If `path` leads to a device, a pipe or a terminal, the bytes are copied into it. Raises OSError.
+    """
+    copied = is_stream(path)
+    # No files are created in the directory of a device, and the pipe behind /dev/stdout has no directory.
+    unfinished = (Path(tempfile.gettempdir()) if copied else path.parent) / temporary_name()
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+        yield unfinished
+        if copied:
+            with unfinished.open("rb") as source, path.open("wb") as stream:
+                shutil.copyfileobj(source, stream)
+        else:
+            unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+# Temporary directories outside of the dump. Their names contain the process, so that a later process can remove those of dead ones.
+#
+# /tmp/opdump-family--4f1c02aa91d3-41237-8812345--k3x9q0zd
+#             kind          process                 random
+#
+# A name has only letters, digits, `-` and `_`, because MindSpore dumps into no other directories.
 
 
 def temporary_directory(
