@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, write_dump_file
+from opdump.dump_file.dump_file import FORMAT_NUMBERS
 from opdump.dump_file.elements import encode_elements
-from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
 from opdump.records import IO
 
 TIME = 1700000000000000

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opdump.dump_file.schema import dump_data
-from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.dump_file.dump_file import FORMAT_NUMBERS, dump_data
 from tests.conversion.dump_files import TIME
 
 PROGRAM = """

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from opdump import errors
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
-from opdump.dump_file.wire import varint
+from opdump.dump_file.reading import varint
 from opdump.errors import CorruptDumpError, OpdumpError, UndecodableTensorError
 from tests.dump_file.samples import DATA, DEVICE, NanoTensor, dump_files, encoded, nano_file
 

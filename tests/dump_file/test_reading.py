@@ -19,7 +19,7 @@ from opdump.dump_file import (
     read_dump_file,
     write_dump_file,
 )
-from opdump.dump_file.schema import dump_data
+from opdump.dump_file.dump_file import dump_data
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from tests.dump_file.samples import DATA, NanoTensor, encoded, nano_file, read_bytes
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdump.formats import DEVICE_FORMATS, FORMATS, Reading, can_convert, convert_format
-from opdump.formats.reading import Array, Shape
+from opdump.formats.placement import Array, Shape
 
 PAGE = 256
 """Bytes, of which a part takes whole ones."""

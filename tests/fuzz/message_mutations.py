@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from opdump.dump_file.wire import varint
+from opdump.dump_file.reading import varint
 from tests.fuzz.bytes_mutations import BYTES, LONGEST, Mutation, number_at_a_bound, set_a_number
 from tests.fuzz.text_mutations import TEXT
 

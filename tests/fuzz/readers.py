@@ -20,8 +20,8 @@ from opdump.conversion.plan import ConversionPlan
 from opdump.conversion.run import convert
 from opdump.dump_file import names as dump_names
 from opdump.dump_file import read_dump_file
+from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json, status_words
-from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, NoElementsError, OpdumpError, UndecodableTensorError
 from opdump.index.runs import read_json_object
 from opdump.layouts.ascend.operator_csv import decode_operator_csv

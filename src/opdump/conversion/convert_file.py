@@ -23,7 +23,7 @@ from opdump.conversion.output_directory import (
 )
 from opdump.conversion.plan import ConversionPlan, FileResult, FileType, SourceFile
 from opdump.dump_file import DumpFile, DumpTensor, read_dump_file
-from opdump.dump_file.samples import samples_of
+from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.stored_bytes import Bytes, FileBytes
 from opdump.errors import NotInDumpError, OpdumpError, UndecodableTensorError
 from opdump.npy_header import npy_header

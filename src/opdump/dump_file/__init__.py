@@ -13,10 +13,19 @@ from opdump.interpreter.late_names import late_names
 
 if TYPE_CHECKING:
     from opdump.dtypes.data_types import DATA_TYPES, DataType, data_type, data_type_number
-    from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, OriginalOp, Variant
+    from opdump.dump_file.dump_file import (
+        FORMAT_NAMES,
+        FORMAT_NUMBERS,
+        DumpBlob,
+        DumpFile,
+        DumpTensor,
+        OriginalOp,
+        Variant,
+        format_name,
+        format_number,
+    )
     from opdump.dump_file.reading import read_dump_file
     from opdump.dump_file.stored_bytes import Bytes, HeldBytes, UnreadableBytes
-    from opdump.dump_file.tensor_formats import FORMAT_NAMES, FORMAT_NUMBERS, format_name, format_number
     from opdump.dump_file.writing import write_dump_file
 
 __all__ = [
@@ -44,10 +53,12 @@ __getattr__ = late_names(
     __name__,
     {
         "..dtypes.data_types": ("DATA_TYPES", "DataType", "data_type", "data_type_number"),
-        ".dump_file": ("DumpBlob", "DumpFile", "DumpTensor", "OriginalOp", "Variant"),
+        ".dump_file": (
+            *("DumpBlob", "DumpFile", "DumpTensor", "OriginalOp", "Variant"),
+            *("FORMAT_NAMES", "FORMAT_NUMBERS", "format_name", "format_number"),
+        ),
         ".reading": ("read_dump_file",),
         ".stored_bytes": ("Bytes", "HeldBytes", "UnreadableBytes"),
-        ".tensor_formats": ("FORMAT_NAMES", "FORMAT_NUMBERS", "format_name", "format_number"),
         ".writing": ("write_dump_file",),
     },
 )

@@ -5,13 +5,18 @@ The whole header is kept, in the order of the file. The bytes of a tensor are re
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump.dtypes.data_types import data_type, data_type_number
 from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes, HeldBytes, UnreadableBytes
-from opdump.dump_file.tensor_formats import format_name, format_number
+from opdump.errors import UnknownFormatError
+from opdump.protobuf_messages import Fields, message_classes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -170,3 +175,135 @@ class DumpFile:
     def tensors(self) -> tuple[DumpTensor, ...]:
         """Inputs, then outputs: the order of their bytes."""
         return (*self.inputs, *self.outputs)
+
+
+# The schema of the header of a dump file: the message `DumpData`, built on first use.
+#
+# Field numbers are those of the public `dump_data.proto` (docs/dump-files.md#the-header). Enumerations are declared as plain
+# integers and text as bytes, which have the same bytes on disk: a number that a later version adds is kept, and so is a name that
+# is not UTF-8. Protobuf keeps unknown fields. The descriptors are in a separate pool, so that another library may load its own
+# copy.
+
+_FILE: Final = "opdump/dump_data.proto"
+_PACKAGE: Final = "toolkit.dumpdata"
+
+_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
+    {
+        "DumpData": (
+            ("version", 1, "bytes"),
+            ("dump_time", 2, "uint64"),
+            ("output", 3, "*OpOutput"),
+            ("input", 4, "*OpInput"),
+            ("buffer", 5, "*OpBuffer"),
+            ("op_name", 6, "bytes"),
+            ("attr", 7, "*OpAttr"),
+            ("space", 8, "*Workspace"),
+            ("dfx_message", 9, "bytes"),
+        ),
+        "OpOutput": (
+            ("data_type", 1, "int32"),
+            ("format", 2, "int32"),
+            ("shape", 3, "Shape"),
+            ("original_op", 4, "OriginalOp"),
+            ("data", 5, "bytes"),
+            ("size", 6, "uint64"),
+            ("original_shape", 7, "Shape"),
+            ("sub_format", 8, "int32"),
+            ("address", 9, "uint64"),
+            ("dim_range", 10, "*DimRange"),
+            ("offset", 11, "uint64"),
+            ("arg_index", 12, "uint32"),
+        ),
+        "OpInput": (
+            ("data_type", 1, "int32"),
+            ("format", 2, "int32"),
+            ("shape", 3, "Shape"),
+            ("data", 4, "bytes"),
+            ("size", 5, "uint64"),
+            ("original_shape", 6, "Shape"),
+            ("sub_format", 7, "int32"),
+            ("address", 8, "uint64"),
+            ("offset", 9, "uint64"),
+            ("arg_index", 10, "uint32"),
+            ("input_type", 11, "uint32"),
+        ),
+        "OriginalOp": (
+            ("name", 1, "bytes"),
+            ("output_index", 2, "uint32"),
+            ("data_type", 3, "int32"),
+            ("format", 4, "int32"),
+        ),
+        "Shape": (("dim", 1, "*uint64"),),
+        "DimRange": (("dim_start", 1, "uint64"), ("dim_end", 2, "uint64")),
+        "OpBuffer": (("buffer_type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64")),
+        "Workspace": (("type", 1, "int32"), ("data", 2, "bytes"), ("size", 3, "uint64"), ("arg_index", 4, "uint32")),
+        "OpAttr": (("name", 1, "bytes"), ("value", 2, "bytes")),
+    }
+)
+
+
+def dump_data() -> Any:
+    """The message class of `DumpData`."""
+    return _classes()["DumpData"]
+
+
+@cache
+def _classes() -> Mapping[str, Any]:
+    return message_classes(_MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto3")
+
+
+# Numbers and names of tensor formats in dump files: `3` is `NC1HWC0` (docs/dump-files.md#the-header).
+
+_NAMES: Final = (
+    *("NCHW", "NHWC", "ND", "NC1HWC0", "FRACTAL_Z", "NC1C0HWPAD", "NHWC1C0", "FSR_NCHW", "FRACTAL_DECONV", "C1HWNC0"),
+    *("FRACTAL_DECONV_TRANSPOSE", "FRACTAL_DECONV_SP_STRIDE_TRANS", "NC1HWC0_C04", "FRACTAL_Z_C04", "CHWN"),
+    *("FRACTAL_DECONV_SP_STRIDE8_TRANS", "HWCN", "NC1KHKWHWC0", "BN_WEIGHT", "FILTER_HWCK", "HASHTABLE_LOOKUP_LOOKUPS"),
+    *("HASHTABLE_LOOKUP_KEYS", "HASHTABLE_LOOKUP_VALUE", "HASHTABLE_LOOKUP_OUTPUT", "HASHTABLE_LOOKUP_HITS"),
+    *("C1HWNCoC0", "MD", "NDHWC", "FRACTAL_ZZ", "FRACTAL_NZ", "NCDHW", "DHWCN", "NDC1HWC0", "FRACTAL_Z_3D", "CN", "NC"),
+    *("DHWNC", "FRACTAL_Z_3D_TRANSPOSE", "FRACTAL_ZN_LSTM", "FRACTAL_Z_G", "RESERVED", "ALL", "NULL", "ND_RNN_BIAS"),
+    *("FRACTAL_ZN_RNN", "YUV", "YUV_A", "NCL", "FRACTAL_Z_WINO", "C1HWC0"),
+)
+FORMAT_NAMES: Final[Mapping[int, str]] = MappingProxyType({**dict(enumerate(_NAMES)), 255: "MAX"})
+FORMAT_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({name: number for number, name in FORMAT_NAMES.items()})
+
+
+def format_name(number: int) -> str:
+    """The name of a format; the number itself if it has none."""
+    return FORMAT_NAMES.get(number, str(number))
+
+
+def format_number(name: str) -> int:
+    """The number of `NC1HWC0`. Raises UnknownFormatError if dump files have no such format."""
+    number = FORMAT_NUMBERS.get(name.removeprefix("FORMAT_"))
+    if number is None:
+        raise UnknownFormatError(f"{name}: dump files have no such format; they have {', '.join(FORMAT_NUMBERS)}")
+    return number
+
+
+# Marks tensors of a dump file as samples, the first elements of larger tensors, by attributes of the file.
+#
+#     opdump.sample.output.0 = "4,250"        output 0 has some of the elements of a tensor of this shape
+#
+# Devices do not write these attributes, and their readers ignore them.
+
+_PREFIX: Final = "opdump.sample."
+_MOST_DIGITS: Final = 19
+
+
+def sample_attribute(io: IO, slot: int, shape: Iterable[int]) -> tuple[str, str]:
+    """The attribute of a sample; `shape` is that of the whole tensor."""
+    return f"{_PREFIX}{io}.{slot}", ",".join(map(str, shape))
+
+
+def samples_of(file: DumpFile) -> dict[str, tuple[int, ...]]:
+    """The shape of the whole tensor, by the name of each sample (`output:0`). Invalid attributes are ignored."""
+    stated = {name: value for name, value in file.attributes if name.startswith(_PREFIX)}
+    found: dict[str, tuple[int, ...]] = {}
+    for tensor in file.tensors if stated else ():
+        parts = stated.get(f"{_PREFIX}{tensor.io}.{tensor.slot}", "").split(",")
+        if len(parts) > 64 or not all(part.isascii() and part.isdigit() and len(part) < _MOST_DIGITS for part in parts):
+            continue
+        whole = tuple(map(int, parts))
+        if len(tensor.shape) == 1 and tensor.shape[0] < math.prod(whole):
+            found[tensor.name] = whole
+    return found

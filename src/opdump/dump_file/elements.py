@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opdump.dtypes.data_types import data_type
-from opdump.dtypes.hifloat8 import hifloat8_values
-from opdump.dtypes.small_floats import small_float
-from opdump.dtypes.widening import widen
+from opdump.dtypes.widening import hifloat8_values, small_float, widen
 from opdump.dump_file.stored_bytes import MOST_DIMENSIONS, Bytes
 from opdump.errors import UndecodableTensorError
 

@@ -18,9 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opdump.dtypes.data_types import data_type_number
-from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp
+from opdump.dump_file.dump_file import DumpFile, DumpTensor, OriginalOp, format_number
 from opdump.dump_file.stored_bytes import HeldBytes
-from opdump.dump_file.tensor_formats import format_number
 from opdump.errors import CorruptDumpError
 
 OPDEBUG_MAGIC: Final = 0x5A5A5A5A

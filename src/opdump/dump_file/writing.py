@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor
-from opdump.dump_file.schema import dump_data
+from opdump.dump_file.dump_file import DumpBlob, DumpFile, DumpTensor, dump_data
 from opdump.dump_file.stored_bytes import Bytes
 from opdump.errors import DumpPathError
 from opdump.sink.outside import whole_file

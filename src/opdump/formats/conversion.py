@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 from opdump.errors import FormatShapeError, UnknownFormatError
-from opdump.formats.device_format import require_plain_shape, require_possible
-from opdump.formats.placement import move_elements, read_elements, write_elements
-from opdump.formats.reading import Array, Reading, Shape
-from opdump.formats.registry import DEVICE_FORMATS, FORMATS
+from opdump.formats.device_formats import DEVICE_FORMATS, FORMATS
+from opdump.formats.placement import (
+    Array,
+    Reading,
+    Shape,
+    move_elements,
+    read_elements,
+    require_plain_shape,
+    require_possible,
+    write_elements,
+)
 from opdump.kernels import copy_elements
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.dtypes.data_types import BY_NAME
-from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.dump_file.dump_file import FORMAT_NUMBERS
 from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary
 from opdump.layouts.mindspore_sync.statistic_csv import cell, whole_number

@@ -13,8 +13,7 @@ import numpy as np
 
 from opdump.dtypes.data_types import BY_NAME
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, data_type
-from opdump.dump_file.samples import sample_attribute
-from opdump.dump_file.tensor_formats import FORMAT_NUMBERS
+from opdump.dump_file.dump_file import FORMAT_NUMBERS, sample_attribute
 from opdump.errors import UndecodableTensorError
 from opdump.records import IO, OpRecord, TensorRecord, escaped
 

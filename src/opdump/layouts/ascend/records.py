@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from opdump.dump_file import DumpFile, DumpTensor, data_type, read_dump_file
+from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.names import UNKNOWN_ID, ConvertedName, DumpName, ExceptionName, sanitise
-from opdump.dump_file.samples import samples_of
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.payload import FilePayload, bytes_of, inside, is_sample, is_stored_as
 from opdump.layouts.ascend.files import ExecutionFiles, PlaceFiles

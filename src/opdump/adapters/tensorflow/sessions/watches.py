@@ -31,7 +31,7 @@ from opdump.adapters.tensorflow.graphs.executed import Key
 from opdump.adapters.tensorflow.graphs.library import HANDLES
 from opdump.adapters.tensorflow.graphs.program import ProgramOperator
 from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
-from opdump.dump_file.wire import Field, fields
+from opdump.dump_file.reading import Field, fields
 from opdump.sink.outside import remove_own, temporary_directory
 
 _FILE: Final = re.compile(r"(.+)_(\d+)_DebugIdentity_(\d+)(?:-(\d+))?", re.ASCII | re.DOTALL)
