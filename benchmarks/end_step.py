@@ -22,7 +22,7 @@ import numpy as np
 from opdump.call_stacks import shortened
 from opdump.index.writer import RunFacts
 from opdump.kernels import Summary, TableText, table_text
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame
+from opdump.layouts.graph_files.mindspore.spelling import format_frame
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, TensorRecord

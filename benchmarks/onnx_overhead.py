@@ -33,7 +33,7 @@ from opdump.adapters.host import NumpyReader
 from opdump.adapters.onnxruntime.session import OnnxSession
 from opdump.index.writer import RunFacts, own_version
 from opdump.kernels import active, set_threads
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import make_recorder
 from opdump.statistics import DEVICE_DEFAULT

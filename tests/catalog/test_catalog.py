@@ -14,7 +14,7 @@ import pytest
 
 from opdump.catalog.catalog import Catalog, open_dump
 from opdump.errors import ConfigError, CorruptDumpError, NotInDumpError, UnknownLayoutError
-from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.files import parse_file_name
 from opdump.npy_header import npy_header
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, TensorRecord

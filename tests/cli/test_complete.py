@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from opdump.catalog.catalog import open_dump
 from opdump.commands import main
-from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.files import parse_file_name
 from opdump.plan import DumpPlan
 from opdump.records import TensorRecord
 from opdump.sink.npy import read_npy

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import opdump
 from opdump.commands import main
 from opdump.index.payload import FilePayload
-from opdump.layouts.ascend.payload import DumpPayload
+from opdump.layouts.ascend.reader import DumpPayload
 
 pytest.importorskip("torch")
 

@@ -24,14 +24,13 @@ from opdump.dump_file.dump_file import samples_of
 from opdump.dump_file.opdebug import decode_opdebug, opdebug_json, status_words
 from opdump.errors import CorruptDumpError, NoElementsError, OpdumpError, UndecodableTensorError
 from opdump.index.runs import read_json_object
-from opdump.layouts.ascend.operator_csv import decode_operator_csv
-from opdump.layouts.graph_files.ge.notes import read_notes
-from opdump.layouts.graph_files.ge.reading import read_ge_graph, root_name
-from opdump.layouts.graph_files.mindspore.execution_order import decode_execution_history, decode_execution_order
+from opdump.layouts.ascend.operator_files import decode_operator_csv
+from opdump.layouts.graph_files.ge.reading import read_ge_graph, read_notes, root_name
 from opdump.layouts.graph_files.mindspore.ir import decode_ir
 from opdump.layouts.graph_files.mindspore.pb import decode_pb
+from opdump.layouts.graph_files.mindspore.spelling import decode_execution_history, decode_execution_order
 from opdump.layouts.mindspore_sync import files as sync_files
-from opdump.layouts.mindspore_sync import names as sync_names
+from opdump.layouts.mindspore_sync import files as sync_names
 from opdump.layouts.mindspore_sync.statistic_csv import decode_statistic_csv
 from opdump.msaccucmp.comparison.fusion_rules import read_rules
 from opdump.msaccucmp.comparison.golden_tensors import read_array

@@ -26,7 +26,7 @@ from opdump.layouts.graph_files.ge import (
     root_name,
     write_ge_graph,
 )
-from opdump.layouts.graph_files.ge.text_tree import parse_text_tree
+from opdump.layouts.graph_files.ge.reading import parse_text_tree
 from tests.ge_graph.graphs import OF_A_DEVICE, graph
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

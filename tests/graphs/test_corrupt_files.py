@@ -17,7 +17,7 @@ from opdump.layouts.graph_files.mindspore import (
     encode_ir,
     encode_pb,
 )
-from opdump.layouts.graph_files.mindspore.pb_schema import model_proto
+from opdump.layouts.graph_files.mindspore.pb import model_proto
 from tests.graphs.examples import DATA, small_graph
 
 

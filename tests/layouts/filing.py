@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opdump.index.writer import RunFacts, own_version
+from opdump.layouts.base import open_writer
 from opdump.layouts.mindspore_sync.writer import SyncWriter
-from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan
 from opdump.testing import SampleStep, layout_tests
 

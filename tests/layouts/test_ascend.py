@@ -15,10 +15,9 @@ from opdump.catalog.catalog import open_dump
 from opdump.dump_file import DumpFile, DumpTensor, HeldBytes, read_dump_file, write_dump_file
 from opdump.dump_file.names import sanitise
 from opdump.errors import CorruptDumpError, UndecodableTensorError
-from opdump.layouts.base import Layout
-from opdump.layouts.mindspore_sync.names import dtype_token
+from opdump.layouts.base import LAYOUTS, Layout
+from opdump.layouts.mindspore_sync.files import dtype_token
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
-from opdump.layouts.registry import LAYOUTS
 from opdump.records import OpRecord, TensorRecord
 from opdump.testing.layout_tests import LayoutTests, assert_same_bits
 from opdump.testing.stand_ins import SampleStep, sample_step

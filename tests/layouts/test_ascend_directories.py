@@ -10,7 +10,7 @@ import pytest
 from opdump.catalog.catalog import open_dump
 from opdump.errors import NotInDumpError, UnknownLayoutError
 from opdump.layouts.ascend.places import started
-from opdump.layouts.graph_files.mindspore.execution_order import EXECUTION_ORDER_HEADER
+from opdump.layouts.graph_files.mindspore.spelling import EXECUTION_ORDER_HEADER
 from tests.layouts.ascend_dumps import LATER, STAMP, TIME, add_dump_file, add_npy
 
 

@@ -22,10 +22,8 @@ from opdump.errors import DumpPathError
 from opdump.index.runs import METADATA
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
-from opdump.layouts.ascend.device_names import hashed_name
-from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.base import Layout
-from opdump.layouts.registry import LAYOUTS, open_writer
+from opdump.layouts.ascend.writer import AscendWriter, hashed_name
+from opdump.layouts.base import LAYOUTS, Layout, open_writer
 from opdump.plan import DumpPlan, KernelPattern
 from opdump.records import HostPayload, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

@@ -16,7 +16,7 @@ from opdump.adapters.program_marks import ModelNames
 from opdump.catalog.catalog import open_dump
 from opdump.errors import ConfigError, DumpPathError
 from opdump.index.writer import RunFacts
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import HostPayload, OpRecord, TensorRecord
 

@@ -8,9 +8,8 @@ import pytest
 
 from opdump.catalog.catalog import open_dump
 from opdump.index.writer import RunFacts
-from opdump.layouts.base import Layout
+from opdump.layouts.base import LAYOUTS, Layout
 from opdump.layouts.mindspore_sync.writer import SyncWriter
-from opdump.layouts.registry import LAYOUTS
 from opdump.plan import DumpPlan
 from opdump.testing import LayoutTests
 

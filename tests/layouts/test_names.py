@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdump.layouts.mindspore_sync.names import (
+from opdump.layouts.mindspore_sync.files import (
     FileName,
     dtype_of_token,
     dtype_token,

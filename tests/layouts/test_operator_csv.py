@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from opdump.kernels import summarise
-from opdump.layouts.ascend.operator_csv import decode_operator_csv, encode_operator_csv
+from opdump.layouts.ascend.operator_files import decode_operator_csv, encode_operator_csv
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import DEVICE_DEFAULT, SummaryStatistics, device_extremes
 

@@ -10,7 +10,7 @@ import pytest
 
 from opdump.capturing.late_writer import late_writer
 from opdump.errors import ConfigError
-from opdump.layouts.registry import LAYOUTS
+from opdump.layouts.base import LAYOUTS
 from opdump.plan import DumpPlan
 from opdump.recorder import SupportsOperatorFiles, SupportsTensorFiles
 from opdump.records import OpRecord

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
 from opdump.kernels import Summary, table_text
-from opdump.layouts.mindspore_sync.repeated_rows import RepeatedRows, repeated_rows
-from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
-from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
+from opdump.layouts.mindspore_sync.statistic_csv import RepeatedRows, StatisticEncoder, StatisticFiles, repeated_rows
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
 from opdump.statistics import OWN, SummaryStatistics

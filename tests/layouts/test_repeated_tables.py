@@ -18,8 +18,7 @@ from opdump.index.batch import Batches
 from opdump.index.writer import RunFacts
 from opdump.kernels import Summary
 from opdump.layouts.ascend import writer as writers
-from opdump.layouts.ascend.operator_csv import encode_operator_csv
-from opdump.layouts.ascend.repeated_tables import repeated_tables
+from opdump.layouts.ascend.operator_files import encode_operator_csv, repeated_tables
 from opdump.layouts.ascend.writer import AscendWriter
 from opdump.plan import DumpPlan
 from opdump.records import OpRecord, TensorRecord

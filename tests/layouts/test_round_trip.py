@@ -17,7 +17,7 @@ from opdump.catalog.catalog import open_dump
 from opdump.index.writer import RunFacts
 from opdump.kernels import summarise
 from opdump.layouts.ascend.writer import AscendWriter
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
 from opdump.records import Frame, HostPayload, Memory, OpRecord, TensorRecord
 from opdump.statistics import SummaryStatistics

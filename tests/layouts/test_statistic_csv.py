@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from opdump.errors import CorruptDumpError
 from opdump.kernels import Summary, summarise
-from opdump.layouts.mindspore_sync.statistic_csv import (
-    StatisticEncoder,
-    decode_statistic_csv,
-    merge_statistic_csv,
-)
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder, decode_statistic_csv, merge_statistic_csv
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics import OWN, ElementStatistics, SummaryStatistics, format_statistic
 from tests.layouts.statistic_rows import rows_of

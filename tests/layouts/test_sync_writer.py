@@ -18,8 +18,7 @@ import pytest
 from opdump.catalog.catalog import open_dump
 from opdump.errors import DumpPathError
 from opdump.graph import Graph, GraphNode, GraphOutput
-from opdump.layouts.mindspore_sync.files import read_mapping
-from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.files import parse_file_name, read_mapping
 from opdump.layouts.mindspore_sync.statistic_csv import decode_statistic_csv
 from opdump.plan import DumpPlan, StepSet
 from opdump.records import HostPayload, OpRecord, TensorRecord

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from opdump.graph import Graph, GraphInput, GraphNode, GraphValue
-from opdump.layouts.mindspore_sync.program_lines import program_stack
-from opdump.layouts.mindspore_sync.true_names import TrueNames, numbered_as_run
+from opdump.layouts.mindspore_sync.from_files import TrueNames, numbered_as_run, program_stack
 from opdump.records import Frame
 
 LIBRARY = "/opt/lib/python3.11/site-packages/mindspore/nn/wrap/cell_wrapper.py"

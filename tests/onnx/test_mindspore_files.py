@@ -15,7 +15,7 @@ import opdump
 import opdump.onnx
 from opdump.graph import Graph
 from opdump.layouts.graph_files.mindspore import decode_execution_order, decode_ir, decode_pb
-from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.files import parse_file_name
 from opdump.plan import SyncLayoutName
 from tests.onnx.recording import FLOAT, INT64, model_of, numbers
 

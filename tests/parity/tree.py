@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from opdump.graph import Graph
 from opdump.layouts.graph_files.mindspore import decode_execution_history, decode_execution_order, decode_ir, decode_pb
-from opdump.layouts.mindspore_sync.names import FileName, parse_file_name, sanitise
+from opdump.layouts.mindspore_sync.files import FileName, parse_file_name, sanitise
 
 NET = "LeNet"
 

@@ -18,7 +18,7 @@ from opdump.adapters.host import BY_DTYPE, Choice, HostColumns, HostTensor, Nump
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
 from opdump.index.writer import RunFacts
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, limits, make_recorder
 from opdump.records import Frame, OpRecord, TensorRecord, record_of

@@ -22,7 +22,7 @@ from opdump.adapters.torch.adapter import TorchAdapter
 from opdump.adapters.torch.device import Accelerators
 from opdump.adapters.torch.reader import TensorReader
 from opdump.index.writer import RunFacts
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan, ModelSelection
 from opdump.recorder import Recorder, make_recorder
 from tests.torch.answers import answer_of, differences

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import opdump
-from opdump.layouts.ascend.operator_csv import OperatorRow, decode_operator_csv
+from opdump.layouts.ascend.operator_files import OperatorRow, decode_operator_csv
 from opdump.plan import DumpPlan
 from opdump.statistics import DEVICE_DEFAULT
 

@@ -18,7 +18,7 @@ from opdump.adapters.torch.following import Following
 from opdump.adapters.torch.lessons import FollowedElements
 from opdump.extensions import Listed
 from opdump.kernels import NATIVE_FOLLOWER
-from opdump.layouts.packed.payload import PackedPayload
+from opdump.layouts.packed.reader import PackedPayload
 from opdump.recorder import Recorder
 from opdump.records import OpRecord, TensorRecord
 from opdump.statistics.table import STATISTICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opdump.adapters.torch.naming import OperatorNames
-from opdump.layouts.ascend.device_names import api_name
+from opdump.layouts.ascend.writer import api_name
 
 
 def test_the_names_of_an_operator_of_a_module() -> None:

@@ -18,8 +18,7 @@ from opdump.adapters.base import Runtime, SupportsCaptureTime
 from opdump.capturing.report import CaptureReport
 from opdump.errors import ConfigError
 from opdump.index.writer import SPLIT_PAGES, RunFacts, own_version
-from opdump.layouts.base import RankWriter
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import RankWriter, open_writer
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder, failure_text, make_recorder
 from opdump.recorder.writers import SupportsIndexSize

@@ -33,7 +33,7 @@ def extensions(*, as_json: bool) -> None:
     from opdump.adapters.replay import REPLAYERS
     from opdump.checks.registry import CHECKS
     from opdump.checks.watchpoints import WATCHPOINTS
-    from opdump.layouts.registry import LAYOUTS
+    from opdump.layouts.base import LAYOUTS
     from opdump.metrics import METRICS
     from opdump.plan.dialects import DIALECTS
     from opdump.reports.formats import FORMATS

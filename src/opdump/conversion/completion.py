@@ -31,9 +31,7 @@ from opdump.index.runs import CONFIG_NAME, METADATA, Run
 from opdump.index.writer import IndexWriter, RunFacts, own_version
 from opdump.interpreter.leftovers import SUFFIX, own_prefix
 from opdump.kernels import summarise
-from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, read_table
-from opdump.layouts.mindspore_sync.locate import locate
-from opdump.layouts.mindspore_sync.names import PARAMETER, op_name_in_files
+from opdump.layouts.mindspore_sync.files import PARAMETER, STATISTIC_NAME, locate, op_name_in_files, read_table
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticEncoder
 from opdump.plan import DumpPlan

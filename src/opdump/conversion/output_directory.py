@@ -221,7 +221,7 @@ def synchronous_name(dump: str, true_name: str, stored: StoredTensor) -> str:
     Raises CorruptDumpError if the name of the dump file has no task and time.
     """
     from opdump.dump_file.names import UNKNOWN_ID, parse_dump_name
-    from opdump.layouts.mindspore_sync.names import FileName, op_name_in_files, sanitise  # imports the whole layout
+    from opdump.layouts.mindspore_sync.files import FileName, op_name_in_files, sanitise  # imports the whole layout
 
     name = parse_dump_name(dump)
     if name is None:

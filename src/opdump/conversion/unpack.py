@@ -15,13 +15,12 @@ from typing import Final
 from opdump.errors import DumpPathError, NotInDumpError, OpdumpError
 from opdump.index.runs import Run
 from opdump.index.writer import RunFacts
-from opdump.layouts.base import StepContent
+from opdump.layouts.base import StepContent, open_writer
 from opdump.layouts.detect import read_ranks
-from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.layouts.mindspore_sync.files import PARAMETER
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.packed.layout import PACKED
 from opdump.layouts.packed.reader import PackedRank
-from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, FileFormat
 from opdump.plan.layouts import facts_of
 from opdump.recorder.writers import (

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from opdump.errors import CorruptDumpError, NotInDumpError
+from opdump.extensions import Registry
 from opdump.graph import Graph
 from opdump.index.reader import BatchColumns
 from opdump.index.runs import Run, RunChoice
+from opdump.plan import layouts
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 
 if TYPE_CHECKING:
@@ -171,3 +173,14 @@ class SupportsModels(Protocol):
     def model_directories(self) -> ModelDirectories:
         """The directories of the selected run; of the last one for "latest"."""
         ...
+
+
+# The layouts of dumps, by their names in plans: opdump's own, and those of installed packages.
+
+LAYOUTS: Final = cast(Registry[Layout], layouts.LAYOUTS)
+"""The registry that plans use to check names, with the complete layouts."""
+
+
+def open_writer(plan: DumpPlan, run: RunFacts) -> RankWriter:
+    """Open a writer in the layout of the plan."""
+    return LAYOUTS.load(plan.layout).open_writer(plan, run)

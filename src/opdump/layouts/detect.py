@@ -8,11 +8,9 @@ from typing import Final
 
 from opdump.errors import OpdumpError, UnknownLayoutError
 from opdump.index.runs import RunChoice
-from opdump.layouts.ascend.places import EXPECTED
-from opdump.layouts.ascend.signs import hint, problems_at
-from opdump.layouts.base import Layout, Rank, ReadRanks
-from opdump.layouts.mindspore_sync.locate import locate
-from opdump.layouts.registry import LAYOUTS
+from opdump.layouts.ascend.places import EXPECTED, hint, problems_at
+from opdump.layouts.base import LAYOUTS, Layout, Rank, ReadRanks
+from opdump.layouts.mindspore_sync.files import locate
 
 _ASKED: Final = ("acl", "packed", "mindspore-2.3")
 """In this order. They also detect dumps of the other layouts: `mindspore-async` is a device's, and `mindspore-2.10` differs only

@@ -20,9 +20,8 @@ from opdump.configs.dialects import resolve_plan
 from opdump.configs.shared.plan_fields import plan_on_error
 from opdump.errors import CaptureStateError, ConfigError, FrameworkMissingError
 from opdump.index.writer import RunFacts
-from opdump.layouts.base import RankWriter
+from opdump.layouts.base import RankWriter, open_writer
 from opdump.layouts.graph_files.ge import write_ge_graph
-from opdump.layouts.registry import open_writer
 from opdump.plan import DumpPlan, OnError
 from opdump.plan.dialects import words_of
 from opdump.plan.field_types import check_values

@@ -49,7 +49,7 @@ LAYOUTS: Final[Registry[PlannedLayout]] = Registry(
     {
         "mindspore-2.3": "opdump.layouts.mindspore_sync.layout:MINDSPORE_2_3",
         "mindspore-2.10": "opdump.layouts.mindspore_sync.layout:MINDSPORE_2_10",
-        "mindspore-async": "opdump.layouts.mindspore_async.layout:MINDSPORE_ASYNC",
+        "mindspore-async": "opdump.layouts.ascend.layout:MINDSPORE_ASYNC",
         "acl": "opdump.layouts.ascend.layout:ACL",
         "packed": "opdump.layouts.packed.layout:PACKED",
     },

@@ -27,7 +27,7 @@ from opdump.layouts.graph_files.ge import (
     root_name,
     update_of,
 )
-from opdump.layouts.mindspore_sync.names import sanitise
+from opdump.layouts.mindspore_sync.files import sanitise
 
 BY_HAND: Final = "named by hand"
 

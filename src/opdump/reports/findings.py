@@ -33,7 +33,7 @@ from opdump.graph import shown_source, was_written_unseen
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import CONFIG_NAME, METADATA, read_json_object
 from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, summarise
-from opdump.layouts.ascend.overflow_files import OverflowRecord
+from opdump.layouts.ascend.operator_files import OverflowRecord
 from opdump.layouts.ascend.places import is_time
 from opdump.records import DamagedPayload, OpRecord, TensorRecord
 from opdump.reports.shown_part import damage_of, finite_json

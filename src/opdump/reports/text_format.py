@@ -20,7 +20,7 @@ from opdump.errors import OpdumpError
 from opdump.graph import CONSTANT_PREFIX, EARLIER_PREFIX, PARAMETER_PREFIX, graph_word, shown_source
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.kernels import SUMMARY_FIELDS
-from opdump.layouts.mindspore_sync.names import sanitise
+from opdump.layouts.mindspore_sync.files import sanitise
 from opdump.records import OpRecord, SkipReason, TensorRecord, shown_shape
 from opdump.reports.formats import DumpReport, FindingsReport
 from opdump.reports.shown_part import SHOWN, added_statistics, file_of, selected, shown_statistics, statistics_of

@@ -17,7 +17,7 @@ from opdump.adapters.host import NumpyReader
 from opdump.adapters.tensorflow.capture import Capture
 from opdump.adapters.tensorflow.sessions.session import Interception
 from opdump.index.writer import RunFacts
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan, StepSet
 from opdump.recorder import make_recorder
 

@@ -24,12 +24,23 @@ from opdump.adapters.host import BY_DTYPE, HostTensor
 from opdump.errors import CorruptDumpError
 from opdump.graph import Graph, GraphNode
 from opdump.index.payload import FilePayload
-from opdump.layouts.mindspore_sync.files import MAPPING_NAME, FoundFile, Place, PlaceFiles, find_places, list_files
-from opdump.layouts.mindspore_sync.from_files import records_of_place
-from opdump.layouts.mindspore_sync.names import dtype_of_token
-from opdump.layouts.mindspore_sync.program_lines import program_stack
+from opdump.layouts.mindspore_sync.files import (
+    MAPPING_NAME,
+    FoundFile,
+    Place,
+    PlaceFiles,
+    dtype_of_token,
+    find_places,
+    list_files,
+)
+from opdump.layouts.mindspore_sync.from_files import (
+    TrueNames,
+    names_throughout,
+    program_stack,
+    records_of_place,
+    renamed,
+)
 from opdump.layouts.mindspore_sync.reader import RankTree
-from opdump.layouts.mindspore_sync.true_names import TrueNames, names_throughout, renamed
 from opdump.recorder import LiveTensor, Recorder
 from opdump.records import IO, Memory, OpRecord, TensorRecord
 from opdump.sink.directory import WriterThreads

@@ -27,7 +27,7 @@ from opdump.adapters.mindspore.own_dump import OWN_DUMP, GraphSelection, Interce
 from opdump.adapters.mindspore.pynative.capture import PyNative
 from opdump.adapters.models import Models
 from opdump.graph import PYNATIVE
-from opdump.layouts.mindspore_sync.names import PARAMETER
+from opdump.layouts.mindspore_sync.files import PARAMETER
 from opdump.recorder import LiveTensor, Recorder
 
 _COMPLEX = "Unexpected type Complex"

@@ -19,8 +19,8 @@ from typing import Any, Final
 from opdump.adapters.graph_runtime import OperatorSelection
 from opdump.adapters.replacements import Replacements
 from opdump.errors import DumpPathError
-from opdump.layouts.mindspore_sync.names import PARAMETER
-from opdump.layouts.mindspore_sync.true_names import TrueNames
+from opdump.layouts.mindspore_sync.files import PARAMETER
+from opdump.layouts.mindspore_sync.from_files import TrueNames
 from opdump.plan import DumpPlan
 from opdump.plan.selection import ModelFilter
 from opdump.records import IO, OpRecord

@@ -23,8 +23,7 @@ from opdump.capturing.late_writer import LateWriter, late_writer
 from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts
 from opdump.interpreter.process_starts import Start
-from opdump.layouts.base import RankWriter, SupportsAbandon
-from opdump.layouts.registry import open_writer
+from opdump.layouts.base import RankWriter, SupportsAbandon, open_writer
 from opdump.plan import DumpPlan
 from opdump.plan.dialects import DIALECTS
 from opdump.recorder import Recorder

@@ -10,5 +10,5 @@
 
 docs/files.md#dumps-of-ascend-devices says what each of them becomes in a record.
 
-`places` and `payload` are imported whenever a dump is opened, the rest only for such a dump, so that commands start quickly.
+`places` is imported whenever a dump is opened, the rest only for such a dump, so that commands start quickly.
 """

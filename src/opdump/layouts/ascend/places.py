@@ -7,19 +7,39 @@ the name of the model. A numeric directory that contains `{time}` directories is
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from opdump.errors import CorruptDumpError
+from opdump.dump_file.names import (
+    MAPPING_NAME,
+    ConvertedName,
+    DumpName,
+    ExceptionName,
+    FileName,
+    NameMapping,
+    StatisticsName,
+    parse_dump_name,
+    parse_name,
+    read_mapping,
+)
+from opdump.errors import CorruptDumpError, UnknownLayoutError
 from opdump.graph import PYNATIVE, graph_of_word, graph_word
 from opdump.index.opening import INDEX_NAME
 from opdump.index.payload import inside
 from opdump.index.runs import METADATA
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, RankPlace, find_places, locate
+from opdump.layouts.mindspore_sync.files import Place as SyncPlace
+from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
+from opdump.records import IO
+
+if TYPE_CHECKING:
+    pass
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)
@@ -290,3 +310,229 @@ def _number(name: str) -> int | None:
 
 def _joined(relative: str, name: str) -> str:
     return f"{relative}/{name}" if relative else name
+
+
+# Distinguishes dumps of devices from dumps in MindSpore's synchronous layout.
+#
+# The checks, in order: a {time} with devices below it, or above the path, is a device's dump (unless `rank_N` directories beside it
+# contain npy files), and so are `rank_N` directories that contain dump files, as older versions of MindSpore wrote them; then
+# directories that were copied out of a device's dump. A directory that both layouts could read is a device's if it contains a dump
+# file, and a synchronous one if it contains only npy files.
+
+_MOST_LOOKED_AT: Final = 100
+_LOOKED_AT: Final = 64
+_NOTHING: Final = Found((), ())
+
+
+def find_dump(path: Path) -> Found | None:
+    """The devices that a path refers to; None if it is a synchronous dump, or not a dump."""
+    if not path.is_dir():
+        return None
+    real = path.resolve()
+    found, in_ranks = _anchored(real), _in_ranks(real)
+    if in_ranks.devices or (found.devices and not _ranks_hold_tensors(real)):
+        return _together(found, in_ranks)
+    loose = _NOTHING if _names_ranks(real) else find_loose(real)
+    if _holds_dump_files(loose) or (_holds_files(loose) and MINDSPORE_2_3.detect(path) is None):
+        return loose
+    return None
+
+
+def problems_at(path: Path) -> tuple[CorruptDumpError, ...]:
+    """The problems of a search for devices in a directory."""
+    loose = _NOTHING if _names_ranks(path) else find_loose(path)
+    return (*_anchored(path).problems, *loose.problems)
+
+
+def hint(path: Path) -> str:
+    """A suggestion of a subdirectory that contains devices; empty if there is none."""
+    for child in sorted(path.iterdir())[:_MOST_LOOKED_AT]:
+        readable = child.is_dir() and not child.is_symlink() and os.access(child, os.R_OK | os.X_OK)
+        if readable and any(is_time(name) for name in os.listdir(child)) and find_devices(child).devices:
+            return f". Did you mean {child}?"
+    return ""
+
+
+def _in_ranks(path: Path) -> Found:
+    """Older versions of MindSpore: the ranks at `path`, or above it, with an iteration that contains a dump file; none if there
+    are npy files or nothing.
+    """
+    try:
+        ranks = locate(path)
+    except (UnknownLayoutError, CorruptDumpError):
+        return _NOTHING
+    devices = []
+    for rank in ranks:
+        places = find_places(rank.root) if rank.places is None else rank.places
+        if rank.root.name.startswith("rank_") and any(
+            _holds_dump_file(f"{rank.root}/{place.relative}") for place in places
+        ):
+            devices.append(_device(path, rank, places))
+    return Found(tuple(devices), ())
+
+
+def _device(path: Path, rank: RankPlace, places: Sequence[SyncPlace]) -> DevicePlaces:
+    below = os.path.relpath(rank.root, path)
+    is_below = not below.startswith("..")
+    prefix = f"{below}/" if is_below and below != "." else ""
+    root = path if is_below else rank.root
+    found = tuple(
+        Place(prefix + place.relative, net_name=place.net_name, graph_id=place.graph_id, data_index=place.step)
+        for place in places
+        if place.step is not None
+    )
+    return DevicePlaces(root, path if prefix else rank.root.parent, rank.rank_id, found)
+
+
+def _holds_dump_file(directory: str) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(parse_dump_name(entry.name) is not None for entry in itertools.islice(entries, _LOOKED_AT))
+    except OSError:
+        return False  # listing it reports the problem
+
+
+def _anchored(path: Path) -> Found:
+    return _NOTHING if _is_part_of_rank(path) else find_devices(path)
+
+
+def _together(one: Found, other: Found) -> Found:
+    """The places of both, device by device."""
+    devices = {device.rank_id: device for device in one.devices}
+    for device in other.devices:
+        known = devices.get(device.rank_id)
+        devices[device.rank_id] = device if known is None else replace(known, places=(*known.places, *device.places))
+    return Found(tuple(devices[rank] for rank in sorted(devices)), (*one.problems, *other.problems))
+
+
+def _names_ranks(path: Path) -> bool:
+    """Whether the path belongs to the synchronous layout, by a name in it or above it."""
+    return any(name.startswith("rank_") for name in path.parts[-4:]) or any(path.glob("rank_*"))
+
+
+def _is_part_of_rank(path: Path) -> bool:
+    """Whether it is a net, a graph or an iteration of a `rank_N`, which may have very many entries, and have no times."""
+    parts = path.parts[-4:]
+    return any(name.startswith("rank_") for name in parts[:-1]) and not any(is_time(name) for name in parts)
+
+
+def _ranks_hold_tensors(path: Path) -> bool:
+    return any(find_places(rank) for rank in path.glob("rank_*") if rank.is_dir() and not rank.is_symlink())
+
+
+def _holds_dump_files(found: Found) -> bool:
+    return any(execution.dump is not None for execution in _named_executions(found))
+
+
+def _holds_files(found: Found) -> bool:
+    return any(True for _ in _named_executions(found))
+
+
+def _named_executions(found: Found) -> Iterator[ExecutionFiles]:
+    if not found.devices:
+        return
+
+    for device in found.devices:
+        for place in device.places:
+            for execution in list_place(device.root, place).executions:
+                if execution.name is not None:
+                    yield execution
+
+
+# The files of one directory of a device's dump, grouped by execution.
+
+
+@dataclass(slots=True)
+class ExecutionFiles:
+    """The files of one execution of an operator: paths relative to the root of the device."""
+
+    name: DumpName | ExceptionName | None
+    """None for a file with a name of digits that is not in mapping.csv: its header has the name."""
+    dump: str | None = None
+    statistics: str | None = None
+    tensors: dict[tuple[IO, int], tuple[ConvertedName, str]] = field(default_factory=dict)
+    copies: list[tuple[str, str]] = field(default_factory=list)
+    """Further files of a tensor (converted again), each with the one that is read."""
+    overflows: list[str] = field(default_factory=list)
+    """The JSON of an overflow, one file for each output of its dump file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFiles:
+    """The content of a place."""
+
+    executions: tuple[ExecutionFiles, ...]
+    statistics: str | None
+    problems: tuple[CorruptDumpError, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to make a record of."""
+        return not self.executions and self.statistics is None
+
+
+def list_place(root: Path, place: Place) -> PlaceFiles:
+    """The files of a place by execution, in the order of their names. Files with other names are left out."""
+    problems: list[CorruptDumpError] = []
+    names = [name for name, is_directory in list_directory(root, place.relative, problems) if not is_directory]
+    prefix = f"{place.relative}/" if place.relative else ""
+    mapping = NameMapping()
+    if MAPPING_NAME in names:
+        try:
+            mapping = read_mapping(inside(root, prefix + MAPPING_NAME))
+            problems.extend(mapping.problems)
+        except CorruptDumpError as error:
+            problems.append(error)
+    executions: dict[DumpName | ExceptionName | str, ExecutionFiles] = {}
+    for stored in names:
+        true_name = mapping.true_name(stored)
+        parsed = _resolved(parse_name(true_name), mapping)
+        path = prefix + stored
+        if parsed is None and stored.isascii() and stored.isdigit():
+            said = (
+                "mapping.csv does not list it" if true_name == stored else f"mapping.csv calls it {true_name[:200]!r}"
+            )
+            problems.append(
+                CorruptDumpError(
+                    f"{root / path}: {said}; the name of a dump file was expected there. It is read under the name in its header"
+                )
+            )
+            executions[path] = ExecutionFiles(None, dump=path)
+        elif parsed is not None:
+            _add(executions, parsed, path)
+    problems.extend(
+        CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is left out")
+        for execution in executions.values()
+        if execution.dump is None  # otherwise all of them are copies
+        for path, read in execution.copies
+    )
+    statistics = prefix + STATISTIC_NAME if STATISTIC_NAME in names else None
+    return PlaceFiles(tuple(executions.values()), statistics, tuple(problems))
+
+
+def _resolved(parsed: FileName | None, mapping: NameMapping) -> FileName | None:
+    """A converted file with a replaced name (`123456.output.0.npy`), under its true name."""
+    if isinstance(parsed, ConvertedName) and isinstance(parsed.dump, str):
+        dump = parse_name(mapping.true_name(parsed.dump))
+        return replace(parsed, dump=dump) if isinstance(dump, DumpName | ExceptionName) else None
+    return parsed
+
+
+def _add(executions: dict[DumpName | ExceptionName | str, ExecutionFiles], parsed: FileName, path: str) -> None:
+    if isinstance(parsed, DumpName | ExceptionName):
+        execution = executions.setdefault(parsed, ExecutionFiles(parsed))
+        if execution.dump is None:
+            execution.dump = path
+        else:  # the same name twice, once through mapping.csv
+            executions[path] = ExecutionFiles(parsed, dump=path)
+    elif isinstance(parsed, StatisticsName):
+        executions.setdefault(parsed.dump, ExecutionFiles(parsed.dump)).statistics = path
+    elif not isinstance(parsed.dump, str):
+        execution = ExecutionFiles(parsed.dump)
+        if parsed.suffix == "npy" and parsed.part in ("input", "output"):
+            execution = executions.setdefault(parsed.dump, execution)
+            _, read = execution.tensors.setdefault((parsed.part, parsed.slot), (parsed, path))
+            if read != path:
+                execution.copies.append((path, read))
+        elif parsed.suffix == "json" and isinstance(parsed.dump, DumpName) and parsed.dump.is_overflow:
+            executions.setdefault(parsed.dump, execution).overflows.append(path)

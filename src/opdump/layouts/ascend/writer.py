@@ -10,42 +10,80 @@
 
 and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
 Nothing is created before there is data to write: no overflow, no directory. docs/files.md#names lists the names.
+
+MindSpore's asynchronous dump:
+
+    {path}/{time}/{device_id}/{model_name}/{model_id}/{iteration}/       file_format
+        MatMul.Default_fc_MatMul-op0.65535.65535.1732082705016774                                bin
+        MatMul.Default_fc_MatMul-op0.65535.65535.1732082705016774.input.0.DefaultFormat.npy      npy
+        Opdebug.Node_OpDebug.65535.65535.1732082705016774[.output.0.json]                        overflow mode
+        statistic.csv  mapping.csv
+    {path}/{step}/{time}/{device_id}/...                                 the form of ACL: a level of steps on top,
+        Default_fc_MatMul-op0.MatMul.65535.65535.1732082705016774        and what runs operator by operator lies here, name first
+    {path}/acl_dump_{device_id}.json                                     what MindSpore hands to ACL
+
+Collectives belong to the model in every form. There are no parameters, constants and graphs. An unknown task and stream are
+65535. See docs/async-dump.md#the-files.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import json
 import os
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.degradation import Degradation
 from opdump.dump_file import DumpFile
 from opdump.dump_file.names import MAPPING_NAME, UNKNOWN_ID, DumpName, ExceptionName
+from opdump.dump_file.opdebug import opdebug_json
 from opdump.dump_file.writing import encode_dump_file
 from opdump.graph import Graph, graph_word
 from opdump.index.batch import Batch, Pattern
 from opdump.index.opening import INDEX_NAME
 from opdump.index.runs import METADATA
 from opdump.index.writer import IndexWriter, RunFacts
-from opdump.layouts.ascend.device_names import api_name, hashed_name
-from opdump.layouts.ascend.operator_csv import encode_operator_csv, is_classic
-from opdump.layouts.ascend.operator_files import is_filed, operator_file, places
-from opdump.layouts.ascend.overflow_files import overflow_file_of
-from opdump.layouts.ascend.repeated_tables import RepeatedTables, repeated_tables
-from opdump.layouts.ascend.run_times import claimed_time, unused_time
-from opdump.layouts.mindspore_sync.names import sanitise
-from opdump.layouts.mindspore_sync.statistic_files import form_of
+from opdump.layouts.ascend.operator_files import (
+    RepeatedTables,
+    encode_operator_csv,
+    is_classic,
+    is_filed,
+    operator_file,
+    overflow_file_of,
+    overflow_of,
+    places,
+    repeated_tables,
+)
+from opdump.layouts.mindspore_sync.files import sanitise
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticFiles, form_of
+from opdump.op_types import rows_of
 from opdump.plan import DumpPlan
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink
 from opdump.sink.open_directories import prepare
+
+# Writes a dump like Ascend devices: one file for each operator.
+#
+#     {dump_path}/{time}/{device_id}/                                    single operators
+#     {dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/   a model's
+#         {op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}          all its tensors, or .csv with their statistics
+#         {api}_{number}_L2.{api}.{task_id}.{stream_id}.{timestamp}      a kernel of a single operator: its inputs; its outputs
+#         Opdebug.Node_OpDebug.{task_id}.{stream_id}.{timestamp}         how an operator overflowed
+#         mapping.csv                                                    long names
+#     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
+#
+# and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
+# Nothing is created before there is data to write: no overflow, no directory. docs/files.md#names lists the names.
 
 _FILE_MODE = 0o600
 _EXCEPTION_MODE = 0o400
@@ -384,3 +422,219 @@ def _earlier_dumps(root: Path) -> list[Path]:
     with suppress(OSError):
         return [root / name for name in os.listdir(root) if name.isdecimal() or name == _EXCEPTIONS.partition("/")[0]]
     return []
+
+
+# MindSpore's asynchronous dump.
+
+_COLLECTIVES = frozenset({"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll"})
+_COLLECTIVE_NAMESPACES = ("c10d::", "_c10d_functional::")
+_MOST_OPEN = 2
+
+
+class AsyncWriter(AscendWriter):
+    """Writes the records of one device, operator by operator. A step is an iteration; the model is the net and its graph."""
+
+    def __init__(self, plan: DumpPlan, run: RunFacts, *, device_id: int = 0, started: float | None = None) -> None:
+        super().__init__(plan, run, device_id=device_id, started=started)
+        self._statistics = StatisticFiles(
+            plan, self.sink, directory_of=self._directory, written_as=lambda op: (_with_ids(op), op.op_name)
+        )
+        if plan.step_level:
+            self._write_acl_json(f"{self.root}")
+
+    def write_operator(self, op: OpRecord, tensors: Sequence[TensorRecord]) -> Sequence[str | None]:
+        """Queue the file of an operator, or one for each of its tensors; returns the position of each tensor, relative to the
+        index.
+        """
+        self._begin(op)
+        directory, name = self._directory(op), self._dump_name(op)
+        if self.plan.file_format == "npy":
+            return [self._write_npy(directory, name, record) for record in tensors]
+        if not any(record.data_size for record in tensors if is_filed(record)):
+            return [None] * len(tensors)
+        return self._write(directory, str(name), operator_file(op, tensors), op, tensors)
+
+    def write_overflow(self, op: OpRecord, status: OverflowStatus) -> None:
+        """Queue the overflow file of an operator, beside its dump: a dump file, or JSON if tensors are npy."""
+        told = _with_ids(op)
+        # Its task differs from the operator's, whose number is in the payload.
+        name = str(DumpName("Opdebug", "Node_OpDebug", UNKNOWN_ID, told.stream_id, op.timestamp))
+        if self.plan.file_format == "npy":
+            self._put(self._directory(op), f"{name}.output.0.json", [opdebug_json(overflow_of(told, status)).encode()])
+        else:
+            self._write_file(self._directory(op), name, overflow_file_of(told, status))
+
+    def _write_npy(self, directory: str, name: DumpName, record: TensorRecord) -> str | None:
+        if record.payload is None:
+            return None
+        text = f"{name}.{record.io}.{record.slot}.{sanitise(record.format)}.npy"
+        stored = self._mapped(directory, text)
+        if not self._is_elsewhere():
+            self.sink.write_array(f"{directory}/{stored}", record.payload.to_host())
+        return f"{directory}/{stored}"[len(self._home(record.op)) + 1 :]
+
+    def _put(self, directory: str, name: str, parts: Sequence[bytes]) -> None:
+        if not self._is_elsewhere():
+            self.sink.write_parts(f"{directory}/{self._mapped(directory, name)}", parts)
+
+    def _mapped(self, directory: str, name: str) -> str:
+        """`name` or, if it is too long for a file, digits with its suffix, listed in mapping.csv."""
+        stored = self._stored(directory, name)
+        if stored == name:
+            return name
+        stored = f"{stored}.{name.rpartition('.')[2]}"
+        if not self._is_elsewhere():
+            self._append(f"{directory}/{MAPPING_NAME}", f"{stored},{name}\n")
+        return stored
+
+    def _write_batch_statistics(self, batch: Batch) -> None:
+        self._statistics.write_batch(batch)
+
+    def _write_statistics(self, tensors: Sequence[FiledTensor]) -> None:
+        self._statistics.write(tensors)
+
+    def _dump_name(self, op: OpRecord) -> DumpName:
+        told = _with_ids(op)
+        return DumpName(
+            op_type=sanitise(op.op_type),
+            op_name=sanitise(op.op_name),
+            task_id=told.task_id,
+            stream_id=told.stream_id,
+            timestamp=op.timestamp,
+            name_first=self._is_on_its_own(op),
+        )
+
+    def _directory(self, op: OpRecord) -> str:
+        home = self._home(op)
+        if self._is_on_its_own(op):
+            return home
+        return f"{home}/{sanitise(op.net_name or self.plan.net_name)}/{graph_word(op.graph_id)}/{op.step}"
+
+    def _is_on_its_own(self, op: OpRecord) -> bool:
+        return self.plan.kernel_by_kernel and not _communicates(op)
+
+    def _index(self, home: str) -> IndexWriter:
+        if home not in self._indexes:
+            if self.plan.step_level:
+                self._write_acl_json(str(self.root / home.partition("/")[0]))
+            # One for each step in the form of ACL: those of past steps are rarely written again.
+            for past in list(self._indexes)[: -_MOST_OPEN + 1]:
+                self._indexes[past].forget()
+        return super()._index(home)
+
+    def _write_acl_json(self, dump_path: str) -> None:
+        """The file that MindSpore leaves for ACL: the settings of the step, in ACL's own keys."""
+        if self.plan.mode.failures_only:
+            dump: dict[str, object] = {"dump_scene": "lite_exception"}
+        elif self.plan.mode.detects_overflow:
+            dump = {"dump_debug": "on", "dump_path": dump_path}
+        else:
+            names = [pattern.text for pattern in self.plan.kernels if pattern.kind == "name"]
+            both = self.plan.inputs and self.plan.outputs
+            dump = {
+                "dump_list": [{"layer": names}] if names else [],
+                "dump_mode": "all" if both else "input" if self.plan.inputs else "output",
+                "dump_op_switch": "on",
+                "dump_path": dump_path,
+            }
+        text = json.dumps({"dump": dump}, separators=(",", ":"), sort_keys=True)
+        self.sink.write_bytes(f"acl_dump_{self._device_id}.json", text.encode())
+
+
+def _with_ids(op: OpRecord) -> OpRecord:
+    """The operator with task and stream numbers as in files: 0 and 0 mean unknown."""
+    return op if op.task_id or op.stream_id else replace(op, task_id=UNKNOWN_ID, stream_id=UNKNOWN_ID)
+
+
+def _communicates(op: OpRecord) -> bool:
+    return op.kernel.startswith(_COLLECTIVE_NAMESPACES) or any(
+        row.concept in _COLLECTIVES for row in rows_of(op.op_type)
+    )
+
+
+# Assigns each run a {time} directory of its own, even if another run begins in the same second.
+
+_PATIENCE_SECONDS: Final = 2.0
+
+
+def unused_time(root: Path, device_id: int, started: float) -> str:
+    """The {time} of a run: a later second if another run of the same second has written files of the device."""
+    while True:
+        text = time.strftime("%Y%m%d%H%M%S", time.localtime(started))
+        if not (root / text / str(device_id)).exists() and not any(root.glob(f"[0-9]*/{text}/{device_id}")):
+            return text
+        started += 1
+
+
+def claimed_time(root: Path, device_id: int, started: float, claim: Callable[[str], None]) -> str:
+    """`unused_time`, with the directory that `claim` creates for it, while no other run searches for its own. `root` must exist."""
+    with _by_itself(root):
+        text = unused_time(root, device_id, started)
+        claim(text)
+    return text
+
+
+@contextmanager
+def _by_itself(root: Path) -> Iterator[None]:
+    """One process at a time. If the file system has no locks, or another process holds the lock and hangs, there is no exclusion."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not _is_locked(descriptor) and time.monotonic() < until:
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether there is nothing more to wait for."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # the file system has no locks
+        return True
+    return True
+
+
+# Names that a device generates: for calls of its single-operator interface, and as replacements of names that are too long.
+#
+# See docs/files.md#names.
+
+_MASK: Final = 2**64 - 1
+_MULTIPLIER: Final = 0xC6A4A7935BD1E995
+_SEED: Final = 0xC70F6907
+
+
+def api_name(kernel: str) -> str:
+    """`aclnn` and the operator's name in camel case; `Inplace` if it ends with an underscore.
+
+    >>> api_name("aten::add.Tensor"), api_name("aten::mul_.Tensor"), api_name("aten::native_layer_norm_backward")
+    ('aclnnAdd', 'aclnnInplaceMul', 'aclnnNativeLayerNormBackward')
+    """
+    name = kernel.rpartition("::")[2].partition(".")[0]
+    in_place = "Inplace" if name.endswith("_") and not name.endswith("__") else ""
+    words = [re.sub(r"[^A-Za-z0-9]", "", word) for word in name.split("_")]
+    return f"aclnn{in_place}{''.join(word[:1].upper() + word[1:] for word in words)}"
+
+
+def hashed_name(path: str) -> str:
+    """The name under which a device writes a file with too long a path: the 64-bit MurmurHash of the path as digits.
+
+    >>> hashed_name("abc")
+    '3663726644998027833'
+    """
+    data = os.fsencode(path)
+    whole = len(data) & ~7
+    value = _SEED ^ (len(data) * _MULTIPLIER & _MASK)
+    for start in range(0, whole, 8):
+        block = int.from_bytes(data[start : start + 8], "little")
+        value = (value ^ (_mixed(block * _MULTIPLIER & _MASK) * _MULTIPLIER & _MASK)) * _MULTIPLIER & _MASK
+    if len(data) > whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    return str(_mixed(_mixed(value) * _MULTIPLIER & _MASK))
+
+
+def _mixed(value: int) -> int:
+    return value ^ (value >> 47)

@@ -1,17 +1,126 @@
-"""Lists the files of a rank's directory by their names."""
+"""The files of a dump in the synchronous layout: their names, those of a rank's directory, and what a path given by the user is."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, cast
 
-from opdump.errors import CorruptDumpError
+from opdump.errors import CorruptDumpError, UnknownLayoutError
 from opdump.graph import graph_of_word
 from opdump.index.payload import inside
-from opdump.layouts.mindspore_sync.names import FileName, parse_file_name
+from opdump.index.runs import METADATA
+from opdump.records import IO, escaped
+
+# Parses and builds file names of the synchronous layout, of both generations.
+#
+#     mindspore-2.3   Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy
+#     mindspore-2.10  MatMul.Default_fc-Dense_MatMul-op0.0.0.1795247154245448.input.1.DefaultFormat.Float32.npy
+#
+# Sources: MindSpore's guide to dumps for the first, runs of MindSpore 2.7 and 2.10 for the second. The first names an operator by
+# the last component of its full name, the second by the whole name, with `/`, `\`, `.` and space replaced by `_`, and appends the
+# element type.
+
+Naming = Literal["mindspore-2.3", "mindspore-2.10"]
+
+LONGEST_NAME = 255
+"""Maximum bytes of a file name on Linux file systems; longer names go to mapping.csv."""
+
+PARAMETER = "Parameter"
+"""op_type of graph inputs, weights and constants."""
+
+_REPLACED = str.maketrans(
+    {
+        **dict.fromkeys("/\\. ", "_"),  # as in MindSpore
+        **dict.fromkeys(map(chr, range(32)), "_"),  # would break csv files, terminals or the file system
+        **dict.fromkeys('",\x7f', "_"),
+    }
+)
+_GRAMMAR = re.compile(
+    r"(?P<op_type>[^./]+)\.(?P<op_name>[^/]+)\.(?P<task>[0-9]{1,19})\.(?P<stream>[0-9]{1,19})\.(?P<time>[0-9]{1,19})"
+    r"\.(?P<io>input|output)\.(?P<slot>[0-9]{1,9})\.(?P<format>[^./]+)(?:\.(?P<dtype>[^./]+))?\.npy",
+    re.ASCII,
+)
+_SPELLINGS = {"bfloat16": "BFloat16", **{f"uint{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}}
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """The parsed name of a tensor's file. `op_name` is as in the file; `dtype` is the token, empty before 2.7."""
+
+    op_type: str
+    op_name: str
+    task_id: int
+    stream_id: int
+    timestamp: int
+    io: IO
+    slot: int
+    format: str
+    dtype: str = ""
+
+    def __str__(self) -> str:
+        """The file name. Parsing it returns an equal object if the parts contain no character that `sanitise` replaces."""
+        dtype = f".{self.dtype}" if self.dtype else ""
+        return (
+            f"{self.op_type}.{self.op_name}.{self.task_id}.{self.stream_id}.{self.timestamp}.{self.io}.{self.slot}."
+            f"{self.format}{dtype}.npy"
+        )
+
+
+def parse_file_name(name: str) -> FileName | None:
+    """The parts of a tensor's file name in either generation; None for another name."""
+    match = _GRAMMAR.fullmatch(name)
+    if match is None:
+        return None
+    return FileName(
+        op_type=match["op_type"],
+        op_name=match["op_name"],
+        task_id=int(match["task"]),
+        stream_id=int(match["stream"]),
+        timestamp=int(match["time"]),
+        io=cast(IO, match["io"]),
+        slot=int(match["slot"]),
+        format=match["format"],
+        dtype=match["dtype"] or "",
+    )
+
+
+def sanitise(name: str) -> str:
+    r"""`name` with `/`, `\`, `.` and space as `_` (MindSpore's rule), and so control characters, comma and quote (ours)."""
+    return escaped(name).translate(_REPLACED) or "_"
+
+
+def op_name_in_files(op_type: str, op_name: str, naming: Naming) -> str:
+    """The name in files of an operator whose true name is `op_name`.
+
+    A parameter's name is not a scope: it keeps all its components in either generation (`fc1.weight` -> `fc1_weight`).
+    """
+    if naming == "mindspore-2.3" and op_type != PARAMETER:
+        op_name = op_name.rpartition("/")[2]
+    return sanitise(op_name)
+
+
+def dtype_token(dtype: str) -> str:
+    """`float32` -> `Float32`, `bfloat16` -> `BFloat16`, `float8_e4m3fn` -> `Float8E4M3FN`."""
+    spelling = _SPELLINGS.get(dtype)
+    if spelling is not None:
+        return spelling
+    head, _, tail = dtype.partition("_")
+    return sanitise(head.capitalize() + tail.upper().replace("_", ""))
+
+
+def dtype_of_token(token: str) -> str:
+    """`Float32` or `float32` -> `float32`: MindSpore capitalises on CPU but not on Ascend."""
+    lower = token.lower()
+    if lower.startswith("float8") and len(lower) > 6 and not lower.startswith("float8_"):
+        return "float8_" + lower[6:]
+    return lower
+
+
+# Lists the files of a rank's directory by their names.
 
 CONSTANTS: Final = "constants"
 MAPPING_NAME: Final = "mapping.csv"
@@ -171,3 +280,104 @@ def _checked(root: Path, entry: os.DirEntry[str]) -> str:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= _MOST_DIGITS
+
+
+# Determines what a path given by the user is: a whole dump, a rank, a net, or one iteration.
+
+_RANK: Final = re.compile(r"rank_([0-9]{1,9})", re.ASCII)
+_MARKS: Final = (METADATA, "graphs", "execution_order")
+_EXPECTED: Final = (
+    "expected the directory that was dumped into (it holds rank_0/), one of its rank_N/, a net in it, or an iteration "
+    "(rank_0/Net/0/0)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The directory of a rank; `places` restricts it to a part, None is all of it."""
+
+    root: Path
+    rank_id: int
+    places: tuple[Place, ...] | None = None
+
+
+def locate(path: Path) -> tuple[RankPlace, ...]:
+    """The ranks that `path` refers to, by rank.
+
+    Raises UnknownLayoutError with the content of the path, and CorruptDumpError for a rank that is a link out of the dump.
+    """
+    if not path.exists():
+        raise UnknownLayoutError(f"{path}: does not exist; {_EXPECTED}")
+    if not path.is_dir():
+        raise UnknownLayoutError(f"{path}: is a file; {_EXPECTED}")
+    path = path.resolve()
+    found = (
+        [RankPlace(inside(path, name), rank) for rank, name in _ranks(path) if _is_rank(path / name)]
+        or _rank_itself(path)
+        or _part_of_rank(path)
+        or _loose_part(path)
+    )
+    if not found:
+        raise UnknownLayoutError(f"{path}: holds no dump of a known layout: {_content(path)}; {_EXPECTED}{_hint(path)}")
+    return tuple(sorted(found, key=lambda place: place.rank_id))
+
+
+def _ranks(path: Path) -> list[tuple[int, str]]:
+    return [
+        (int(match[1]), name) for name in _names(path) if (match := _RANK.fullmatch(name)) and (path / name).is_dir()
+    ]
+
+
+def _is_rank(path: Path) -> bool:
+    return any((path / mark).is_dir() for mark in _MARKS) or bool(find_places(path))
+
+
+def _rank_itself(path: Path) -> list[RankPlace]:
+    match = _RANK.fullmatch(path.name)
+    if (path / METADATA).is_dir() or (match and _is_rank(path)):
+        return [RankPlace(path, int(match[1]) if match else 0)]
+    return []
+
+
+def _part_of_rank(path: Path) -> list[RankPlace]:
+    """A net, a graph or an iteration in a rank's directory, so that the index and the graphs are available."""
+    for root in list(path.parents)[:3]:
+        match = _RANK.fullmatch(root.name)
+        if match:
+            relative = path.relative_to(root).as_posix()
+            places = tuple(place for place in find_places(root) if f"{place.relative}/".startswith(f"{relative}/"))
+            return [RankPlace(root, int(match[1]), places)] if places else []
+    return []
+
+
+def _loose_part(path: Path) -> list[RankPlace]:
+    """A net or an iteration that was copied out of its rank."""
+    step = int(path.name) if path.name.isascii() and path.name.isdigit() and len(path.name) < 19 else 0
+    here = Place("", 0, step, "")
+    files = list_files(path, here)
+    if files.tensors or files.statistics is not None:
+        return [RankPlace(path, 0, (here,))]
+    places = [place for place in find_places(path.parent) if place.net_name == path.name]
+    moved = tuple(
+        Place(place.net_name, place.graph_id, place.step, place.relative.partition("/")[2]) for place in places
+    )
+    if any(list_files(path, place).tensors for place in moved):
+        return [RankPlace(path, 0, moved)]
+    return []
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def _content(path: Path) -> str:
+    names = _names(path)
+    if not names:
+        return "it is empty"
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return f"it holds {', '.join(names[:6])}{more}"
+
+
+def _hint(path: Path) -> str:
+    inner = [child.name for child in path.iterdir() if child.is_dir() and not child.is_symlink() and _ranks(child)]
+    return f". Did you mean {path / inner[0]}?" if inner else ""

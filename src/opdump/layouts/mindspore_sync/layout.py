@@ -34,7 +34,7 @@ class SyncLayout:
         """The ranks at `path`, one of them, a net, or an iteration. Raises CorruptDumpError for a rank that is a link out of the
         dump.
         """
-        from opdump.layouts.mindspore_sync.locate import locate
+        from opdump.layouts.mindspore_sync.files import locate
         from opdump.layouts.mindspore_sync.reader import read_places
 
         try:

@@ -6,9 +6,10 @@ Files outside of the index (of a step that was cut off, or all if the index is l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,19 +22,25 @@ from opdump.index.payload import FilePayload, inside
 from opdump.index.reader import BatchColumns, BatchRecords, IndexReader
 from opdump.index.runs import ENVIRONMENT_NAME, METADATA, LostFiles, Run, RunChoice, cut_off, read_json_object
 from opdump.layouts.base import StepContent, require_run
-from opdump.layouts.mindspore_sync.files import Place, PlaceFiles, find_places, list_files, read_table
+from opdump.layouts.mindspore_sync.files import (
+    PARAMETER,
+    Place,
+    PlaceFiles,
+    RankPlace,
+    find_places,
+    list_files,
+    read_table,
+)
 from opdump.layouts.mindspore_sync.from_files import (
     PayloadWithHeader,
     PlaceRecords,
     TensorKey,
+    TrueNames,
     in_execution_order,
     keyed,
+    numbered_as_run,
     records_of_place,
 )
-from opdump.layouts.mindspore_sync.locate import RankPlace
-from opdump.layouts.mindspore_sync.names import PARAMETER
-from opdump.layouts.mindspore_sync.runs import most_executions, run_of, run_starts
-from opdump.layouts.mindspore_sync.true_names import TrueNames, numbered_as_run
 from opdump.records import OpRecord, SkipReason, TensorRecord
 
 _GRAPHS, _ORDERS = "graphs", "execution_order"
@@ -446,3 +453,52 @@ def _after(earlier: Sequence[OpRecord], records: PlaceRecords) -> PlaceRecords:
 def _constant_key(record: TensorRecord, number: int) -> tuple[int, int, str, int]:
     name = record.op.op_name
     return (record.op.graph_id, len(name), name, number)
+
+
+# Separates the runs of several captures in one directory.
+
+
+def run_starts(stamps: Iterable[tuple[int, int]], history: Mapping[int, int]) -> tuple[int, ...]:
+    """The first time stamps of the runs that left files with these (timestamp, step).
+
+    Steps grow within a run, so a smaller step after a larger one begins a new run. `history` is the number of executions of each
+    step (the highest count in the graphs' execution histories, to which MindSpore appends): if a step was executed more often
+    than runs were found so far, its files are split at their longest pauses. Empty if there are no files.
+    """
+    ordered = sorted(stamps)
+    starts: set[int] = set()
+    previous = -1
+    for time, step in ordered:
+        if not starts or step < previous:
+            starts.add(time)
+        previous = step
+    for step, executed in sorted(history.items()):
+        times = [time for time, its_step in ordered if its_step == step]
+        known = sorted(starts)
+        seen = len({run_of(time, known) for time in times})
+        missing = executed - seen
+        if missing > 0 and len(times) > 1:
+            pauses = sorted(
+                ((later - earlier, later) for earlier, later in pairwise(times) if later not in starts),
+                reverse=True,
+            )
+            starts.update(later for pause, later in pauses[:missing] if pause > 0)
+    return tuple(sorted(starts))
+
+
+def run_of(time: int, starts: Sequence[int]) -> int:
+    """Index of the run of a time stamp: the last run that began before it, otherwise the first."""
+    index = 0
+    for position, start in enumerate(starts):
+        if start <= time:
+            index = position
+    return index
+
+
+def most_executions(histories: Iterable[Sequence[int]]) -> dict[int, int]:
+    """The number of executions of each step: the highest count in the histories of the graphs."""
+    most: dict[int, int] = {}
+    for history in histories:
+        for step, count in Counter(history).items():
+            most[step] = max(most.get(step, 0), count)
+    return most

@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, cast
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import CorruptDumpError
+from opdump.index.batch import Batch, Pattern
 from opdump.kernels import Summary, TableText
+from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
+from opdump.plan import DumpPlan
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
 from opdump.statistics import (
     OWN,
@@ -292,3 +297,154 @@ def _value(category: str, text: str, where: str, line: int) -> StatisticValue | 
         return each.kind(stripped)
     except ValueError as error:
         raise CorruptDumpError(f"{where}, line {line}: {each.heading} is {text[:40]!r}, expected a number") from error
+
+
+# Fills time stamps and statistics into rows of statistic.csv whose operators and tensors repeat.
+#
+# The output equals that of `StatisticEncoder.text`, computed from the columns of all tensors' summaries at once.
+
+_NO_OTHERS: Final[Mapping[str, StatisticValue]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedRows:
+    """The rows of one file, for every batch with one pattern whose tensors with summaries have the same indices."""
+
+    encoder: StatisticEncoder
+    template: TableText
+    op: int
+    """The index of one of the operators: the file is in its directory."""
+    owners: Sequence[int]
+    """For each row, the index of its operator."""
+    tensors: NDArray[np.intp]
+    """For each row, the index of its tensor."""
+
+    def text(self, batch: Batch) -> bytes:
+        """The rows of `batch`."""
+        assert batch.summaries is not None
+        numbers = batch.summaries
+        if len(self.tensors) < len(numbers):
+            numbers = numbers[self.tensors]
+        others: Sequence[Mapping[str, StatisticValue]] = (_NO_OTHERS,) * len(numbers)
+        if batch.others:
+            others = [batch.others.get(place, _NO_OTHERS) for place in self.tensors.tolist()]
+        times = [*map(batch.timestamps.__getitem__, self.owners)]
+        return self.template.fill([times, *self.encoder.columns(numbers, others)])
+
+
+def repeated_rows(
+    batch: Batch,
+    encoder: StatisticEncoder,
+    *,
+    directory_of: Callable[[OpRecord], str],
+    written_as: Callable[[OpRecord], tuple[OpRecord, str]],
+) -> list[RepeatedRows]:
+    """The fillers for the files of batches that repeat `batch`, one for each directory with rows.
+
+    Every tensor with statistics must have a summary.
+    """
+    bare, ops, tensors_of_batch = set(batch.bare), list(batch.ops), list(batch.tensors)
+    starts = [encoder.start(*written_as(op), timestamp="%d") for op in ops]
+    places: dict[str, list[int]] = {}
+    for place, (tensor, owner) in enumerate(zip(tensors_of_batch, batch.pattern.places, strict=True)):
+        if place not in bare and not tensor.skip and not ops[owner].skip:
+            places.setdefault(directory_of(ops[owner]), []).append(place)
+    tables = []
+    for tensors in places.values():
+        owners = [batch.pattern.places[place] for place in tensors]
+        rows = [
+            starts[owner] + encoder.row(tensors_of_batch[place]) for owner, place in zip(owners, tensors, strict=True)
+        ]
+        tables.append(RepeatedRows(encoder, TableText("".join(rows)), owners[0], owners, np.array(tensors, np.intp)))
+    return tables
+
+
+# Writes the statistic.csv of each directory of a dump: one row per tensor, appended to the existing rows.
+
+
+class SupportsTables(Protocol):
+    """A sink whose files can be read again, to append rows."""
+
+    @property
+    def root(self) -> Path: ...
+
+    def read(self, relative: str) -> bytes:
+        """The bytes of a file; empty if there is none."""
+
+    def write_bytes(self, relative: str, data: bytes) -> None: ...
+
+
+class StatisticFiles:
+    """Writes the tables through `sink`, with the columns of the plan.
+
+    `written_as` returns the numbers and the name in the rows of an operator. It and `directory_of` may only use attributes of an
+    operator that a pattern compares, and its step.
+    """
+
+    def __init__(
+        self,
+        plan: DumpPlan,
+        sink: SupportsTables,
+        *,
+        directory_of: Callable[[OpRecord], str],
+        written_as: Callable[[OpRecord], tuple[OpRecord, str]],
+    ) -> None:
+        self._sink = sink
+        self._directory_of = directory_of
+        self._written_as = written_as
+        self._encoder = StatisticEncoder(plan.statistic_category, trailing_comma=plan.trailing_comma)
+        self._written: dict[str, bytes] = {}
+        self._last: tuple[Pattern, Sequence[int]] | None = None
+        self._repeated: list[RepeatedRows] | None = None
+        """The fillers for a batch that repeats the last one; created when needed."""
+
+    def write_batch(self, batch: Batch) -> None:
+        """`write` for a batch. A batch that repeats the last one takes a third of the time."""
+        last, self._last = self._last, form_of(batch)
+        if self._last is None or self._last != last:
+            self._repeated = None
+            self.write(batch.tensors)
+            return
+        if self._repeated is None:
+            self._repeated = repeated_rows(
+                batch, self._encoder, directory_of=self._directory_of, written_as=self._written_as
+            )
+        self._append({self._directory_of(batch.ops[rows.op]): rows.text(batch) for rows in self._repeated})
+
+    def write(self, tensors: Sequence[FiledTensor]) -> None:
+        """Append the rows of tensors, grouped by operator; none for those without statistics."""
+        tables: dict[str, tuple[list[str], list[FiledTensor]]] = {}
+        start = self._encoder.start
+        op = None
+        for tensor in tensors:
+            if tensor.op is not op:
+                op = tensor.op
+                begin = start(*self._written_as(op))
+                starts, kept = tables.setdefault(self._directory_of(op), ([], []))
+            if not (tensor.skip or op.skip):
+                starts.append(begin)
+                kept.append(tensor)
+        self._append({directory: self._encoder.text(*table) for directory, table in tables.items()})
+
+    def _append(self, texts: Mapping[str, bytes]) -> None:
+        written = {}
+        for directory, rows in texts.items():
+            if not rows:
+                continue
+            path = f"{directory}/{STATISTIC_NAME}"
+            earlier = self._written[path] if path in self._written else self._sink.read(path)
+            where = str(self._sink.root / path)
+            written[path] = merge_statistic_csv(earlier, self._encoder.header, rows, where=where)
+            self._sink.write_bytes(path, written[path])
+        # The next call is for the same or a later step: older texts are not needed again.
+        self._written = written
+
+
+def form_of(batch: Batch) -> tuple[Pattern, Sequence[int]] | None:
+    """The common form of batches whose rows differ only in time stamps and statistics; None if rows must be printed one by one."""
+    if batch.summaries is None or not batch.others.keys().isdisjoint(batch.bare):
+        return None
+    # A directory belongs to a step, and patterns have no steps.
+    if not batch.is_of_one_step:
+        return None
+    return batch.pattern, batch.bare

@@ -29,15 +29,16 @@ from opdump.index.opening import INDEX_NAME
 from opdump.index.runs import CONFIG_NAME, ENVIRONMENT_NAME, METADATA, config_text, environment_text
 from opdump.index.writer import NOTHING_COUNTED, Constant, IndexWriter, RunFacts
 from opdump.layouts.graph_files.mindspore import encode_execution_history, encode_execution_order, encode_ir, encode_pb
-from opdump.layouts.mindspore_sync.files import CONSTANTS, MAPPING_NAME
-from opdump.layouts.mindspore_sync.names import (
+from opdump.layouts.mindspore_sync.files import (
+    CONSTANTS,
     LONGEST_NAME,
+    MAPPING_NAME,
     PARAMETER,
     dtype_token,
     op_name_in_files,
     sanitise,
 )
-from opdump.layouts.mindspore_sync.statistic_files import StatisticFiles
+from opdump.layouts.mindspore_sync.statistic_csv import StatisticFiles
 from opdump.plan import DumpPlan, SyncLayoutName
 from opdump.records import FiledTensor, HostPayload, OpRecord, SkipReason, TensorRecord
 from opdump.sink import DirectorySink, make_directory

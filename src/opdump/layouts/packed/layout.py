@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opdump.index.runs import RunChoice
     from opdump.index.writer import RunFacts
     from opdump.layouts.base import Rank, ReadRanks
-    from opdump.layouts.mindspore_sync.locate import RankPlace
+    from opdump.layouts.mindspore_sync.files import RankPlace
     from opdump.layouts.packed.writer import PackedWriter
     from opdump.plan import DumpPlan
 
@@ -34,7 +34,7 @@ class PackedLayout:
 
     def detect(self, path: Path) -> ReadRanks | None:
         """The ranks at `path`, or one of them. Raises CorruptDumpError for a rank that is a link out of the dump."""
-        from opdump.layouts.mindspore_sync.locate import locate
+        from opdump.layouts.mindspore_sync.files import locate
 
         try:
             places = locate(path)

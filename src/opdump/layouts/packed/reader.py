@@ -2,27 +2,90 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from opdump.errors import CorruptDumpError
-from opdump.index.payload import inside
+from opdump.index.payload import FilePayload, InFile, inside, is_stored_as
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import LostFiles, RunChoice
+from opdump.kernels import xxh3_low_pointer
+from opdump.kernels.append_file import ALIGNMENT, HEADER_HASH
 from opdump.layouts.base import require_run
-from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, place_of
-from opdump.layouts.mindspore_sync.locate import RankPlace
-from opdump.layouts.mindspore_sync.names import parse_file_name
+from opdump.layouts.mindspore_sync.files import FoundFile, Place, PlaceFiles, RankPlace, parse_file_name, place_of
 from opdump.layouts.mindspore_sync.reader import RankTree
-from opdump.layouts.packed.inspection import ExpectedHeaders, are_as_expected
-from opdump.layouts.packed.payload import PackedPayload, open_payload
-from opdump.layouts.packed.record import records_of
+from opdump.layouts.packed.record import (
+    HEADER,
+    LARGEST_HEADER,
+    LARGEST_RANK,
+    MAGIC,
+    STORED,
+    RecordHeader,
+    open_elements,
+    read_elements,
+    read_header,
+    records_of,
+    type_and_sizes,
+)
 from opdump.records import TensorRecord
+
+# Elements in a file of elements, read on demand.
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPayload(InFile):
+    """Elements in the record at `offset`.
+
+    `dtype` is the original element type and `shape` the shape in the dump; None takes that of the record.
+    """
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+    def inspect(self) -> None:
+        """Raises CorruptDumpError if there is no complete record, or one that does not match the index; no element is read."""
+        self.header()
+
+    def header(self) -> RecordHeader:
+        """The header of the record. Raises CorruptDumpError like `inspect`."""
+        return self._checked(read_header(self.path, self.offset))
+
+    def read(self) -> npt.NDArray[Any]:
+        header, elements = read_elements(self.path, self.offset)
+        self._checked(header)
+        return elements
+
+    def _checked(self, header: RecordHeader) -> RecordHeader:
+        if self.shape is None:
+            return header
+        if header.shape != self.shape or not is_stored_as(self.dtype, header.dtype):
+            raise CorruptDumpError(
+                f"{self.path}: holds {header.dtype} in shape {header.shape} at {self.offset}; the index of the dump says {self.dtype} in "
+                f"shape {self.shape}"
+            )
+        return header
+
+
+def open_payload(
+    root: Path, file: str, dtype: str, shape: tuple[int, ...] | None = None
+) -> FilePayload | PackedPayload:
+    """The elements at a place in an index: `elements/1.pack@4096`, or an npy file."""
+    name, at, offset = file.rpartition("@")
+    if at and name.endswith(".pack") and offset.isascii() and offset.isdecimal() and len(offset) < 19:
+        return PackedPayload(root, name, int(offset), dtype, shape)
+    return FilePayload(root, file, dtype, shape)
+
 
 _ELEMENTS = "elements"
 _SUFFIX = ".pack"
@@ -151,3 +214,134 @@ def read_places(path: Path, places: Sequence[RankPlace], run: RunChoice = "lates
     ranks = tuple(PackedRank(place.root, place.rank_id, run=run, places=place.places) for place in places)
     require_run(path, run, ranks)
     return ranks
+
+
+# Checks the headers of many records at once, those of the tensors of a step.
+
+_Flags = npt.NDArray[np.bool_]
+_FIELDS: Final = np.dtype(
+    {
+        "names": ["magic", "length", "name_size", "type_size", "axes", "data_size", "offset", "header_hash"],
+        "formats": ["S8", "<u4", "<u2", "u1", "u1", "<u8", "<u8", "<u8"],
+        "offsets": [0, 8, 12, 14, 15, 16, 24, HEADER_HASH],
+        "itemsize": HEADER.size,
+    }
+)
+"""The fields of `HEADER`."""
+_MOST_ELEMENTS: Final = 1 << 56
+_MOST_BYTES: Final = 1 << 20
+"""Number of headers checked at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpectedHeaders:
+    """The expected headers of records; an item, or a row, for each."""
+
+    type_sizes: npt.NDArray[np.uint8]
+    axes: npt.NDArray[np.uint8]
+    data_sizes: npt.NDArray[np.uint64]
+    texts: npt.NDArray[np.uint8]
+    """The sizes and the element type, as stored after the fixed part, padded with zeros."""
+    is_text: _Flags
+    """Which of these bytes are not padding."""
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, tuple[int, ...]]]) -> ExpectedHeaders:
+        """For the element type of each tensor in the index, and the shape of the stored elements; at least one tensor."""
+        kinds = [_as_stored(dtype, shape) for dtype, shape in tensors]
+        texts = [type_and_sizes(stored, shape)[1] for stored, shape in kinds]
+        longest = max(map(len, texts))
+        sizes = [STORED[stored].itemsize * math.prod(shape) for stored, shape in kinds]
+        return cls(
+            np.array([len(stored) for stored, _ in kinds], np.uint8),
+            np.array([len(shape) for _, shape in kinds], np.uint8),
+            np.array(sizes, np.uint64),
+            np.frombuffer(b"".join(text.ljust(longest, b"\0") for text in texts), np.uint8).reshape(-1, longest),
+            np.arange(longest) < np.array([*map(len, texts)])[:, None],
+        )
+
+    def at(self, places: npt.NDArray[np.intp]) -> ExpectedHeaders:
+        """The expected headers of some tensors."""
+        return ExpectedHeaders(
+            self.type_sizes[places],
+            self.axes[places],
+            self.data_sizes[places],
+            self.texts[places],
+            self.is_text[places],
+        )
+
+
+def _as_stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Element type and shape of the record of a tensor; a combination that no record has if the tensor cannot have one."""
+    stored = next((each for each in STORED if is_stored_as(dtype, each)), None)
+    if stored is None or len(shape) > LARGEST_RANK or math.prod(shape) >= _MOST_ELEMENTS:
+        return "bool", (_MOST_ELEMENTS,)
+    return stored, shape
+
+
+def are_as_expected(path: Path, offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:
+    """Whether a complete record with the expected header begins at each offset; no element is read.
+
+    To find out what is wrong, read the headers one by one (`read_header`).
+    """
+    try:
+        descriptor = open_elements(path)
+    except CorruptDumpError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if (
+            size < ALIGNMENT
+            or (offsets % ALIGNMENT).any()
+            or not 0 <= offsets.min() <= offsets.max() <= size - ALIGNMENT
+        ):
+            return False
+        # The mapping is not closed explicitly; it ends with its last array. The traceback of an error that passes here
+        # references some.
+        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        return _are_as_expected(np.frombuffer(mapped, np.uint8), offsets, expected)
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _are_as_expected(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], expected: ExpectedHeaders) -> bool:
+    fields = sliding_window_view(data, HEADER.size)[offsets].view(_FIELDS)[:, 0]
+    lengths = fields["length"].astype(np.int64)
+    elements = -(-expected.data_sizes.astype(np.int64) // ALIGNMENT) * ALIGNMENT
+    as_told = (
+        (fields["magic"] == np.bytes_(MAGIC))
+        & (fields["type_size"] == expected.type_sizes)
+        & (fields["axes"] == expected.axes)
+        & (fields["data_size"] == expected.data_sizes)
+        & (fields["offset"] == offsets)
+        & (lengths % ALIGNMENT == 0)
+        & (lengths <= LARGEST_HEADER)
+        & (lengths >= HEADER.size + expected.is_text.sum(axis=1) + fields["name_size"])
+        & (offsets + lengths + elements <= len(data))
+    )
+    if not as_told.all():
+        return False
+    for length in np.unique(lengths).tolist():
+        headers = sliding_window_view(data, length)
+        places = np.flatnonzero(lengths == length)
+        at_once = max(_MOST_BYTES // length, 1)
+        for start in range(0, len(places), at_once):
+            some = places[start : start + at_once]
+            if not _are_whole(headers[offsets[some]], fields["header_hash"][some], expected.at(some)):
+                return False
+    return True
+
+
+def _are_whole(headers: npt.NDArray[np.uint8], hashes: npt.NDArray[np.uint64], expected: ExpectedHeaders) -> bool:
+    """Whether headers of one length, a row for each, have these hashes and the expected texts."""
+    length = headers.shape[1]
+    width = min(expected.texts.shape[1], length - HEADER.size)
+    texts = headers[:, HEADER.size : HEADER.size + width]
+    if ((texts != expected.texts[:, :width]) & expected.is_text[:, :width]).any():
+        return False
+    headers[:, HEADER_HASH : HEADER_HASH + 8] = 0
+    begin = headers.ctypes.data
+    found = [xxh3_low_pointer(begin + number * length, length) for number in range(len(headers))]
+    return bool((hashes == np.array(found, np.uint64)).all())

@@ -12,11 +12,29 @@ See docs/tensorflow-graph.md#the-files.
 
 from __future__ import annotations
 
-from opdump.layouts.graph_files.ge.computational import COMPUTE_GRAPH, is_computational, update_of
-from opdump.layouts.graph_files.ge.files import GRAPH_NAME, Naming, WrittenGraph, write_ge_graph, write_new_ge_graph
-from opdump.layouts.graph_files.ge.graph import GeGraph, GeOperator, GeOrigin, GeTensor
-from opdump.layouts.graph_files.ge.notes import NOTES_NAME, GraphNote, note_graph, read_notes
-from opdump.layouts.graph_files.ge.reading import is_graph_name, read_ge_graph, root_name
+from opdump.layouts.graph_files.ge.graph import (
+    COMPUTE_GRAPH,
+    GRAPH_NAME,
+    GeGraph,
+    GeOperator,
+    GeOrigin,
+    GeTensor,
+    Naming,
+    WrittenGraph,
+    is_computational,
+    update_of,
+    write_ge_graph,
+    write_new_ge_graph,
+)
+from opdump.layouts.graph_files.ge.reading import (
+    NOTES_NAME,
+    GraphNote,
+    is_graph_name,
+    note_graph,
+    read_ge_graph,
+    read_notes,
+    root_name,
+)
 
 __all__ = [
     "COMPUTE_GRAPH",

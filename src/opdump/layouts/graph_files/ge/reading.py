@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 
 from opdump.dtypes.data_types import BY_NAME, DATA_TYPES
-from opdump.errors import CorruptDumpError
-from opdump.layouts.graph_files.ge.encoding import NO_TASK, ORIGIN_NAME, ORIGIN_SLOT, ORIGINAL_NAMES, UNKNOWN_RANK
-from opdump.layouts.graph_files.ge.graph import GeGraph, GeOperator, GeOrigin, GeTensor
-from opdump.layouts.graph_files.ge.text_tree import Known, parse_text_tree
+from opdump.errors import CorruptDumpError, DumpPathError
+from opdump.layouts.graph_files.ge.graph import (
+    NO_TASK,
+    ORIGIN_NAME,
+    ORIGIN_SLOT,
+    ORIGINAL_NAMES,
+    UNKNOWN_RANK,
+    GeGraph,
+    GeOperator,
+    GeOrigin,
+    GeTensor,
+    write_whole,
+)
+from opdump.sink import make_directory
 
 # ge_proto_00292_Build.txt; newer ge_proto_00000292_graph_11_Build.txt, with words before "graph" for single operators.
 _NAME: Final = re.compile(r"ge_proto_[0-9]{1,19}_(?:[A-Za-z0-9_-]{1,200}_)?Build\.txt(?:\.json)?", re.ASCII)
@@ -254,3 +266,280 @@ def _wrong(at: str, name: str, value: Any, expected: str) -> CorruptDumpError:
     if isinstance(value, float) and not math.isfinite(value):
         shown = str(value)
     return CorruptDumpError(f"{at}: {name}: found {shown}, expected {expected}; it is damaged or not a graph file")
+
+
+# Parses protobuf's text format into a tree of fields, without a schema.
+#
+#     graph { name: "net" op { name: "x" type: "Data" } }
+#
+# is `{"graph": [{"name": ["net"], "op": [{"name": ["x"], "type": ["Data"]}]}]}`: a list for every field. Graph files of devices have
+# unknown fields, and weights of many megabytes: only the requested fields are kept.
+#
+# Source: the description of the text format in protobuf's documentation.
+
+_STRING: Final = r"""(?:"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"|'[^'\\\n]*(?:\\[^\n][^'\\\n]*)*')"""
+_TOKEN: Final = re.compile(
+    rf"""
+      (?P<nothing>[ \t\r\n\f\v,;]+|\#[^\n]*)
+    | (?P<name>-?[A-Za-z_][A-Za-z0-9_]*)                      # with the minus of -inf
+    | (?P<number>[-+]?(?:0[xX][0-9A-Fa-f]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?))
+    | (?P<string>{_STRING})
+    | (?P<extension>\[[A-Za-z_][A-Za-z0-9_./%-]*\](?=\s*[:{{<]))
+    | (?P<mark>[:{{}}<>\[\]])
+    """,
+    re.VERBOSE,
+)
+# Nearly every line of a generated file: one match instead of three.
+_LINE: Final = re.compile(
+    r"""\s*([A-Za-z_][A-Za-z0-9_]*)(?:\ \{\n|:\ ("[^"\\\n]*"|-?[0-9]+|[A-Za-z_][A-Za-z0-9_]*)\n(?=\s*[A-Za-z_}]))""",
+    re.VERBOSE,
+)
+_PASSED_OVER: Final = re.compile(rf"""[^{{}}<>"'\#]+|\#[^\n]*|{_STRING}|(?P<mark>[{{}}<>])""")
+_ESCAPE: Final = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([\s\S]))")
+_LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+_ENDS: Final = {"{": "}", "<": ">"}
+_DEEPEST: Final = 100
+
+Tree = dict[str, list[Any]]
+Known = Mapping[str, "Known"]
+"""The fields of a message to keep, nested for messages in messages: `{"graph": {"name": {}}}`."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+
+
+def parse_text_tree(text: str, known: Known, where: str) -> Tree:
+    """The `known` fields, each with its values in order.
+
+    Messages are trees, strings and names of enumerations `str`, numbers `int` or `float`. Invalid UTF-8 is replaced. Raises
+    CorruptDumpError, with `where` and the line, for text in another format, and for a truncated text.
+    """
+    return _Parser(text, where).message("", known, 0)
+
+
+class _Parser:
+    def __init__(self, text: str, where: str) -> None:
+        self._text = text
+        self._where = where
+        self._position = 0
+
+    def message(self, end: str, known: Known, depth: int) -> Tree:
+        """Read the fields up to and including `end`; up to the end of the text if it is empty."""
+        if depth > _DEEPEST:
+            self._fail(f"messages are nested more than {_DEEPEST} deep", self._peek())
+        fields: Tree = {}
+        while True:
+            line = _LINE.match(self._text, self._position)
+            if line is not None:
+                self._position = line.end()
+                name, text = line.groups()
+                below = known.get(name)
+                if below is None:
+                    if text is None:
+                        self._pass_over("}")
+                else:
+                    value = self.message("}", below, depth + 1) if text is None else _plain(text)
+                    fields.setdefault(name, []).append(value)
+                continue
+            token = self._next()
+            if token.text == end and token.kind in ("mark", "end"):
+                return fields
+            if token.kind not in ("name", "extension", "number"):  # a number if the writer did not know the name
+                self._fail(
+                    f"found {_shown(token)}, expected the name of a field" + (f" or {end!r}" if end else ""), token
+                )
+            self._field(token.text, known.get(token.text), fields, depth)
+
+    def _field(self, name: str, known: Known | None, fields: Tree, depth: int) -> None:
+        behind = self._peek()
+        if behind.kind == "mark" and behind.text == ":":
+            self._next()
+        elif behind.text not in _ENDS:
+            self._fail(f"found {_shown(behind)} behind {name!r}, expected ':' or '{{'", behind)
+        values: list[Any] = []
+        if self._peek().text != "[":
+            values.append(self._value(known, depth))
+        else:
+            self._next()
+            while self._peek().text != "]":
+                values.append(self._value(known, depth))
+            self._next()
+        if known is not None:
+            fields.setdefault(name, []).extend(values)
+
+    def _value(self, known: Known | None, depth: int) -> Any:
+        token = self._next()
+        if token.kind == "mark" and token.text in _ENDS:
+            if known is not None:
+                return self.message(_ENDS[token.text], known, depth + 1)
+            self._pass_over(_ENDS[token.text])
+            return None
+        if token.kind == "string":
+            parts = [token.text]
+            while self._peek().kind == "string":  # adjacent strings are one
+                parts.append(self._next().text)
+            return _text_of(parts) if known is not None else None
+        if token.kind == "number":
+            return _number_of(token.text)
+        if token.kind == "name":
+            return token.text
+        return self._fail(f"found {_shown(token)}, expected a value", token)
+
+    def _pass_over(self, end: str) -> None:
+        """Skip to the end of a message."""
+        ends = [end]
+        while ends:
+            found = _PASSED_OVER.match(self._text, self._position)
+            if found is None:
+                self._fail(f"the message does not end with {ends[-1]!r}", self._peek())
+            mark = found["mark"]
+            if mark in _ENDS:
+                ends.append(_ENDS[mark])
+            elif mark is not None and mark != ends.pop():
+                self._fail(f"found {mark!r} where another message ends", self._peek())
+            self._position = found.end()
+
+    def _peek(self) -> _Token:
+        position = self._position
+        token = self._next()
+        self._position = position
+        return token
+
+    def _next(self) -> _Token:
+        while self._position < len(self._text):
+            position = self._position
+            found = _TOKEN.match(self._text, position)
+            if found is None:
+                self._fail("found text that is not in this format", _Token("other", self._text[position], position))
+            self._position = found.end()
+            if found.lastgroup is not None and found.lastgroup != "nothing":
+                return _Token(found.lastgroup, found.group(), position)
+        return _Token("end", "", len(self._text))
+
+    def _fail(self, problem: str, token: _Token) -> NoReturn:
+        line = self._text.count("\n", 0, token.position) + 1
+        raise CorruptDumpError(f"{self._where}: line {line}: {problem}; it is damaged or not a graph file in text")
+
+
+def _plain(text: str) -> Any:
+    """A string without escapes, an integer, a name."""
+    if text[0] == '"':
+        return text[1:-1]
+    return _number_of(text) if text[0] in "-0123456789" else text
+
+
+def _shown(token: _Token) -> str:
+    if token.kind == "end":
+        return "the end of the file"
+    return repr(token.text if len(token.text) <= 40 else f"{token.text[:37]}...")
+
+
+def _number_of(text: str) -> int | float:
+    digits = text.lstrip("+-").lower()
+    sign = -1 if text.startswith("-") else 1
+    if digits.startswith("0x"):
+        return sign * int(digits, 16)
+    if digits.isdecimal() and len(digits) <= 30:
+        return sign * int(digits, 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10)
+    return sign * float(digits.rstrip("f"))
+
+
+def _text_of(parts: list[str]) -> str:
+    if not any("\\" in part for part in parts):
+        return "".join(part[1:-1] for part in parts)
+    raw = b"".join(part[1:-1].encode("utf-8", "replace") for part in parts)
+    return _ESCAPE.sub(_unescaped, raw).decode("utf-8", "replace")
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, short, long, letter = match.groups()
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    if hexadecimal is not None:
+        return bytes([int(hexadecimal, 16)])
+    if letter is not None:
+        return _LETTERS.get(letter, letter)
+    code = int(short or long, 16)
+    return (chr(code) if code < 0x110000 else "\ufffd").encode("utf-8", "replace")
+
+
+# Notes in `.dump_metadata/ge_graphs.json` which graph file belongs to which model of a dump, wherever the file is.
+#
+#     {"graphs": [{"file": "/home/me/ge_proto_00002_Build.txt", "model_name": "ge_default_20201120163719_2", "model_id": 2,
+#                  "rule": "IteratorV2", "update": "ApplyAdam"}]}
+#
+# Graph files are in the directory of the training script, and a dump is usually elsewhere.
+
+NOTES_NAME: Final = "ge_graphs.json"
+_LARGEST_NOTES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNote:
+    """A graph file, its model, and the reason that it is the computational graph (empty if it is not).
+
+    `update` is the type of an operator that updates a variable; empty if there is none.
+    """
+
+    file: str
+    model_name: str
+    model_id: int
+    rule: str
+    update: str = ""
+
+
+def note_graph(
+    metadata_dir: Path, file: Path, model_name: str, model_id: int, rule: str | None, update: str = ""
+) -> None:
+    """Add a graph file to the notes in `{time}/{device_id}/.dump_metadata`, which is created.
+
+    Only one process, and one thread at a time, may call it for a directory. Raises DumpPathError if it cannot be written, and
+    CorruptDumpError if the existing notes are damaged.
+    """
+    make_directory(metadata_dir)
+    notes = [*read_notes(metadata_dir), GraphNote(str(file.absolute()), model_name, model_id, rule or "", update)]
+    path = metadata_dir / NOTES_NAME
+    try:
+        write_whole(path, json.dumps({"graphs": [asdict(note) for note in notes]}, indent=1))
+    except OSError as error:
+        raise DumpPathError(
+            f"{path}: cannot be written ({error.strerror}): free space, or dump into another directory"
+        ) from error
+
+
+def read_notes(metadata_dir: Path) -> tuple[GraphNote, ...]:
+    """The notes of a directory; none if there are none.
+
+    The path in a note always has the name of a graph file. Raises CorruptDumpError if the notes cannot be read.
+    """
+    path = metadata_dir / NOTES_NAME
+    if not path.is_file():
+        return ()
+    try:
+        if path.stat().st_size > _LARGEST_NOTES:
+            raise CorruptDumpError(
+                f"{path}: holds more than {_LARGEST_NOTES} bytes; notes on graph files were expected"
+            )
+        found = json.loads(path.read_bytes())["graphs"]
+        notes = tuple(_note(entry) for entry in found)
+    except OSError as error:
+        raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise CorruptDumpError(
+            f"{path}: holds no notes on graph files ({str(error)[:100]}); remove it, and name the file with --graph"
+        ) from error
+    for note in notes:
+        if not is_graph_name(os.path.basename(note.file)):
+            raise CorruptDumpError(f"{path}: {note.file[:100]!r} is the name of no graph file; remove {path}")
+    return notes
+
+
+def _note(entry: Any) -> GraphNote:
+    """A note from its JSON. Raises KeyError and TypeError."""
+    texts = entry["file"], entry["model_name"], entry["rule"], entry.get("update", "")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(entry["model_id"], int):
+        raise TypeError("a note has texts and a number")
+    return GraphNote(texts[0], texts[1], entry["model_id"], *texts[2:])

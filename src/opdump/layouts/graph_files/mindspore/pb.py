@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from opdump.errors import CorruptDumpError
@@ -27,18 +28,174 @@ from opdump.graph import (
     graph_of_word,
     graph_word,
 )
-from opdump.layouts.graph_files.mindspore import dtypes
-from opdump.layouts.graph_files.mindspore.pb_schema import from_text, model_proto, to_text
-from opdump.layouts.graph_files.mindspore.pb_values import fill_value, is_plain, read_value
-from opdump.layouts.graph_files.mindspore.source_lines import format_frame, format_stack, parse_frames
+from opdump.layouts.graph_files.mindspore import spelling
+from opdump.layouts.graph_files.mindspore.spelling import format_frame, format_stack, parse_frames
+from opdump.protobuf_messages import Fields, message_classes
 from opdump.records import Frame, Phase
+
+# The schema of `debugger.ModelProto`, built on first use.
+#
+# Field numbers come from MindSpore's public `debug_graph.proto`; fields that no dump uses are left out, and protobuf keeps unknown
+# fields. Enumerations are declared as plain integers, which have the same bytes: a number that a later version adds is kept. Text
+# is declared as bytes, again the same on disk, because protobuf versions treat invalid UTF-8 differently. The descriptors are in a
+# separate pool, so that another library may load its own copy of the schema.
+
+_FILE: Final = "opdump/debug_graph.proto"
+_PACKAGE: Final = "debugger"
+
+_MESSAGES: Final[Mapping[str, Fields]] = MappingProxyType(
+    {
+        "ModelProto": (("ir_version", 1, "int64"), ("graph", 4, "GraphProto")),
+        "GraphProto": (
+            ("node", 1, "*NodeProto"),
+            ("name", 2, "bytes"),
+            ("parameters", 3, "*ParameterProto"),
+            ("outputs", 4, "*OutputProto"),
+            ("const_vals", 5, "*NamedValueProto"),
+            ("root_name", 6, "bytes"),
+        ),
+        "NodeProto": (
+            ("input", 1, "*InputProto"),
+            ("name", 2, "bytes"),
+            ("op_type", 3, "bytes"),
+            ("scope", 4, "bytes"),
+            ("attribute", 5, "*AttributeProto"),
+            ("output_type", 6, "TypeProto"),
+            ("full_name", 8, "bytes"),
+            ("source_address", 9, "bytes"),
+        ),
+        "InputProto": (("name", 1, "bytes"), ("type", 2, "int32")),
+        "AttributeProto": (("name", 1, "bytes"), ("value", 2, "ValueProto")),
+        "ParameterProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+        "OutputProto": (("name", 1, "bytes"), ("type", 2, "TypeProto")),
+        "NamedValueProto": (("key", 1, "bytes"), ("value", 2, "ValueProto"), ("full_name", 3, "bytes")),
+        "ValueProto": (
+            ("dtype", 1, "int32"),
+            ("bool_val", 2, "bool"),
+            ("int_val", 3, "int64"),
+            ("uint_val", 4, "uint64"),
+            ("float_val", 5, "float"),
+            ("double_val", 6, "double"),
+            ("str_val", 7, "bytes"),
+            ("tensor_val", 8, "TensorProto"),
+            ("values", 18, "*ValueProto"),
+            ("dict_val", 19, "*NamedValueProto"),
+            ("type_val", 20, "TypeProto"),
+        ),
+        "TensorProto": (("dims", 4, "*int64"), ("data_type", 5, "int32")),
+        "TypeProto": (
+            ("data_type", 1, "int32"),
+            ("tensor_type", 2, "TensorType"),
+            ("sequence_type", 3, "SequenceType"),
+        ),
+        "TensorType": (("elem_type", 1, "int32"), ("shape", 2, "TensorShapeProto")),
+        "SequenceType": (("elem_types", 1, "*TypeProto"),),
+        "TensorShapeProto": (("dim", 1, "*Dimension"),),
+        "Dimension": (("size", 1, "int64"),),
+    }
+)
+
+
+def model_proto() -> Any:
+    """The message class of `debugger.ModelProto`."""
+    return _classes()["ModelProto"]
+
+
+@cache
+def _classes() -> Mapping[str, Any]:
+    return message_classes(_MESSAGES, package=_PACKAGE, file=_FILE, syntax="proto2")
+
+
+def to_text(text: str) -> bytes:
+    """Text for a field; lone surrogates, which represent undecodable bytes of a file name, are escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def from_text(field: bytes) -> str:
+    """Text of a field. Raises UnicodeDecodeError if it is not UTF-8."""
+    return field.decode("utf-8")
+
+
+# Converts attribute values between JSON and `debugger.ValueProto`.
+#
+# DumpParser of MindSpore Insight stops at an attribute of an unknown type, including dictionaries, and reads only `float_val`. So
+# floats are written to both of their fields, and a value without a plain type becomes JSON text.
+
+_BOOL: Final = 1
+_INT64: Final = 5
+_FLOAT64: Final = 12
+_STRING: Final = 13
+_TUPLE: Final = 31
+_LIST: Final = 32
+_DICT: Final = 33
+_TYPE: Final = 39
+_SIGNED: Final = range(2, 6)
+_UNSIGNED: Final = range(6, 10)
+_FLOATS: Final = range(10, 13)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether the value has a type in `ValueProto` that existing readers support."""
+    if value is None or isinstance(value, (bool, float, str)):
+        return True
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, (list, tuple)) and all(map(is_plain, value))
+
+
+def fill_value(proto: Any, value: Any) -> None:
+    """Write a value into a `ValueProto`; one that is not plain as JSON text."""
+    if value is None:
+        proto.dtype = 0
+    elif isinstance(value, bool):
+        proto.dtype, proto.bool_val = _BOOL, value
+    elif isinstance(value, float):
+        proto.dtype, proto.double_val, proto.float_val = _FLOAT64, value, _as_float32(value)
+    elif isinstance(value, str):
+        proto.dtype, proto.str_val = _STRING, to_text(value)
+    elif not is_plain(value):
+        proto.dtype, proto.str_val = _STRING, to_text(json.dumps(value, default=str))
+    elif isinstance(value, int):
+        proto.dtype, proto.int_val = _INT64, value
+    else:
+        proto.dtype = _LIST
+        for element in value:
+            fill_value(proto.values.add(), element)
+
+
+def read_value(proto: Any) -> Any:
+    """The JSON value of a `ValueProto`; the name for a type, None for an unknown kind."""
+    kind = proto.dtype
+    if kind == _BOOL:
+        return proto.bool_val
+    if kind in _SIGNED:
+        return proto.int_val
+    if kind in _UNSIGNED:
+        return proto.uint_val
+    if kind in _FLOATS:
+        return proto.double_val if proto.HasField("double_val") else proto.float_val
+    if kind == _STRING:
+        return from_text(proto.str_val)
+    if kind in (_TUPLE, _LIST):
+        return [read_value(element) for element in proto.values]
+    if kind == _DICT:
+        return {from_text(item.key): read_value(item.value) for item in proto.dict_val}
+    if kind == _TYPE:
+        return spelling.from_pb_number(proto.type_val.data_type)
+    return None
+
+
+def _as_float32(value: float) -> float:
+    """The value, or an infinity if float32 cannot represent it, because protobuf versions treat it differently."""
+    limit = 3.4028234663852886e38
+    return value if not abs(value) > limit else float("inf") if value > 0 else float("-inf")
+
 
 RECORD_ATTRIBUTE: Final = "opdump.record"
 GRAPH_NAME: Final = "kernel_graph"
 # Nodes that connect a MindSpore graph and launch nothing (verified for 43 graphs against their execution order).
 VIRTUAL_OP_TYPES: Final = frozenset({"Depend", "Load", "MakeTuple", "Return", "TupleGetItem", "UpdateState"})
 _TENSOR: Final = 14
-_TUPLE: Final = 31
 _SCALARS_OF_CONSTANTS: Final = frozenset(range(1, 14))
 
 
@@ -72,7 +229,7 @@ def encode_pb(graph: Graph) -> bytes:
         )
         entry.value.dtype = _TENSOR
         entry.value.tensor_val.dims.extend(constant.shape)
-        entry.value.tensor_val.data_type = dtypes.pb_number(constant.dtype)
+        entry.value.tensor_val.data_type = spelling.pb_number(constant.dtype)
     return cast("bytes", model.SerializeToString(deterministic=True))
 
 
@@ -92,7 +249,7 @@ def _edges(graph: Graph) -> dict[str, _Edge]:
 
 def _numbered(dtype: str) -> str:
     """The type, or nothing if the schema has no number for it."""
-    return dtypes.from_pb_number(dtypes.pb_number(dtype))
+    return spelling.from_pb_number(spelling.pb_number(dtype))
 
 
 def _parameter_name(name: str) -> str:
@@ -150,7 +307,7 @@ def _fill_node(
 
 def _fill_type(proto: Any, output: GraphOutput) -> None:
     proto.data_type = _TENSOR
-    proto.tensor_type.elem_type = dtypes.pb_number(output.dtype)
+    proto.tensor_type.elem_type = spelling.pb_number(output.dtype)
     for size in output.shape:
         proto.tensor_type.shape.dim.add(size=size)
 
@@ -216,8 +373,8 @@ def _constant(entry: Any, index: int) -> GraphValue:
     name = full_name[position:] if position >= 0 else f"{CONSTANT_PREFIX}{index}"
     if entry.value.dtype == _TENSOR:
         tensor = entry.value.tensor_val
-        return GraphValue(name, dtypes.from_pb_number(tensor.data_type), tuple(tensor.dims))
-    dtype = dtypes.from_pb_number(entry.value.dtype) if entry.value.dtype in _SCALARS_OF_CONSTANTS else ""
+        return GraphValue(name, spelling.from_pb_number(tensor.data_type), tuple(tensor.dims))
+    dtype = spelling.from_pb_number(entry.value.dtype) if entry.value.dtype in _SCALARS_OF_CONSTANTS else ""
     return GraphValue(name, dtype, value=read_value(entry.value))
 
 
@@ -300,8 +457,8 @@ def _leaves(proto: Any) -> list[GraphOutput]:
         return [leaf for element in proto.sequence_type.elem_types for leaf in _leaves(element)]
     if proto.data_type == _TENSOR:
         shape = tuple(dimension.size for dimension in proto.tensor_type.shape.dim)
-        return [GraphOutput(dtypes.from_pb_number(proto.tensor_type.elem_type), shape)]
-    return [] if proto.data_type == _TUPLE else [GraphOutput(dtypes.from_pb_number(proto.data_type), ())]
+        return [GraphOutput(spelling.from_pb_number(proto.tensor_type.elem_type), shape)]
+    return [] if proto.data_type == _TUPLE else [GraphOutput(spelling.from_pb_number(proto.data_type), ())]
 
 
 def _attributes(proto: Any, texts: Any) -> dict[str, Any]:
