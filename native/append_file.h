@@ -3,7 +3,7 @@
 //
 // Large blocks are written past the system's page cache (O_DIRECT) if that is not much slower: copying into the cache
 // takes more processor time than everything else here, and displaces the program's data from the cache.
-// src/opdump/sink/file_bytes.py does the same for single files.
+// src/opdump/sink/directory.py does the same for single files.
 #pragma once
 
 #include <chrono>
