@@ -13,7 +13,7 @@ from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, StepSet
 from opdump.plan.field_types import parse_share, parse_size
 from opdump.recorder.bounds import Bounds
-from opdump.recorder.capture_time import CaptureClock
+from opdump.recorder.capture_errors import CaptureClock
 
 MS = 1_000_000
 

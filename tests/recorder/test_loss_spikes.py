@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from opdump.recorder.loss_spikes import LossSpikes
+from opdump.recorder.live_checks import LossSpikes
 
 
 def fired(losses: list[float]) -> list[int]:

@@ -20,7 +20,7 @@ from opdump.index.batch import Batches
 from opdump.index.writer import RunFacts
 from opdump.layouts.base import open_writer
 from opdump.plan import DumpPlan
-from opdump.recorder import Recorder, limits, make_recorder
+from opdump.recorder import Recorder, make_recorder, step_parts
 from opdump.records import Frame, OpRecord, TensorRecord, record_of
 from opdump.statistics import DEVICE_DEFAULT
 from opdump.step_columns import (
@@ -313,7 +313,7 @@ def test_a_step_of_very_many_operators_is_filed_in_parts(
     scenario: Callable[[Program], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block is never cut; so a step may be cut at other operators where these come one by one."""
-    monkeypatch.setattr(limits, "MOST_OPS", 9)
+    monkeypatch.setattr(step_parts, "MOST_OPS", 9)
     single, objects, columns = (
         dumped(tmp_path / how, scenario, monkeypatch, how=how) for how in ("one by one", "objects", "columns")
     )

@@ -20,7 +20,7 @@ import opdump
 from opdump.errors import ConfigError
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
-from opdump.recorder import capture_time
+from opdump.recorder import capture_errors
 from opdump.sink import DirectorySink
 
 STATISTICS: dict[str, Any] = {"saved_data": "statistic", "statistic_category": ["max", "min", "l2norm"]}
@@ -299,7 +299,7 @@ def test_steps_are_left_out_where_time_is_short(tmp_path: Path, monkeypatch: pyt
         now[0] += 1_000_000
         return now[0]
 
-    monkeypatch.setattr(capture_time, "perf_counter_ns", tick)
+    monkeypatch.setattr(capture_errors, "perf_counter_ns", tick)
     plain = train(100)
     with opdump.capture(path=tmp_path / "d", max_overhead="50%", **STATISTICS) as dump:
         captured = train(100)

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from opdump.plan import DumpPlan
 from opdump.recorder.capture_errors import failure_text, isolated_as_a_whole, isolated_from_program
-from opdump.recorder.circumstances import Nothing
-from opdump.recorder.failure_recorder import FailureRecorder
-from opdump.recorder.operator_recorder import OperatorRecorder
-from opdump.recorder.overflow_recorder import DataOverflowDetector, OverflowDetector, OverflowRecorder
+from opdump.recorder.circumstances import GAPS, Nothing
+from opdump.recorder.operator_recorder import (
+    DataOverflowDetector,
+    FailureRecorder,
+    OperatorRecorder,
+    OverflowDetector,
+    OverflowRecorder,
+    WatchRecorder,
+)
 from opdump.recorder.recorder import Recorder
 from opdump.recorder.snapshots import Elements, Live, LiveTensor, Reader, TensorSnapshot
-from opdump.recorder.tally import GAPS
-from opdump.recorder.watch_recorder import WatchRecorder
 from opdump.recorder.writers import StepWriter, SupportsMetadata, SupportsOperatorFiles, SupportsTensorFiles
 
 __all__ = [

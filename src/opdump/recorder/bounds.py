@@ -1,32 +1,175 @@
-"""Decides what to leave out when a dump reaches its limits: elements first, then steps, then everything.
+"""The limits of a dump (`max_overhead`, `max_disk`, `min_free_disk`): what has been used, and what is left out when one is reached.
 
 bounds = Bounds(plan, clock)
 if bounds.has_room(step, size): ...write the elements of a tensor...
 bounds.step_filed(step)
 if bounds.wants(step): ...record it...
-
-Elements may fill 80 % of the allowed disk space. From 90 % on, every second selected step is recorded, and half as many each time half of the rest
-is used. Recording ends when the larger of the last two steps would not fit, or the smaller one together with the pages that the index may add to it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple, Protocol
 
 from opdump import amounts
 from opdump.degradation import Bound, Degradation
 from opdump.plan import DumpPlan
-from opdump.recorder.capture_time import CaptureClock
-from opdump.recorder.disk_room import DiskRoom
-from opdump.recorder.overhead import Overhead
+from opdump.recorder.capture_errors import CaptureClock
 from opdump.recorder.snapshots import SupportsStatisticsAlone
 from opdump.recorder.writers import SupportsDegradations
+
+# Chooses which steps to record so that capture takes no more than a given share of the program's own time (`max_overhead`).
+#
+# One recorded step may cost much if few steps are recorded. The costs of the last three recorded steps are known, and so is the program's own time
+# per step since then. The selected steps that are multiples of N are recorded, where N is the smallest of 1, 2, 4, 8, ... for which the cost of one
+# recorded step is within the allowed share of the program's time for N steps.
+
+_LOOKED_AT: Final = 3
+"""Number of recorded steps considered. Their median cost counts, so that a single slow step changes nothing."""
+_CHEAP: Final = 0.7
+"""More steps are recorded again only if that takes less than this share of the limit, so that a program near the limit does not alternate."""
+
+
+class _Stretch(NamedTuple):
+    """The time from one recorded step to the next, in nanoseconds."""
+
+    steps: int
+    capture: int
+    program: int
+
+
+class Overhead:
+    """Decides from the times that it receives at the end of each recorded step."""
+
+    def __init__(self, bound: float, base: int) -> None:
+        """`base`: the plan selects multiples of this number (`every`)."""
+        self._bound = bound
+        self._base = base
+        self._before: tuple[int, int, int] | None = None
+        self._stretches: deque[_Stretch] = deque(maxlen=_LOOKED_AT)
+
+    def step_filed(self, step: int, now: int, spent: int) -> None:
+        """Note that a step was recorded. `now` is the time, `spent` the total capture time so far, both in nanoseconds."""
+        if self._before is not None and step > self._before[0]:
+            capture = spent - self._before[2]
+            self._stretches.append(_Stretch(step - self._before[0], capture, now - self._before[1] - capture))
+        self._before = step, now, spent
+
+    def forget(self) -> None:
+        """Forget the measured costs, because recorded steps cost something else from now on."""
+        self._stretches.clear()
+
+    def share(self, every: int) -> float | None:
+        """Return the ratio of capture time to program time if every `every`th selected step is recorded, or None if too few steps were measured."""
+        if len(self._stretches) < _LOOKED_AT:
+            return None
+        steps = sum(each.steps for each in self._stretches)
+        program = max(sum(each.program for each in self._stretches), 1) / steps
+        return median(each.capture for each in self._stretches) / (program * self._base * every)
+
+    def every(self, now: int, most: int) -> int:
+        """Return N so that every Nth selected step is to be recorded: a power of 2, above `most` if that does not suffice, or `now` if nothing is
+        known.
+        """
+        share = self.share(now)
+        if share is None:
+            return now
+        every = now
+        while every <= most and share * now / every > self._bound:
+            every *= 2
+        while every > 1 and share * now * 2 / every <= self._bound * _CHEAP:
+            every //= 2
+        return every
+
+
+# How much of the allowed disk space a dump has used (`max_disk`, `min_free_disk`).
+
+LEAST_BYTES: Final = 256_000
+"""A smaller `max_disk` ends the dump after the first step but does not truncate that step: an index without rows already has 50 kB."""
+_LOOK_EACH_BYTES: Final = 64_000_000
+"""Bytes that may be written before the free space of the disk is measured again."""
+
+
+class Used(NamedTuple):
+    """The used share of the allowed space, where 1 is all of it, for the limit that is closest."""
+
+    share: float
+    bound: Bound
+    why: str
+
+
+class DiskRoom:
+    """Compares the bytes written with the limits. `written` returns the bytes of the run in all its processes, including those still waiting for the
+    disk.
+    """
+
+    def __init__(self, plan: DumpPlan, written: Callable[[], int]) -> None:
+        self._path = plan.path
+        self._most = plan.max_disk
+        self._least_free = plan.min_free_disk
+        self.written = written
+        self._free = self._free_at_first = 0
+        if self._least_free is not None:
+            self._free = self._free_at_first = free_bytes(plan.path)
+        self._looked = written()
+        """Bytes written when the free space was last measured."""
+
+    def look(self) -> None:
+        """Measure the free space of the disk."""
+        if self._least_free is not None:
+            self._free = free_bytes(self._path)
+        self._looked = self.written()
+
+    def left(self) -> int:
+        """Return how many bytes may still be written before a limit is reached, never counting less than LEAST_BYTES for the whole dump."""
+        written = self.written()
+        left = []
+        if self._most is not None:
+            left.append(max(self._most, LEAST_BYTES) - written)
+        if self._least_free is not None:
+            left.append(self._free - (written - self._looked) - self._least_free)
+        return max(min(left), 0)
+
+    def used(self, more: int = 0) -> Used:
+        """Return the used share after `more` bytes have been written."""
+        written = self.written()
+        if self._least_free is not None and written + more - self._looked > _LOOK_EACH_BYTES:
+            self.look()
+        found = []
+        if self._most is not None:
+            share = (written + more) / self._most
+            text = f"{amounts.size(written)} of {amounts.size(self._most)} are used"
+            found.append(Used(share, "max_disk", text))
+        if self._least_free is not None:
+            free = self._free - (written + more - self._looked)
+            room = self._free_at_first - self._least_free
+            share = (self._free_at_first - free) / room if room > 0 else 1.0
+            text = f"{amounts.size(max(self._free, 0))} are free, and {amounts.size(self._least_free)} must stay free"
+            found.append(Used(share, "min_free_disk", text))
+        return max(found)
+
+
+def free_bytes(path: Path) -> int:
+    """Return how many bytes an unprivileged user may still write at `path`, which need not exist yet."""
+    place = Path(path)
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+# Decides what to leave out when a dump reaches its limits: elements first, then steps, then everything.
+#
+# Elements may fill 80 % of the allowed disk space. From 90 % on, every second selected step is recorded, and half as many each time half of the rest
+# is used. Recording ends when the larger of the last two steps would not fit, or the smaller one together with the pages that the index may add to it.
 
 _LOG = logging.getLogger("opdump")
 

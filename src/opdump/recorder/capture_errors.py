@@ -1,8 +1,4 @@
-"""Handles errors in the capture itself: no memory to copy a tensor, a full call stack, a defect of opdump.
-
-The program itself would go on, so such an error is reported like a failure of the writer, not as an error of the running operator. A defect loses the
-operator in which it occurred, and the dump goes on. An error of the system or the disk ends the dump.
-"""
+"""Handles errors in the capture itself, and measures how long the program has waited for its capture."""
 
 from __future__ import annotations
 
@@ -12,12 +8,40 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from opdump import amounts
 from opdump.errors import DumpPathError, OpdumpError
-from opdump.recorder.capture_time import CaptureClock
 from opdump.sink.open_directories import reason_of, remedy_for
+
+# Measures how long the program has waited for its capture.
+#
+# The time that an adapter needs is measured from the outermost call into opdump to its return (`isolated_from_program`). No operator of the
+# program runs inside. If calls in several threads overlap, the longest one counts, so that the sum stays below the elapsed time.
+
+
+class CaptureClock:
+    """`spent` is the capture time in nanoseconds since creation. A call that ends sets it to its value at the start plus the time in between."""
+
+    __slots__ = ("is_measured", "now", "spent")
+
+    def __init__(self, now: Callable[[], int] | None = None) -> None:
+        self.now = perf_counter_ns if now is None else now
+        self.spent = 0
+        self.is_measured = False
+        """Whether the adapter can distinguish its own time from the program's; the adapter sets it."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The time spent in seconds, or None if it is not measured."""
+        return self.spent / 1e9 if self.is_measured else None
+
+
+# Handles errors in the capture itself: no memory to copy a tensor, a full call stack, a defect of opdump.
+#
+# The program itself would go on, so such an error is reported like a failure of the writer, not as an error of the running operator. A defect loses the
+# operator in which it occurred, and the dump goes on. An error of the system or the disk ends the dump.
 
 _LOG = logging.getLogger("opdump")
 _MOST_REASONS: Final = 20

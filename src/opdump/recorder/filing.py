@@ -1,4 +1,4 @@
-"""Processes a step that has ended: checks it, and writes it at once or, if the plan keeps the last steps in memory, when a trigger fires."""
+"""Files what was recorded: the elements of tensors, at once or with their step, and a step that has ended."""
 
 from __future__ import annotations
 
@@ -7,18 +7,193 @@ from typing import Final
 
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
-from opdump.recorder.live_checks import LiveChecks
-from opdump.recorder.ring import Ring
-from opdump.recorder.ring_elements import RingElements
+from opdump.recorder.circumstances import Tally
+from opdump.recorder.live_checks import LiveChecks, Lookout
 from opdump.recorder.snapshots import TensorSnapshot
-from opdump.recorder.step_parts import EndedStep, all_ops, count_tensors, merged
-from opdump.recorder.tally import Tally
-from opdump.recorder.tensor_files import TensorFiles
-from opdump.recorder.verdict import Lookout
-from opdump.recorder.writers import StepWriter
-from opdump.records import OpRecord
+from opdump.recorder.step_parts import EndedStep, Ring, all_ops, count_tensors, merged
+from opdump.recorder.writers import StepWriter, SupportsConstants, SupportsKernelArgs, SupportsTensorFiles
+from opdump.records import OpRecord, TensorRecord
 from opdump.step_columns import BlockRun
 from opdump.verdict import Verdict
+
+# Writes elements in layouts that write tensor by tensor: at once, except elements that are still being copied from a device.
+
+
+class TensorFiles:
+    """Tensors, constants and operator arguments that wait for the writer. Other layouts ignore them."""
+
+    def __init__(self, writer: StepWriter, bounds: Bounds, *, copies: bool = False) -> None:
+        """`copies`: `write_payload` copies elements before it returns, so that no other copy is needed."""
+        self._bounds = bounds
+        self.writer = writer if isinstance(writer, SupportsTensorFiles) else None
+        self._copies = copies
+        self._for_constants = writer if isinstance(writer, SupportsConstants) else None
+        self._for_arguments = writer if isinstance(writer, SupportsKernelArgs) else None
+        self._tensors: list[TensorSnapshot] = []
+        self.waiting_bytes = 0
+        """Bytes of the tensors that wait for the writer."""
+        self._constants: list[tuple[int, TensorSnapshot]] = []
+        self._with_arguments: set[tuple[int, int, str]] = set()
+
+    @property
+    def are_waiting(self) -> bool:
+        return bool(self._tensors)
+
+    @property
+    def takes_constants(self) -> bool:
+        return self._for_constants is not None
+
+    def add(self, taken: TensorSnapshot) -> None:
+        """Add a tensor with elements."""
+        self._tensors.append(taken)
+        self.waiting_bytes += taken.held_bytes
+
+    def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
+        """Add a constant. It is written now unless it is still being copied from a device."""
+        if taken.elements is not None and not taken.skip:
+            self._constants.append((data_id, taken))
+            if not taken.elements.are_pending:
+                self._write_constants()
+
+    def write_arguments(self, op: OpRecord) -> None:
+        """Write the non-tensor arguments of an operator, once per step."""
+        key = (op.graph_id, op.step, op.op_name)
+        if op.arguments and key not in self._with_arguments and self._for_arguments is not None:
+            self._with_arguments.add(key)
+            self._for_arguments.write_kernel_args(op)
+
+    def own_waiting(self) -> None:
+        """Copy waiting elements that are still memory of the program, because the program goes on now."""
+        for entry in self._tensors:
+            if entry.elements is not None:
+                entry.elements.own()
+
+    def write_ready(self) -> None:
+        """Write elements that are in host memory. Elements that are being copied from a device wait for the end of the step."""
+        later = []
+        for entry in self._tensors:
+            if entry.elements is not None and entry.elements.are_pending:
+                later.append(entry)
+            else:
+                self._write(entry)
+        self._tensors, self.waiting_bytes = later, sum(entry.held_bytes for entry in later)
+
+    def write_all(self) -> None:
+        self._write_constants()
+        for entry in self._tensors:
+            self._write(entry)
+        self.forget_tensors()
+
+    @property
+    def copies(self) -> bool:
+        """Whether elements go to the writer at once, which copies them."""
+        return self._copies and self.writer is not None
+
+    def write_followed(self, record: TensorRecord, size: int) -> str | None:
+        """Write the elements of a tensor without a snapshot, `size` bytes. Return their location, or None if there is no room."""
+        assert self.writer is not None, "the caller checks `copies` first"
+        return self.writer.write_payload(record) if self._bounds.has_room(record.op.step, size) else None
+
+    def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
+        """Write elements that were kept in memory with their step. This class keeps none; `RingElements` does."""
+
+    def forget_tensors(self) -> None:
+        self._tensors, self.waiting_bytes = [], 0
+
+    def forget(self) -> None:
+        self.forget_tensors()
+        self._constants = []
+
+    def end_step(self) -> None:
+        """Start a new step, in which the arguments of operators are written again."""
+        self._with_arguments.clear()
+
+    def _write_constants(self) -> None:
+        waiting, self._constants = self._constants, []
+        for data_id, taken in waiting:
+            if self._for_constants is not None and self._has_room(taken):
+                self._for_constants.write_constant(data_id, taken.record())
+
+    def _write(self, entry: TensorSnapshot) -> None:
+        elements = entry.elements
+        if self.writer is None or elements is None or not elements.are_held:
+            return  # written before, in a call that was cut off by Ctrl-C or a full disk
+        elements.filed(self.writer.write_payload(entry.record(lent=self._copies)) if self._has_room(entry) else None)
+
+    def _has_room(self, entry: TensorSnapshot) -> bool:
+        return entry.elements is None or self._bounds.has_room(entry.op.step, entry.elements.nbytes)
+
+
+# Keeps elements in memory with their step, for a ring: they are written when the ring writes the step, or dropped with it.
+
+
+class RingElements(TensorFiles):
+    """Keeps the elements of the running step as long as they fit into memory. Constants wait for the first step that is written."""
+
+    def __init__(
+        self, writer: StepWriter, bounds: Bounds, make_room: Callable[[int, int], bool], *, copies: bool = False
+    ) -> None:
+        """`make_room` is called with a step and a size in bytes, and returns whether that fits beside the earlier steps."""
+        super().__init__(writer, bounds, copies=copies)
+        self._make_room = make_room
+        self._bytes = 0
+        """Bytes of the elements of the running step."""
+
+    @property
+    def copies(self) -> bool:
+        """False: elements stay with the step."""
+        return False
+
+    def add(self, taken: TensorSnapshot) -> None:
+        """Keep the elements of a tensor. If they do not fit, all elements of the step are dropped and no more are recorded."""
+        assert taken.elements is not None
+        if not self._bounds.takes_elements:
+            taken.elements.filed(None)
+            return
+        self._tensors.append(taken)
+        size = self._bytes + taken.kept_bytes
+        if self._make_room(taken.op.step, size):
+            taken.elements.own()
+            self._bytes = size
+            return
+        for entry in self._tensors:
+            if entry.elements is not None:
+                entry.elements.filed(None)
+        self.forget_tensors()
+        self._bounds.ring_has_no_room(taken.op.step)
+
+    def add_constant(self, data_id: int, taken: TensorSnapshot) -> None:
+        if taken.elements is not None and not taken.skip:
+            taken.elements.own()
+            self._constants.append((data_id, taken))
+
+    def write_ready(self) -> None:
+        """Do nothing: elements stay with the step."""
+
+    def write_all(self) -> None:
+        """Do nothing: elements stay with the step."""
+
+    def write_kept(self, tensors: Iterable[TensorSnapshot]) -> None:
+        """Write the waiting constants, and the elements of a step."""
+        self._write_constants()
+        for entry in tensors:
+            self._write(entry)
+
+    def forget_tensors(self) -> None:
+        super().forget_tensors()
+        self._bytes = 0
+
+    def end_step(self) -> None:
+        """Hand the elements of the step over to the ring."""
+        super().end_step()
+        self.forget_tensors()
+
+    def _has_room(self, entry: TensorSnapshot) -> bool:
+        elements = entry.elements
+        return elements is None or self._bounds.has_room(entry.op.step, elements.nbytes, are_kept=True)
+
+
+# Processes a step that has ended: checks it, and writes it at once or, if the plan keeps the last steps in memory, when a trigger fires.
 
 
 class StepFiling:

@@ -22,6 +22,7 @@ from opdump.interpreter.interrupts import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.capture_errors import (
+    CaptureClock,
     Losing,
     LostOperators,
     cut_short,
@@ -33,14 +34,9 @@ from opdump.recorder.capture_errors import (
     stops_capture_on_error,
     traceback_of,
 )
-from opdump.recorder.capture_time import CaptureClock
-from opdump.recorder.circumstances import Circumstances, Nothing, unmatched_kernels, why_nothing
+from opdump.recorder.circumstances import Circumstances, Nothing, Tally, unmatched_kernels, why_nothing
 from opdump.recorder.filing import StepFiling
-from opdump.recorder.graphs import GrowingGraphs
-from opdump.recorder.guarded import guarded
-from opdump.recorder.limits import most_held, most_operators
-from opdump.recorder.live_checks import LiveChecks
-from opdump.recorder.loss_spikes import LossSpikes
+from opdump.recorder.live_checks import LiveChecks, LossSpikes
 from opdump.recorder.snapshots import (
     Live,
     LiveTensor,
@@ -59,11 +55,12 @@ from opdump.recorder.step_parts import (
     changed,
     count_tensors,
     merged,
+    most_held,
+    most_operators,
     records_of_step,
     steps_of,
 )
-from opdump.recorder.tally import Tally
-from opdump.recorder.writers import StepWriter, SupportsHistory
+from opdump.recorder.writers import GrowingGraphs, StepWriter, SupportsHistory, guarded
 from opdump.records import IO, OpRecord, SkipReason
 from opdump.statistics import ElementStatistics
 from opdump.step_columns import BlockRun, OperatorSequence, Singles

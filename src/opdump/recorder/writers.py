@@ -1,15 +1,18 @@
-"""The interfaces of a layout that a recorder uses."""
+"""The interfaces of a layout that a recorder uses, the wrapper that reports their failures, and the growing graphs of a capture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from opdump.checks.overflow import OverflowStatus
 from opdump.degradation import Degradation
-from opdump.graph import Graph
+from opdump.graph import Graph, GraphBuilder
 from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord
+
+# The interfaces of a layout that a recorder uses.
 
 
 class StepWriter(Protocol):
@@ -122,3 +125,95 @@ class SupportsFlush(Protocol):
     """A layout that can wait until everything is on disk."""
 
     def flush(self) -> None: ...
+
+
+# A wrapper for the writer of a layout that reports failures to the recorder, so that a full disk need not end the program.
+
+_INSTEAD: Final = MappingProxyType(
+    {
+        "write_step": None,
+        "write_graph": None,
+        "write_graph_files": None,
+        "write_payload": "",
+        "write_constant": "",
+        "write_kernel_args": None,
+        "write_operator": None,
+        "write_overflow": None,
+        "write_exception": None,
+        "graphs_ran": None,
+        "write_degradation": None,
+        "flush": None,
+    }
+)
+"""The writing methods of all layouts, and what each returns after a failure."""
+
+
+class _Guard:
+    """Has the methods of the writer as instance attributes, so that it offers the same optional methods as the writer."""
+
+
+def guarded(writer: StepWriter, failed: Callable[[Exception], None]) -> StepWriter:
+    """Return a wrapper of `writer` that passes each exception to `failed`. `failed` may raise it again; otherwise the call returns an empty result.
+
+    An interrupt (Ctrl-C) passes through.
+    """
+    guard = _Guard()
+    for name, instead in _INSTEAD.items():
+        method = getattr(writer, name, None)
+        if method is not None:
+            setattr(guard, name, _around(method, instead, failed))
+    return cast(StepWriter, guard)
+
+
+def _around(method: Callable[..., Any], instead: object, failed: Callable[[Exception], None]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception as error:  # noqa: BLE001  the recorder reports every kind of error
+            failed(error)
+            return instead
+
+    return call
+
+
+# The growing graphs of a capture, and the numbers of their constants.
+
+
+class GrowingGraphs:
+    """Graphs under construction, by graph ID."""
+
+    def __init__(self, writer: StepWriter) -> None:
+        self._writer = writer
+        self._builders: dict[int, GraphBuilder] = {}
+        self._filed_sizes: dict[int, int] = {}
+        self._constants: dict[tuple[int, str, int], int] = {}
+        """Numbers of constants, by graph, operator and slot that reads it."""
+
+    def of(self, graph_id: int, root_name: str = "") -> GraphBuilder:
+        builder = self._builders.get(graph_id)
+        if builder is None:
+            builder = self._builders[graph_id] = GraphBuilder(graph_id, root_name)
+        return builder
+
+    def file(self, graph: Graph, files: Mapping[str, bytes]) -> None:
+        """Write a graph that the runtime described itself, as these files if the layout has a place for them."""
+        if isinstance(self._writer, SupportsGraphFiles):
+            self._writer.write_graph_files(graph, files)
+        else:
+            self._writer.write_graph(graph)
+
+    def constant_name(self, op: OpRecord, slot: int) -> str:
+        """Return the name of the constant that an operator reads in this slot, or an empty string for a new one."""
+        known = self._constants.get((op.graph_id, op.op_name, slot))
+        return "" if known is None else f"data-{known}"
+
+    def add_constant(self, op: OpRecord, slot: int) -> int:
+        number = sum(1 for graph_id, _, _ in self._constants if graph_id == op.graph_id)
+        self._constants[op.graph_id, op.op_name, slot] = number
+        return number
+
+    def write_grown(self) -> None:
+        for graph_id, builder in self._builders.items():
+            if self._filed_sizes.get(graph_id) != builder.size:
+                self._filed_sizes[graph_id] = builder.size
+                self._writer.write_graph(builder.build())
