@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from opdump.capturing.frameworks import chosen_framework
+from opdump.capturing.processes import chosen_framework
 from opdump.errors import ConfigError
 
 

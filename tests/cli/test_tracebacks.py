@@ -10,7 +10,7 @@ import pytest
 import opdump
 from opdump.commands.ending import comes_from_opdump, without_opdump_frames
 from opdump.errors import ConfigError
-from opdump.interpreter.tracebacks import clean_message, printed_as_the_programs, without_own_frames
+from opdump.interpreter.frames import clean_message, printed_as_the_programs, without_own_frames
 from tests.cli.programs import opdump as run_opdump
 from tests.cli.programs import python
 

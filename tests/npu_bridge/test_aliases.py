@@ -72,7 +72,7 @@ print(asked)
     assert "[]\n" in _ran(code, path=_real(tmp_path, "npu_bridge"))
     alone = code.replace(
         "import opdump.npu_bridge",
-        'from opdump.interpreter.module_alias import add_alias\nadd_alias("npu_bridge", "opdump.npu_bridge")\nimport npu_bridge',
+        'from opdump.interpreter.imports import add_alias\nadd_alias("npu_bridge", "opdump.npu_bridge")\nimport npu_bridge',
     )
     assert _ran(alone) == "[]\n"
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from opdump.interpreter.garbage import collected_rarely
+from opdump.interpreter.critical_sections import collected_rarely
 
 
 def test_garbage_is_looked_for_less_often_in_the_block_alone() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from opdump.interpreter.compiled import compiled
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import not_interrupted
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
 

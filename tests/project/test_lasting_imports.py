@@ -6,11 +6,11 @@ import gc
 import subprocess
 import sys
 
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 
 _PROGRAM = """
 import gc
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 with imported_for_good("opdump.conversion"):
     during = gc.isenabled()
     import opdump.conversion
@@ -30,6 +30,6 @@ def test_imports_are_not_searched_and_what_follows_is() -> None:
 
 def test_a_module_that_was_imported_before_changes_nothing() -> None:
     frozen = gc.get_freeze_count()
-    with imported_for_good("opdump.interpreter.lasting_imports"):
+    with imported_for_good("opdump.interpreter.late_imports"):
         assert gc.isenabled()
     assert gc.get_freeze_count() == frozen

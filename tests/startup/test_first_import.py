@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from opdump.interpreter.first_import import after_import, forget_import, functions_waiting, stand_down, wait_for
+from opdump.interpreter.imports import after_import, forget_import, functions_waiting, stand_down, wait_for
 
 NAME = "opdump_test_late_module"
 
@@ -133,7 +133,7 @@ def test_to_stand_down_leaves_the_functions_of_others_waiting(module: str) -> No
 
 def test_who_is_forgotten_while_the_module_is_imported_is_not_called(module: str, tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.py").write_text(
-        f"from opdump.interpreter.first_import import forget_import\nforget_import({NAME!r})\n"
+        f"from opdump.interpreter.imports import forget_import\nforget_import({NAME!r})\n"
     )
     calls: list[ModuleType] = []
     after_import(module, calls.append)

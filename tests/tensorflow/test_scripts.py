@@ -74,7 +74,7 @@ def test_a_program_that_imports_the_drop_in_is_read(tmp_path: Path) -> None:
     """Under plain Python: names are given to tensorflow when it is imported, if the program asks for dumps."""
     told = (
         "import opdump.npu_bridge\n"
-        "from opdump.interpreter.first_import import functions_waiting\n"
+        "from opdump.interpreter.imports import functions_waiting\n"
         "print(functions_waiting('tensorflow'))\n"
     )
     for source, expected in ((ESTIMATOR, "2\n"), ("import sys\n", "1\n")):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from opdump.adapters.program_marks import ModelNames, ProgramMarks
-from opdump.interpreter.first_import import after_import
+from opdump.interpreter.imports import after_import
 from opdump.plan import DumpPlan
 from opdump.recorder import Reader, Recorder
 

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from opdump.adapters.base import Settings, Steps, SupportsGroups, SupportsMarks, SupportsOwnLayout, SupportsWatch
 from opdump.capturing.children.place import rank_under
 from opdump.capturing.dump import Dump
-from opdump.capturing.frameworks import adapter_of, chosen_framework
-from opdump.capturing.process_state import STATE
-from opdump.capturing.processes import first_process
+from opdump.capturing.processes import STATE, adapter_of, chosen_framework, first_process
 from opdump.capturing.report import CaptureReport
 from opdump.configs.dialects import plan_of_capture
 from opdump.configs.shared.plan_fields import CaptureKeywords, PlanKeywords, chosen_mode, show_keywords
 from opdump.errors import CaptureStateError, ConfigError
-from opdump.interpreter.first_import import stand_down
+from opdump.interpreter.imports import stand_down
 from opdump.plan import DumpPlan, OnError, StepSet
 from opdump.plan.field_types import check_values, is_a, shown
 

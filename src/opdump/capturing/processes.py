@@ -1,27 +1,267 @@
-"""Which processes are captured, and how: the first one, those that it starts or forks, and a program that leaves all work to these."""
+"""Runs the captures of a process: which processes are captured, in which framework, and how a capture begins and ends."""
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
-from opdump.adapters.base import Adapter, Settings, SupportsForks
-from opdump.capturing.children import Family, role_here
+from opdump.adapters.base import Adapter, DumpComplete, Settings, SupportsForks
+from opdump.adapters.program_marks import ModelNames, ProgramMarks
+from opdump.adapters.registry import FRAMEWORKS
+from opdump.capturing.children import FAMILY_VARIABLE, Family, role_here
 from opdump.capturing.children.ends import call_at_end, when_it_has_its_work
 from opdump.capturing.children.family import family_facts
 from opdump.capturing.children.place import Place, family_of, new_token, rank_of
-from opdump.capturing.dump import Dump
-from opdump.capturing.frameworks import adapter_of
-from opdump.capturing.process_state import STATE
+from opdump.capturing.dump import CaptureParts, Dump, Recording
+from opdump.capturing.late_writer import LateWriter
 from opdump.capturing.report import told_elsewhere
-from opdump.capturing.running import running
-from opdump.errors import OpdumpError
+from opdump.errors import ConfigError, FrameworkMissingError, OpdumpError
+from opdump.interpreter.frames import printed_as_the_programs, strip
+from opdump.interpreter.process_starts import Start, watch_starts
 from opdump.plan import DumpPlan
+from opdump.plan.field_types import shown
+from opdump.protobuf_messages import load_protobuf
+from opdump.recorder import Recorder
+
+# The capture of this process, and what the program has marked and named.
+
+
+class ProcessState:
+    """The state of this process that concerns captures."""
+
+    def __init__(self) -> None:
+        self.running: ExitStack | None = None
+        """Ends the running capture."""
+        self.dump: Dump | None = None
+        self.parts: CaptureParts | None = None
+        self.awaiting: Family | None = None
+        """The family of a program that has not imported a framework yet."""
+        self.end_child: Callable[[], None] | None = None
+        """Ends the capture of this process if it began because its parent is captured."""
+        self.started: list[AbstractContextManager[Dump]] = []
+        """Captures begun by `start`, for `stop`: at most one."""
+        self.captured = False
+        self.watches_starts = False
+        self.marks = ProgramMarks()
+        self.model_names = ModelNames()
+        self.numbers: Iterator[int] = itertools.count()
+        """Numbers for watched tensors without a name."""
+        self.inherited: list[Any] = []
+        """What a forked process inherited of its parent's capture. It is kept alive, so that its destruction ends nothing."""
+
+    @property
+    def controller(self) -> object:
+        """The controller of the running capture, or None."""
+        return None if self.parts is None else self.parts.controller
+
+    def begin(self, stack: ExitStack) -> None:
+        """Register a capture that ends when `stack` is closed."""
+        self.captured = True
+        self.running = stack
+        stack.callback(self._end, stack)
+
+    def _end(self, stack: ExitStack) -> None:
+        if self.running is not stack:
+            return  # a forked process leaves a block of its parent
+        self.running = self.dump = self.parts = None
+        self.numbers = itertools.count()
+
+    def forked(self) -> None:
+        self.inherited += [self.running, self.dump, self.end_child, *self.started]
+        self.running = self.dump = self.parts = self.end_child = self.awaiting = None
+        self.started.clear()
+
+
+# The interpreter has one stack of dispatch modes, so a process has one capture.
+STATE: Final = ProcessState()
+
+
+# Chooses the framework of a capture: the requested one, or the imported one.
+
+_LOG = logging.getLogger("opdump")
+
+
+def chosen_framework(asked: str, imported: Collection[str]) -> str:
+    """Return the framework to capture: the requested one or, for "auto", the imported one (PyTorch if there is none).
+
+    Raises ConfigError for an unknown name.
+    """
+    known = FRAMEWORKS.names()
+    if asked != "auto":
+        if asked not in known:
+            expected = ", ".join(f'"{name}"' for name in ("auto", *known[:-1]))
+            raise ConfigError(f'framework is {shown(asked)}, expected {expected} or "{known[-1]}"')
+        return asked
+    found = [name for name in known if name in imported]
+    if len(found) > 1:
+        both = "both " if len(found) == 2 else ""
+        _LOG.warning(
+            f"{both}{' and '.join(found)} are imported; {found[0]} is captured. "
+            f'For the other: opdump.capture(..., framework="{found[1]}")'
+        )
+    return found[0] if found else "torch"
+
+
+def adapter_of(name: str) -> Adapter:
+    """Import and return the adapter of a framework. Raises FrameworkMissingError if the framework is not installed."""
+    try:
+        return FRAMEWORKS.load(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise FrameworkMissingError(
+            f"capture needs {name}, which is not installed here; type: pip install {name} (not needed to read dumps)"
+        ) from None
+
+
+# Triggers outside of the recorder that write the steps kept in memory (`ring`): exceptions and SIGUSR1.
+
+
+@contextmanager
+def triggers(recorder: Recorder) -> Iterator[None]:
+    """During the block, fire at the signal and at an exception that ends the block. Without steps in memory, do nothing."""
+    plan = recorder.plan
+    if not plan.ring:
+        yield
+        return
+    with _signal(recorder) if "signal" in plan.triggers else nullcontext():
+        try:
+            yield
+        except DumpComplete:
+            raise
+        except BaseException as error:
+            # `sys.exit()` at the end of a program is not a failure.
+            if "exception" in plan.triggers and not (isinstance(error, SystemExit) and not error.code):
+                recorder.fire(f"exception: {type(error).__name__}")
+            raise
+
+
+@contextmanager
+def _signal(recorder: Recorder) -> Iterator[None]:
+    if not hasattr(signal, "SIGUSR1"):
+        yield
+        return
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
+    ):
+        _LOG.warning(
+            "SIGUSR1 triggers nothing: the program has its own handler, or the capture began in another thread"
+        )
+        yield
+        return
+
+    def fire(_number: int, _frame: FrameType | None) -> None:
+        recorder.fire("signal")
+
+    signal.signal(signal.SIGUSR1, fire)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGUSR1) is fire:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+# Runs a capture: opens its files, attaches the adapter, and closes both in reverse order.
+#
+# It follows processes that the program starts, and ends if another program replaces this one (`os.exec`).
+
+
+@contextmanager
+def running(adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Iterator[Dump]:
+    """Run the capture of this process during the block."""
+    _follow_starts()
+    with ExitStack() as stack, _stripped_errors(), printed_as_the_programs():
+        STATE.begin(stack)
+        dump = _open(stack, adapter, plan, options, place)
+        assert STATE.parts is not None, "it was opened"
+        with (
+            suppress(DumpComplete),
+            triggers(STATE.parts.recording.recorder),
+        ):  # DumpComplete: the program was asked to end here
+            yield dump
+
+
+@contextmanager
+def _stripped_errors() -> Iterator[None]:
+    """Remove opdump's frames from an error that leaves the block. It is printed after the end of the capture, when that is no longer possible."""
+    try:
+        yield
+    except BaseException as error:
+        strip(error)
+        raise
+
+
+def _open(stack: ExitStack, adapter: Adapter, plan: DumpPlan, options: Settings, place: Place) -> Dump:
+    for text in plan.warnings:
+        _LOG.warning("%s", text)
+    recording = Recording(plan, options.rank_id, adapter, place.writer)
+    if plan.max_disk is not None:
+        recording.bytes_of_others = place.shared_bytes(recording.own_bytes).of_others
+    writer = recording.writer
+    if isinstance(writer, LateWriter):
+        recording.recorder.wait_for_place(lambda: place.settled(writer))
+    parts = CaptureParts(recording, place, options.marks)
+    dump = Dump(parts, stack)
+    load_protobuf()
+    parts.controller = stack.enter_context(adapter.attach(recording.recorder, options))
+    STATE.dump, STATE.parts = dump, parts
+    return dump
+
+
+def _follow_starts() -> None:
+    """Notify the running capture of each process before it starts."""
+    if not STATE.watches_starts:
+        STATE.watches_starts = True
+        watch_starts(_starts)
+
+
+def _starts(start: Start) -> None:
+    """Handle a process that is about to start or to replace this one."""
+    dump, parts = STATE.dump, STATE.parts
+    if dump is None or parts is None or os.getpid() != parts.process:
+        return
+    parts.place.starts(start)
+    if start.kind != "replaced" or not _is_executable(start.file):
+        return
+    if STATE.end_child is not None:
+        STATE.end_child()
+    else:
+        _end_before(start, dump, parts.place)
+
+
+def _is_executable(file: str) -> bool:
+    """Return whether the system would execute the file; a search for a program tries several paths."""
+    return not file or (os.path.isfile(file) and os.access(file, os.X_OK))
+
+
+def _end_before(start: Start, dump: Dump, place: Place) -> None:
+    """End the capture of the first process, which is about to become another program."""
+    assert STATE.running is not None, "it has a dump"
+    STATE.running.close()
+    os.environ.pop(FAMILY_VARIABLE, None)
+    place.family.end()
+    if dump.report is not None:
+        command = " ".join(start.command[:6]) + (" ..." if len(start.command) > 6 else "")
+        text = (
+            f"this process became another program (os.exec): {command}; what that runs is not in this report, and is captured as "
+            "a run of its own if OPDUMP_START asks for it"
+        )
+        dump.report = replace(dump.report, warnings=(*dump.report.warnings, text))
+        dump.when_replaced(dump.report)
+
+
+# Which processes are captured, and how: the first one, those that it starts or forks, and a program that leaves all work to these.
 
 
 @contextmanager

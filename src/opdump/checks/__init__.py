@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opdump.interpreter.late_names import late_names
+from opdump.interpreter.late_imports import late_names
 
 if TYPE_CHECKING:
     from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status

@@ -15,7 +15,7 @@ import click
 from opdump.commands import EXIT_USAGE
 from opdump.commands.report_format import format_options
 from opdump.errors import OpdumpError
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.catalog.catalog import Catalog

@@ -18,7 +18,7 @@ import click
 from opdump.commands import EXIT_INTERRUPTED, EXIT_USAGE
 from opdump.commands.progress import progress_bar
 from opdump.errors import OpdumpError
-from opdump.interpreter.garbage import collected_rarely
+from opdump.interpreter.critical_sections import collected_rarely
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -14,7 +14,7 @@ import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INTERRUPTED
 from opdump.commands.progress import progress_bar
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 
 if TYPE_CHECKING:
     from opdump.conversion.completion import CompletedRank, Completion

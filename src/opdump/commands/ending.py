@@ -15,7 +15,7 @@ import click
 
 from opdump.commands import EXIT_ERROR, EXIT_INCOMPLETE, EXIT_OK
 from opdump.errors import IncompleteCaptureError, OpdumpError
-from opdump.interpreter.tracebacks import chained, clean_message, hands_on, innermost, is_own, stripped
+from opdump.interpreter.frames import chained, clean_message, hands_on, innermost, is_own, stripped
 
 if TYPE_CHECKING:
     from opdump.capturing.dump import Dump

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 
 
 def format_options(*, json_help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opdump.interpreter.late_names import late_names
+from opdump.interpreter.late_imports import late_names
 
 if TYPE_CHECKING:
     from opdump.dtypes.data_types import DATA_TYPES, DataType, data_type, data_type_number

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
-from opdump.interpreter.late_names import late_names
+from opdump.interpreter.late_imports import late_names
 from opdump.kernels import reference
 from opdump.kernels.addressed import addressed
 from opdump.kernels.reorder import MOVED_AS

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from opdump.interpreter.lasting_imports import imported_for_good
+from opdump.interpreter.late_imports import imported_for_good
 from opdump.msaccucmp.exit_codes import AbortError, CommandError, ExitCode, log
 
 _ALGORITHM_OPTIONS: Final = ("-alg", "--algorithm")

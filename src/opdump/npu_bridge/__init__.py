@@ -11,7 +11,7 @@ an entry NpuOptimizer. The program also gets names of TensorFlow 1, as under `op
 
 from __future__ import annotations
 
-from opdump.interpreter.module_alias import add_alias, has_alias, remove_alias
+from opdump.interpreter.imports import add_alias, has_alias, remove_alias
 
 ALIAS = "npu_bridge"
 

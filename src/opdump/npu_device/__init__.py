@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from opdump.interpreter.module_alias import add_alias, remove_alias
+from opdump.interpreter.imports import add_alias, remove_alias
 from opdump.npu_device.configs.npu_config import NpuConfig
 from opdump.npu_device.device import NpuDevice, global_options
 from opdump.npu_device.device import open_device as open  # noqa: A004  # the original's name is npu.open

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opdump.capturing.children.place import rank_of
-from opdump.capturing.process_state import STATE
-from opdump.capturing.recording import Recording
+from opdump.capturing.dump import Recording
+from opdump.capturing.processes import STATE
 from opdump.capturing.report import CaptureReport, log_report
 from opdump.configs.dialects import resolve_plan
 from opdump.configs.shared.plan_fields import plan_on_error

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opdump.interpreter.late_names import late_names
+from opdump.interpreter.late_imports import late_names
 
 if TYPE_CHECKING:
     from opdump.plan.dump_plan import (

@@ -17,8 +17,7 @@ from typing import Any, Final
 from opdump.checks.histories import Checked
 from opdump.errors import OpdumpError
 from opdump.graph import Graph, GraphValue
-from opdump.interpreter.garbage import no_garbage_collection
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import no_garbage_collection, not_interrupted
 from opdump.plan import DumpPlan
 from opdump.recorder.bounds import Bounds
 from opdump.recorder.capture_errors import (

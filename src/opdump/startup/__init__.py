@@ -24,7 +24,7 @@ def begin() -> None:
 
     Nothing is read or created before that import: a program without a framework runs as if opdump were not installed.
     """
-    from opdump.interpreter.first_import import waits
+    from opdump.interpreter.imports import waits
 
     # Python may find the .pth file in several directories, for example that of the user and that of the system.
     if waits() or _is_own_command(sys.orig_argv):

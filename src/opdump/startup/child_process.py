@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from opdump.interpreter.first_import import stand_down, wait_for
+from opdump.interpreter.imports import stand_down, wait_for
 
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "mindspore")
 
 
 def await_work(directory: str) -> bool:
     """Capture this process once it has imported the framework of the run and has its work. Return False if the run has ended."""
-    from opdump.capturing.children.roles import role_of_command
+    from opdump.capturing.children.family import role_of_command
 
     role = role_of_command(sys.orig_argv)
     if role == "server":

@@ -18,7 +18,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from opdump.interpreter.first_import import stand_down, wait_for
+from opdump.interpreter.imports import stand_down, wait_for
 from opdump.interpreter.process_starts import Start, watch_starts
 
 if TYPE_CHECKING:

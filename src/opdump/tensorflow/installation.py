@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from opdump.capturing.capture import start as start_capture
 from opdump.capturing.capture import stop as stop_capture
-from opdump.capturing.recording import Recording
+from opdump.capturing.dump import Recording
 from opdump.capturing.report import CaptureReport, log_report, told_elsewhere
 from opdump.configs.acl.plan import exception_directory
 from opdump.configs.shared.plan_fields import plan_on_error
@@ -28,8 +28,8 @@ from opdump.configs.tensorflow.plan import (
     training_dump_of,
 )
 from opdump.errors import FrameworkMissingError
-from opdump.interpreter.first_import import after_import, forget_import
-from opdump.interpreter.tracebacks import printed_as_the_programs
+from opdump.interpreter.frames import printed_as_the_programs
+from opdump.interpreter.imports import after_import, forget_import
 from opdump.plan import DumpPlan, OnError
 from opdump.plan.field_types import check_values
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from opdump.adapters.registry import FRAMEWORKS
-from opdump.interpreter.first_import import after_import
+from opdump.interpreter.imports import after_import
 from opdump.tensorflow.installation import SessionOptions, adapter_module, install_on_import
 
 _DROP_INS: Final = ("npu_bridge", "npu_device")

@@ -47,7 +47,7 @@ from opdump.adapters.jax.names import Makers, phase_of, program_frames, stack_te
 from opdump.adapters.jax.schedule import Argument, Blocks, Prepared, Ref, Tap
 from opdump.adapters.jax.twin import Emitter, Given, PieceRun, Twin, TwinRun, Values, emit_prepared
 from opdump.graph import PARAMETER_PREFIX, GraphValue
-from opdump.interpreter.garbage import no_garbage_collection
+from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.plan.selection import ModelFilter
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import Frame

@@ -24,7 +24,7 @@ from jax._src.tree_util import dispatch_registry
 from jax.experimental import io_callback
 
 from opdump.adapters.replacements import Replacements
-from opdump.interpreter.tracebacks import clean_message
+from opdump.interpreter.frames import clean_message
 
 CALL: Final = "_pjit_call_impl_python"
 FAST_PATH: Final = "_get_fastpath_data"

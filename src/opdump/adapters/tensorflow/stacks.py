@@ -24,7 +24,7 @@ from tensorflow.python.util import tf_stack
 from opdump.adapters.program_stacks import Line, ProgramStacks, Stack, runs_programs
 from opdump.adapters.replacements import Replacements
 from opdump.adapters.tensorflow.model_names import imported_module
-from opdump.interpreter.tracebacks import clean_message, without_own_frames
+from opdump.interpreter.frames import clean_message, without_own_frames
 
 _PACKAGES: Final = ("keras", "tf_keras", "tensorflow_estimator", "optree", "tree", "wrapt")
 """Parts of the framework outside `tensorflow`, and wrappers of its functions."""

@@ -41,7 +41,7 @@ from opdump.adapters.torch.scopes import DumpSelection, RootScopes, class_name, 
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
 from opdump.adapters.torch.unseen import CallDepth, apart, deeper, never_seen, unseen
 from opdump.errors import CaptureStateError
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import not_interrupted
 from opdump.plan import DumpPlan
 from opdump.plan.field_types import wrong_value
 from opdump.recorder import Recorder, isolated_from_program

@@ -68,7 +68,7 @@ from opdump.adapters.torch.private_names import (
     wrappers_of_compiled,
 )
 from opdump.adapters.torch.unseen import never_compile, never_compile_package
-from opdump.interpreter.tracebacks import PACKAGE
+from opdump.interpreter.frames import PACKAGE
 
 # Suspends recording during tracing and export.
 #

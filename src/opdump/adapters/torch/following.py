@@ -43,7 +43,7 @@ from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import Found, OperatorSchema, tensors_among, tensors_returned
 from opdump.adapters.torch.training import TrainingObserver
 from opdump.adapters.torch.unseen import unseen
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import not_interrupted
 from opdump.kernels import NATIVE_FOLLOWER
 from opdump.recorder import Elements, LiveTensor, Recorder, TensorSnapshot, isolated_as_a_whole
 from opdump.records import OpRecord

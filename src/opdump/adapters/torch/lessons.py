@@ -12,7 +12,7 @@ import numpy as np
 
 from opdump.adapters.torch.memory import widened
 from opdump.adapters.torch.naming import Site
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import not_interrupted
 from opdump.kernels import DTYPE_CODES
 from opdump.recorder import Recorder, TensorSnapshot
 from opdump.records import HostPayload, OpRecord, SkipReason, TensorRecord

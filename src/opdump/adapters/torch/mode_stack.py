@@ -27,7 +27,7 @@ from opdump.adapters.torch.private_names import (
     push_dispatch_mode,
 )
 from opdump.adapters.torch.unseen import never_compile
-from opdump.interpreter.first_import import after_import
+from opdump.interpreter.imports import after_import
 
 # PyTorch keeps one stack of dispatch modes per thread: the modes of the user's program on top, its own (fake tensors,
 # tracing) below. `with mode:` pushes a mode and at its end pops whatever is on top. That suits nested blocks, but not a

@@ -15,8 +15,7 @@ from opdump.adapters.program_stacks import OPDUMP, is_programs, line_of, runs_pr
 from opdump.adapters.torch.private_names import RUN_BACKWARD
 from opdump.adapters.torch.scopes import Running
 from opdump.call_stacks import Frame, Stack, Stacks, WalkedStacks
-from opdump.interpreter.frames import Frames
-from opdump.interpreter.tracebacks import CALLED
+from opdump.interpreter.frames import CALLED, Frames
 
 # Calls functions from frames that look like the program's, so that warnings name the program's line, not opdump's.
 #

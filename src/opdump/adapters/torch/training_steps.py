@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from opdump.adapters.torch.private_names import graph_task
 from opdump.adapters.torch.scopes import OUTSIDE, Position, Running, RunningOptimizer
 from opdump.adapters.torch.unseen import never_seen
-from opdump.interpreter.interrupts import not_interrupted
+from opdump.interpreter.critical_sections import not_interrupted
 
 # docs/steps.md has examples of iterations; tests/torch/test_training_steps.py has the exact numbers.
 #

@@ -6,8 +6,6 @@ forked, finds there what to capture, claims a number of its own, and leaves a no
 
 from __future__ import annotations
 
-from opdump.capturing.children.family import FAMILY_VARIABLE, Family
-from opdump.capturing.children.reports import ChildReport
-from opdump.capturing.children.roles import Role, role_here, role_of_command
+from opdump.capturing.children.family import FAMILY_VARIABLE, ChildReport, Family, Role, role_here, role_of_command
 
 __all__ = ["FAMILY_VARIABLE", "ChildReport", "Family", "Role", "role_here", "role_of_command"]

@@ -1,4 +1,4 @@
-"""The shared state of the processes of one run: a directory outside of the dump that exists as long as the run.
+"""The processes of one run: the role and the report of each, and the state that they share, in a directory outside of the dump.
 
 family.json            what is captured, and how
 rank_10000             this number is taken by the process whose ID is in the file
@@ -16,18 +16,138 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from opdump.capturing.children.reports import ChildReport
-from opdump.capturing.children.roles import awaited_processes
 from opdump.interpreter.leftovers import ancestors, is_dead, named_process, this_process
 from opdump.interpreter.process_starts import FAMILY_VARIABLE, START_VARIABLE
 from opdump.plan import DumpPlan
 from opdump.sink.outside import is_of_dead_process, temporary_directory
+from opdump.verdict import Verdict
+
+# The role of a process: one of the program's own, or one that only serves it.
+
+Role = Literal["program", "undecided", "server"]
+"""`undecided`: a multiprocessing process that has not received its work yet; `server`: it does none of the program's work."""
+
+_SERVERS = (
+    "torch.utils.data.",
+    "torch._inductor.",
+    "torch._dynamo.",
+    "multiprocessing.resource",
+    "multiprocessing.managers.",
+)
+"""Modules whose processes run no operators of the program: data-loader workers, PyTorch's compiler, trackers."""
+
+
+def role_of_command(command: Sequence[str]) -> Role:
+    """Return the role of a process from the command line that started it."""
+    text = " ".join(command)
+    if "multiprocessing.resource_tracker" in text or "torch/_inductor/compile_worker" in text:
+        return "server"
+    if "multiprocessing.spawn import spawn_main" in text or "multiprocessing.forkserver import main" in text:
+        return "undecided"
+    return "program"
+
+
+def role_here() -> Role:
+    """Return the role of this process, for multiprocessing from the work that it has received."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None:
+        return "program"
+    process: Any = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):
+        return "undecided"
+    return _role_of(process)
+
+
+def awaited_processes() -> frozenset[int]:
+    """Return the IDs of the program's own processes for which this one waits when its interpreter ends, as multiprocessing does."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None:
+        return frozenset()
+    children = multiprocessing.active_children()
+    return frozenset(child.pid for child in children if not child.daemon and _role_of(child) == "program")
+
+
+def _role_of(process: Any) -> Role:
+    target = getattr(process, "_target", None)
+    module = getattr(target, "__module__", None) or type(process).__module__
+    return "server" if f"{module}.".startswith(_SERVERS) else "program"
+
+
+# The report of a child process under capture, read from its note.
+
+End = Literal["ended", "lost", "running", "not captured"]
+_FIGURES: Final = ("executed", "captured", "tensors", "files", "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildReport:
+    """One process. `end` is its state when the first process ended: `lost` means that it ended without a report (killed), `not captured` that it was
+    not recorded.
+    """
+
+    process: int
+    end: End
+    rank_id: int | None = None
+    """None if it ran no operator in a selected step and therefore has no directory."""
+    executed: int = 0
+    captured: int = 0
+    tensors: int = 0
+    files: int = 0
+    bytes: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    tensors_skipped: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    last_step: int | None = None
+    """The last step that it wrote, as far as is known; None if it wrote none."""
+    reason: str = ""
+    failure: str = ""
+    """Why its part of the dump is incomplete; empty if it is complete."""
+    verdict: Verdict | None = None
+    """The first finding in it; None if it did not end regularly."""
+
+    @property
+    def left_data(self) -> bool:
+        return self.rank_id is not None
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any], *, alive: bool) -> ChildReport:
+        """Return the report of a note. `alive`: the process still exists."""
+        end: End = note["end"] if note.get("end") else ("running" if alive else "lost")
+        return cls(
+            process=int(note["process"]),
+            end=end,
+            rank_id=note.get("rank_id"),
+            skipped=note.get("skipped", {}),
+            tensors_skipped=note.get("tensors_skipped", {}),
+            warnings=tuple(note.get("warnings", ())),
+            last_step=note.get("last_step"),
+            reason=note.get("reason", ""),
+            failure=note.get("failure", ""),
+            verdict=Verdict.of_json(note["verdict"]) if note.get("verdict") else None,
+            **{name: int(note.get(name, 0)) for name in _FIGURES},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "process": self.process,
+            "end": self.end,
+            "rank": self.rank_id,
+            "last_step": self.last_step,
+            **{name: getattr(self, name) for name in _FIGURES},
+            "skipped": dict(self.skipped),
+            "tensors_skipped": dict(self.tensors_skipped),
+            "verdict": None if self.verdict is None else self.verdict.as_json(),
+        }
+
+
+# The shared state of the processes of one run: a directory outside of the dump that exists as long as the run.
 
 __all__ = ["FAMILY_VARIABLE", "Family"]
 _LOG = logging.getLogger("opdump")
@@ -230,3 +350,42 @@ def family_facts(*, framework: str, eager: bool, steps: str, rank: int, captured
         "launched_as": os.environ.get("RANK", ""),
         "captured": captured,
     }
+
+
+# Counts what all processes of a run have written, for a limit that they share (`max_disk`).
+
+_PREFIX: Final = "bytes_"
+_LOOK_EACH_SECONDS: Final = 0.5
+
+
+class SharedBytes:
+    """Publishes the bytes of this process in the directory of the family and reads those of the others, at most twice per second."""
+
+    def __init__(
+        self, family: Family, token: str, own: Callable[[], int], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`own` returns the bytes of this process. `token` distinguishes it from another process with the same ID."""
+        self._directory = family.directory if family.is_there else None
+        self._name = f"{_PREFIX}{os.getpid()}_{token}"
+        self._own = own
+        self._now = now
+        self._next = 0.0
+        self._others = 0
+
+    def of_others(self) -> int:
+        """Return the bytes that the other processes had written at the last exchange."""
+        if self._directory is not None and self._now() >= self._next:
+            self._next = self._now() + _LOOK_EACH_SECONDS
+            self._exchange(self._directory)
+        return self._others
+
+    def _exchange(self, directory: Path) -> None:
+        with suppress(OSError, ValueError):  # the run has ended, or another process is writing its file
+            temporary = directory / f".{self._name}"
+            temporary.write_text(str(self._own()))
+            temporary.replace(directory / self._name)
+            self._others = sum(
+                int((directory / name).read_text())
+                for name in os.listdir(directory)
+                if name.startswith(_PREFIX) and name != self._name
+            )

@@ -15,10 +15,7 @@ from typing import Any, Protocol
 
 from opdump import amounts
 from opdump.adapters.base import Adapter, SupportsGroups
-from opdump.capturing.children.family import FAMILY_VARIABLE, Family
-from opdump.capturing.children.reports import ChildReport
-from opdump.capturing.children.roles import awaited_processes
-from opdump.capturing.children.shared_bytes import SharedBytes
+from opdump.capturing.children.family import FAMILY_VARIABLE, ChildReport, Family, SharedBytes, awaited_processes
 from opdump.capturing.late_writer import LateWriter, late_writer
 from opdump.errors import ConfigError
 from opdump.index.writer import RunFacts

@@ -34,7 +34,7 @@ from opdump.adapters.tensorflow.graphs.library import Definition, reached
 from opdump.adapters.tensorflow.graphs.program import function_program
 from opdump.adapters.tensorflow.model_names import function_names
 from opdump.adapters.tensorflow.xla import shown_name
-from opdump.interpreter.garbage import no_garbage_collection
+from opdump.interpreter.critical_sections import no_garbage_collection
 
 
 def emit_compiled(

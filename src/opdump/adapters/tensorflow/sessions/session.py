@@ -46,7 +46,7 @@ from opdump.adapters.tensorflow.sessions.subgraph import (
 )
 from opdump.adapters.tensorflow.sessions.watches import ObservedValue, WatchFolders, values_of, watching
 from opdump.adapters.tensorflow.xla import OF_SESSION, clusters_sessions, has_marked_clusters
-from opdump.interpreter.garbage import no_garbage_collection
+from opdump.interpreter.critical_sections import no_garbage_collection
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 
 RunFunction = Callable[..., Any]
