@@ -21,7 +21,7 @@ import numpy as np
 
 from opdump.call_stacks import shortened
 from opdump.index.writer import RunFacts
-from opdump.kernels import Summary, TableText, table_text
+from opdump.kernels import Summary, TableText, append_file
 from opdump.layouts.graph_files.mindspore.spelling import format_frame
 from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
@@ -106,7 +106,7 @@ def print_numbers() -> None:
     columns = [random.standard_normal(TENSORS) for _ in range(4)]
     columns += [random.integers(0, 2048, TENSORS).astype(np.float64) for _ in range(7)]
     template = ("input,0,4096,float32,(32,32)" + ",%g" * 4 + ",%d" * 7 + "\n") * TENSORS
-    kinds = [TableText(template), table_text.TableText(template)]
+    kinds = [TableText(template), append_file.TableText(template)]
     seconds: list[list[float]] = [[], []]
     for _ in range(STEPS):
         for kind, took in zip(kinds, seconds, strict=True):

@@ -1,6 +1,6 @@
 // Copies elements from one order in memory to another: transpositions, blocks of channels and back.
 //
-// copy_strided_pointer and widen_codes of src/opdump/kernels/reorder.py, the numpy twin of this file, are the
+// copy_strided_pointer and widen_codes of src/opdump/kernels/reference.py, the numpy twin of this file, are the
 // specification.
 #pragma once
 

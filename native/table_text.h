@@ -10,7 +10,7 @@ namespace opdump {
 
 namespace nb = nanobind;
 
-// The output equals the encoded `template % values`, byte for byte, as in src/opdump/kernels/table_text.py.
+// The output equals the encoded `template % values`, byte for byte, as in src/opdump/kernels/append_file.py.
 class TableText {
  public:
   explicit TableText(nb::str text);

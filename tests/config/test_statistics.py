@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from opdump.kernels import Summary, summarise
-from opdump.kernels.xxh3 import xxh3_128
+from opdump.kernels.append_file import xxh3_128
 from opdump.statistics import (
     DEFAULT,
     OWN,
@@ -21,7 +21,7 @@ from opdump.statistics import (
     name_of_heading,
     one_spelling,
 )
-from opdump.statistics.digests import md5, sha1, xxh3
+from opdump.statistics.table import md5, sha1, xxh3
 
 
 def _arrays() -> list[npt.NDArray[Any]]:

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from opdump.kernels import (
-    DTYPE_CODES,
-    BatchSummarizer,
-    DigestBatch,
-    SummaryTable,
-    batch_summarizer,
-    digest_batch,
-    reference,
-)
-from opdump.kernels.xxh3 import xxh3_128
+from opdump.kernels import DTYPE_CODES, BatchSummarizer, DigestBatch, SummaryTable, batch_summarizer, reference
+from opdump.kernels.append_file import xxh3_128
 from opdump.recorder import TensorSnapshot
 from opdump.records import OpRecord
 
@@ -29,7 +21,7 @@ PAIRS = list(
     dict.fromkeys(
         (
             (SummaryTable, BatchSummarizer, DigestBatch),
-            (reference.SummaryTable, batch_summarizer.BatchSummarizer, digest_batch.DigestBatch),
+            (reference.SummaryTable, batch_summarizer.BatchSummarizer, batch_summarizer.DigestBatch),
         )
     )
 )

@@ -28,8 +28,7 @@ from opdump.kernels import (
     pair_reference,
     reference,
 )
-from opdump.kernels.pair import metrics_of_pair
-from opdump.kernels.summary_differences import COUNTED
+from opdump.kernels.pair_metrics import COUNTED, metrics_of_pair
 from opdump.statistics import ElementStatistics
 from tests.kernels.odd_arrays import DTYPES, GuardedMemory, odd_arrays, plain, shapes
 from tests.kernels.tensors import as_float64, expected

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from opdump import kernels
 from opdump.errors import UnsupportedDtypeError
 from opdump.kernels import DTYPE_CODES, PairMetrics, compare_pair, pair_reference
-from opdump.kernels.pair import metrics_of_pair
+from opdump.kernels.pair_metrics import metrics_of_pair
 from tests.kernels.tensors import FLOATS, INTEGERS, KINDS, Array, as_dtype, as_float64, make, ordinary
 
 # Around lanes, blocks and chunks; rows that blocks, chunks and spans cut; short rows, many axes, axes of one index.

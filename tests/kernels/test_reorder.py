@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from opdump import kernels
-from opdump.kernels import reorder
+from opdump.kernels import reference
 
 Array = NDArray[Any]
 Copy = Callable[..., None]
 COPIES = pytest.mark.parametrize(
-    "copy", [kernels.copy_strided_pointer, reorder.copy_strided_pointer], ids=["used", "twin"]
+    "copy", [kernels.copy_strided_pointer, reference.copy_strided_pointer], ids=["used", "twin"]
 )
-WIDENINGS = pytest.mark.parametrize("widen", [kernels.widen_codes, reorder.widen_codes], ids=["used", "twin"])
+WIDENINGS = pytest.mark.parametrize("widen", [kernels.widen_codes, reference.widen_codes], ids=["used", "twin"])
 DTYPES = ("u1", "u2", "u4", "u8", "c16")
 # Shapes and the order of their axes in the source: blocks of channels, fractals, odd sizes, long and short rows.
 CASES = [
@@ -167,7 +167,7 @@ def test_any_strides_leave_everything_else_alone(
     shape, order, steps = case
     values = view(numbered(shape, dtype), steps, order)
     results = []
-    for copy in (kernels.copy_strided_pointer, reorder.copy_strided_pointer):
+    for copy in (kernels.copy_strided_pointer, reference.copy_strided_pointer):
         around = np.full(shape, 77, dtype)
         copied(copy, values.copy(), view(around, steps, order))
         results.append(around)

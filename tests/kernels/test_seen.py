@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 
-from opdump.kernels import (
-    BatchSummarizer,
-    DigestBatch,
-    SeenTensors,
-    SummaryTable,
-    batch_summarizer,
-    digest_batch,
-    reference,
-)
-from opdump.kernels import seen as twin
+from opdump.kernels import BatchSummarizer, DigestBatch, SeenTensors, SummaryTable, batch_summarizer, reference
+from opdump.kernels import batch_summarizer as twin
 from opdump.recorder import TensorSnapshot
 
 torch = pytest.importorskip("torch")
 
-_TWINS = (reference.SummaryTable, batch_summarizer.BatchSummarizer, digest_batch.DigestBatch, twin.SeenTensors)
+_TWINS = (reference.SummaryTable, batch_summarizer.BatchSummarizer, batch_summarizer.DigestBatch, twin.SeenTensors)
 PARTS = list(dict.fromkeys(((SummaryTable, BatchSummarizer, DigestBatch, SeenTensors), _TWINS)))
 
 

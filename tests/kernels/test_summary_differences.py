@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opdump.kernels import SummaryTable, compare_summaries, summarise
-from opdump.kernels.summary_differences import COUNTED
+from opdump.kernels.pair_metrics import COUNTED
 
 
 def test_statistics_of_pairs_are_compared_row_by_row() -> None:

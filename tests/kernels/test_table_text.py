@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opdump.kernels import TableText, table_text
+from opdump.kernels import TableText, append_file
 
-KINDS = list(dict.fromkeys((TableText, table_text.TableText)))
+KINDS = list(dict.fromkeys((TableText, append_file.TableText)))
 _BITS = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack("d", struct.pack("Q", bits))[0])
 _HALVES = st.builds(
     lambda digits, places: (digits + 0.5) * 10.0**places, st.integers(99_999, 1_000_000), st.integers(-30, 30)

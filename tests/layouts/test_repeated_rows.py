@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from opdump.catalog.catalog import open_dump
 from opdump.index.batch import Batches
-from opdump.kernels import Summary, table_text
+from opdump.kernels import Summary, append_file
 from opdump.layouts.mindspore_sync.statistic_csv import RepeatedRows, StatisticEncoder, StatisticFiles, repeated_rows
 from opdump.plan import DumpPlan
 from opdump.records import Frame, OpRecord, SkipReason, StatisticValue, TensorRecord
@@ -290,6 +290,6 @@ def test_a_dump_has_the_same_bytes_without_compiled_code(tmp_path: Path, monkeyp
 
     compiled = files(tmp_path / "compiled")
     for module in ("repeated_rows", "statistic_csv"):
-        monkeypatch.setattr(f"opdump.layouts.mindspore_sync.{module}.TableText", table_text.TableText)
+        monkeypatch.setattr(f"opdump.layouts.mindspore_sync.{module}.TableText", append_file.TableText)
     assert files(tmp_path / "twin") == compiled
     assert len(compiled) == 4

@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 from opdump.errors import KernelChoiceError, NativeCoreMissingError
 from opdump.interpreter.late_imports import late_names
 from opdump.kernels import reference
-from opdump.kernels.addressed import addressed
-from opdump.kernels.reorder import MOVED_AS
-from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary
+from opdump.kernels.reference import MOVED_AS
+from opdump.kernels.summary import DTYPE_CODES, SUMMARY_FIELDS, Summary, addressed
 
 if TYPE_CHECKING:
-    from opdump.kernels.pair_metrics import PairMetrics, WorstChannel
-    from opdump.kernels.summary_differences import SummaryDifferences, compare_summaries
+    from opdump.kernels.pair_metrics import PairMetrics, SummaryDifferences, WorstChannel, compare_summaries
 
 __all__ = [
     "DTYPE_CODES",
@@ -104,20 +102,18 @@ _kernels, _REASON = _choose(os.environ)
 # The choice is made once, at import, so that the hot path calls the chosen functions directly. The compiled functions
 # have the types of their twins, which are imported only if they are used.
 if TYPE_CHECKING or _REASON:
-    from opdump.kernels.append_file import AppendFile, xxh3_low_pointer
-    from opdump.kernels.batch_summarizer import BatchSummarizer
-    from opdump.kernels.digest_batch import DigestBatch
+    from opdump.kernels.append_file import AppendFile, TableText, xxh3_low_pointer
+    from opdump.kernels.batch_summarizer import BatchSummarizer, DigestBatch, SeenTensors
     from opdump.kernels.pair_reference import pair_totals
     from opdump.kernels.reference import (
         SummaryTable,
+        copy_strided_pointer,
         set_threads,
         summarise_pointer,
         summarise_strided_pointer,
         threads,
+        widen_codes,
     )
-    from opdump.kernels.reorder import copy_strided_pointer, widen_codes
-    from opdump.kernels.seen import SeenTensors
-    from opdump.kernels.table_text import TableText
 
     NATIVE_FOLLOWER: Any = None
 else:
@@ -142,8 +138,7 @@ else:
 __getattr__ = late_names(
     __name__,
     {
-        ".pair_metrics": ("PairMetrics", "WorstChannel"),
-        ".summary_differences": ("SummaryDifferences", "compare_summaries"),
+        ".pair_metrics": ("PairMetrics", "SummaryDifferences", "WorstChannel", "compare_summaries"),
     },
 )
 
@@ -199,9 +194,8 @@ def compare_pair(
     `summarise`. Raises ValueError for different shapes and for a tolerance that is negative or not finite, and
     UnsupportedDtypeError for other elements.
     """
-    from opdump.kernels.pair import (
-        metrics_of_pair,
-    )  # not at the top, because the import is slow and only comparisons need it
+    # Not at the top, because the import is slow and only comparisons need it.
+    from opdump.kernels.pair_metrics import metrics_of_pair
 
     return metrics_of_pair(a, b, pair_totals, atol=atol, rtol=rtol, dtype_a=dtype_a, dtype_b=dtype_b)
 

@@ -1,5 +1,5 @@
-# The compiled twin of reference.py, pair_reference.py, reorder.py, digest_batch.py, seen.py, table_text.py and
-# batch_summarizer.py: native/bind.cpp. Functions of the same name behave identically.
+# The compiled twin of reference.py, pair_reference.py, append_file.py and batch_summarizer.py: native/bind.cpp. Functions
+# of the same name behave identically.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,11 +1,60 @@
-"""The difference between two tensors: every metric of a pair, from the totals of one pass over both."""
+"""Differences of two tensors: every metric of a pair, from the totals of one pass over both, and of the statistics of many pairs.
+
+found = compare_summaries(rows_a, rows_b)
+np.argsort(-found.l2norm)[:10]      the ten pairs whose norms differ most
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from opdump.kernels.totals_of_pair import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
+import numpy as np
+from numpy.typing import NDArray
+
+from opdump.kernels.summary import SUMMARY_FIELDS, addressed
+
+# The results of one pass over two tensors, from which every metric of a pair follows.
+
+# The orders are those of the enumerations in native/compare.h.
+PAIR_SUMS = ("difference", "square", "relative", "first_square", "second_square", "product")
+PAIR_MAXIMA = ("difference", "relative", "first", "second")
+PAIR_COUNTS = (
+    "finite",
+    "same_nonfinite",
+    "nan_first",
+    "nan_second",
+    "inf_first",
+    "inf_second",
+    "different",
+    "out_of_tolerance",
+    "sign_flips",
+    "from_zero",
+    "argmax_flips",
+    "first_out",
+)
+
+
+class PairTotals(NamedTuple):
+    """The totals for two tensors a and b of one shape, each element cast to float64 first.
+
+    sums       of PAIR_SUMS, over the elements that are finite in both: |a - b|, (a - b)^2, |a - b| / |a| where a is not 0, a^2, b^2, ab
+    maxima     of PAIR_MAXIMA, over the same: |a - b|, |a - b| / |a|, |a|, |b|; 0 without elements
+    counts     of PAIR_COUNTS; first_out is the index of the first element out of tolerance, -1 if there is none
+    distances  how many elements are 0, 1, 2 to 3, 4 to 7, ... representable numbers apart: 65 counts; none for two types
+    worst      (axis, index, sum) of the largest sum of (a - b)^2 along each axis; none without a difference
+    """
+
+    sums: list[float]
+    maxima: list[float]
+    counts: list[int]
+    distances: list[int]
+    worst: list[tuple[int, int, float]]
+
+
+# The difference between two tensors: every metric of a pair, from the totals of one pass over both.
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +242,124 @@ def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _without_last_zeros(counts: list[int]) -> tuple[int, ...]:
     last = max((place for place, count in enumerate(counts) if count), default=-1)
     return tuple(counts[: last + 1])
+
+
+# Prepares two arrays for the pass over both: splits complex numbers into real ones, and rejects unsupported arrays.
+
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+Totals = Callable[..., tuple[Any, ...]]
+
+
+def metrics_of_pair(
+    a: NDArray[np.generic],
+    b: NDArray[np.generic],
+    totals_of: Totals,
+    *,
+    atol: float,
+    rtol: float,
+    dtype_a: str | None,
+    dtype_b: str | None,
+) -> PairMetrics:
+    """As `kernels.compare_pair`, with `totals_of` as the pass over the elements."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        raise ValueError(f"tensors of one shape are compared; found {a.shape} and {b.shape}")
+    for name, tolerance in (("atol", atol), ("rtol", rtol)):
+        if not (math.isfinite(tolerance) and tolerance >= 0):
+            raise ValueError(f"{name} is a finite number from 0; found {tolerance}")
+    dtypes = dtype_a or a.dtype.name, dtype_b or b.dtype.name
+    is_complex = any(dtype in _PARTS for dtype in dtypes)
+    sides = []
+    for array, dtype in zip((a, b), dtypes, strict=True):
+        if is_complex:
+            parts = _real_parts(array, dtype)
+            sides.append(addressed(parts, parts.dtype.name))
+        else:
+            sides.append(addressed(array, dtype))
+    first, second = sides
+    found = totals_of(
+        first.address,
+        first.code,
+        first.strides,
+        second.address,
+        second.code,
+        second.strides,
+        first.array.shape,
+        float(atol),
+        float(rtol),
+        not is_complex,
+    )
+    return metrics_of_totals(
+        PairTotals(*found), dtypes=dtypes, shape=a.shape, is_complex=is_complex, atol=float(atol), rtol=float(rtol)
+    )
+
+
+def _real_parts(array: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Real and imaginary parts along an additional last axis: a view of complex numbers, a copy with zeros for real ones."""
+    if dtype not in _PARTS:
+        real = addressed(array, dtype).array
+        if dtype == "bfloat16":
+            real = (real.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        elif dtype == "bool":
+            real = real.view(np.bool_)
+        return np.stack([real, np.zeros_like(real)], axis=-1)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    part = np.dtype(_PARTS[dtype])
+    if array.size == 0:
+        return np.empty((*array.shape, 2), part)
+    strides = (*array.strides, part.itemsize)
+    base = array.view(np.ndarray)
+    parts: NDArray[np.generic] = np.lib.stride_tricks.as_strided(
+        base[(slice(0, 1),) * base.ndim].view(part) if base.ndim else base.reshape(1).view(part),
+        (*array.shape, 2),
+        strides,
+        writeable=False,
+    )
+    return parts
+
+
+# The differences between the statistics of many pairs of tensors: rows of summaries, all at once.
+
+COUNTED = SUMMARY_FIELDS[:7]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryDifferences:
+    """For each pair of rows, in order: relative differences |a - b| / |a|, and differences b - a of the counts.
+
+    A relative difference is 0 if both numbers are equal, the same infinity or NaN. It is Inf if only a is 0, or if one of the two
+    is NaN or an infinity that the other is not. For tensors without elements avg is NaN. Arrays have one dimension.
+    """
+
+    max: NDArray[np.float64]
+    min: NDArray[np.float64]
+    avg: NDArray[np.float64]
+    l2norm: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    """(n, 7): count, nan, positive_inf, negative_inf, zero, negative, positive (COUNTED)."""
+
+
+def compare_summaries(rows_a: NDArray[np.float64], rows_b: NDArray[np.float64]) -> SummaryDifferences:
+    """Compare rows of summaries, (n, 11) each, columns as in SUMMARY_FIELDS. Raises ValueError for other shapes."""
+    if rows_a.shape != rows_b.shape or rows_a.ndim != 2 or rows_a.shape[1] != len(SUMMARY_FIELDS):
+        raise ValueError(
+            f"rows have {len(SUMMARY_FIELDS)} numbers, as many rows on both sides; found {rows_a.shape} and {rows_b.shape}"
+        )
+    a = {field: rows_a[:, at] for at, field in enumerate(SUMMARY_FIELDS)}
+    b = {field: rows_b[:, at] for at, field in enumerate(SUMMARY_FIELDS)}
+    with np.errstate(all="ignore"):
+        return SummaryDifferences(
+            max=_relative(a["max"], b["max"]),
+            min=_relative(a["min"], b["min"]),
+            avg=_relative(a["sum"] / a["count"], b["sum"] / b["count"]),
+            l2norm=_relative(np.sqrt(a["sum_squares"]), np.sqrt(b["sum_squares"])),
+            counts=(rows_b[:, : len(COUNTED)] - rows_a[:, : len(COUNTED)]).astype(np.int64),
+        )
+
+
+def _relative(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    found = np.abs(a - b) / np.abs(a)
+    found[~(np.isfinite(a) & np.isfinite(b))] = np.inf
+    found[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    return found

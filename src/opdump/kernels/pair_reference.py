@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.kernels.pair_metrics import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
 from opdump.kernels.reference import (
     BLOCK,
     CHUNK,
@@ -33,7 +34,6 @@ from opdump.kernels.reference import (
     storage_dtype,
 )
 from opdump.kernels.summary import DTYPE_CODES
-from opdump.kernels.totals_of_pair import PAIR_COUNTS, PAIR_MAXIMA, PAIR_SUMS, PairTotals
 
 _MOST_SPANS = 64
 _MOST_INDICES = 1 << 20

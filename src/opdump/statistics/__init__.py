@@ -5,10 +5,15 @@ values.
 from __future__ import annotations
 
 from opdump.records import format_statistic
-from opdump.statistics.device_extremes import Extremes, device_extremes, has_device_extremes, have_device_extremes
-from opdump.statistics.element_statistics import ElementStatistics
-from opdump.statistics.merging import merge_statistics
-from opdump.statistics.summary_statistics import SummaryStatistics
+from opdump.statistics.summary_statistics import (
+    ElementStatistics,
+    Extremes,
+    SummaryStatistics,
+    device_extremes,
+    has_device_extremes,
+    have_device_extremes,
+    merge_statistics,
+)
 from opdump.statistics.table import (
     DEFAULT,
     DEVICE_DEFAULT,

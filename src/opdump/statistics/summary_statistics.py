@@ -1,19 +1,87 @@
-"""SummaryStatistics: the named statistics of one summary."""
+"""The statistics of a tensor: from its summary, from a device, from its elements, and of a whole from its parts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from opdump.kernels import Summary
+from opdump.kernels.reference import compensated
 from opdump.records import Statistics, StatisticValue, format_statistic
-from opdump.statistics.device_extremes import Extremes
-from opdump.statistics.table import OWN
+from opdump.statistics.table import OWN, Statistic, one_spelling, statistic
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from opdump.kernels import Summary
 
+# Max and min as a device computes them, for its statistics files.
+#
+# A device starts with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
+# stays, a later NaN is skipped, and the first zero counts among zeros of either sign; integers keep all their digits. See
+# docs/files.md#the-csv-of-an-operator.
+
+_EXACT_IN_FLOAT64 = 2**53
+_LOOKED_AT = 1 << 14
+
+Extremes = tuple[float | int, float | int]
+"""Max and min. An int if a float64 cannot represent the number."""
+
+
+def has_device_extremes(summary: Summary, *, is_float: bool) -> bool:
+    """Whether max and min of a summary equal those of a device, so that the elements need not be read."""
+    if is_float:
+        return not summary.nan and summary.max != 0 and summary.min != 0
+    return max(abs(summary.max), abs(summary.min)) < _EXACT_IN_FLOAT64
+
+
+def have_device_extremes(columns: Summary, *, are_floats: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The same for many tensors: the fields are columns of their summaries, (n,), with a flag per tensor for float elements."""
+    of_all: Any = columns
+    own = (of_all.nan == 0) & (of_all.max != 0) & (of_all.min != 0)
+    # An integer is never NaN, so a tensor with NaN has floats.
+    exact = np.maximum(np.abs(of_all.max), np.abs(of_all.min)) < _EXACT_IN_FLOAT64
+    found: npt.NDArray[np.bool_] = np.where(are_floats, own, exact)
+    return found
+
+
+def device_extremes(array: npt.NDArray[Any], summary: Summary) -> Extremes | None:
+    """Max and min of an array of any shape with this summary; None if they equal those of the summary.
+
+    None for no elements. bfloat16 must be widened to float32.
+    """
+    if not array.size or has_device_extremes(summary, is_float=array.dtype.kind == "f"):
+        return None
+    if array.dtype.kind != "f":
+        return int(array.max()), int(array.min())
+    flat = array.reshape(-1)
+    if np.isnan(flat[0]):
+        return float("nan"), float("nan")
+    numbers = flat[~np.isnan(flat)] if summary.nan else flat
+    greatest, least = (float(numbers.max()), float(numbers.min())) if summary.nan else (summary.max, summary.min)
+    if greatest == 0 or least == 0:
+        zero = _first_zero(numbers)
+        greatest, least = greatest or zero, least or zero
+    return greatest, least
+
+
+def _first_zero(flat: npt.NDArray[Any]) -> float:
+    """The first zero, with its sign; after a rectifier it is usually near the start."""
+    for start in range(0, flat.size, _LOOKED_AT):
+        part = flat[start : start + _LOOKED_AT]
+        places = part == 0
+        place = int(places.argmax())
+        if places[place]:
+            return float(part[place])
+    return 0.0
+
+
+# SummaryStatistics: the named statistics of one summary.
 
 _FROM_SUMMARY: Final = tuple(name for name, each in OWN.items() if each.of_summary is not None)
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "count")
@@ -75,3 +143,122 @@ def _same(one: StatisticValue, other: StatisticValue) -> bool:
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
         return True
     return one == other
+
+
+# Statistics of a whole from the statistics of its parts: the shards of a tensor on several ranks, or the batches of a step.
+
+_NOT_COUNTS: Final = ("max", "min", "sum", "sum_squares")
+
+
+def merge_statistics(parts: Iterable[Mapping[str, StatisticValue]]) -> SummaryStatistics:
+    """The statistics of all elements of `parts` together; each part is the `statistics` of a tensor record.
+
+    Counts, `max` and `min` are exactly those of the concatenated tensor. `avg` and `l2norm` come from the sums of the parts, which are added with
+    compensation (Neumaier): they differ from those of the concatenated tensor only in the rounding of the parts' own sums. NaN and infinities
+    are treated as in one tensor: NaN in any part makes `max`, `min`, `avg` and `l2norm` NaN. Empty parts change nothing, and no parts are a
+    tensor without elements. Digests and statistics of packages cannot be merged, and are left out.
+
+    Raises ValueError for statistics without a summary: of complex tensors, of dumps without opdump's index.
+
+    >>> from opdump.kernels import summarise
+    >>> import numpy as np
+    >>> halves = np.arange(3.0), np.arange(3.0, 7.0)
+    >>> merge_statistics(SummaryStatistics(summarise(half)) for half in halves)["avg"]
+    3.0
+    """
+    summaries = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, SummaryStatistics):
+            named = ", ".join(part) or "none"
+            raise ValueError(
+                f"part {number} has no summary that could be merged, only these statistics: {named}; expected the statistics of a tensor in "
+                "opdump's index (`opdump complete` makes one for a dump that MindSpore wrote)"
+            )
+        summaries.append(part.summary)
+    return SummaryStatistics(_merged(summaries))
+
+
+def _merged(summaries: list[Summary]) -> Summary:
+    has_nan = any(each.nan for each in summaries)
+    fields: dict[str, float] = {
+        name: math.fsum(getattr(each, name) for each in summaries)
+        for name in Summary._fields
+        if name not in _NOT_COUNTS
+    }
+    return Summary(
+        **fields,
+        max=math.nan if has_nan else max((each.max for each in summaries), default=-math.inf),
+        min=math.nan if has_nan else min((each.min for each in summaries), default=math.inf),
+        sum=compensated(each.sum for each in summaries),
+        sum_squares=compensated(each.sum_squares for each in summaries),
+    )
+
+
+# ElementStatistics: the selected statistics that opdump's own summary does not provide.
+
+Array = npt.NDArray[Any]
+Values = dict[str, StatisticValue]
+
+
+class ElementStatistics:
+    """Digests, and statistics of installed packages. False if no elements need to be read.
+
+    If a function of a package raises for a tensor, that tensor lacks the statistic, and one warning is printed.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        chosen = {name: statistic(name) for name in sorted(one_spelling(names))}
+        self._of_bytes = {name: each for name, each in chosen.items() if each.of_bytes is not None}
+        self._of_elements = {name: each for name, each in chosen.items() if each.of_elements is not None}
+        self.of_summary = {name: each for name, each in chosen.items() if each.of_summary and name not in OWN}
+        """The package statistics that a summary provides."""
+        self._failed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._of_bytes or self._of_elements)
+
+    @property
+    def digests_alone(self) -> tuple[str, ...]:
+        """The names of the digests if nothing else is computed from elements: the argument for a `DigestBatch`."""
+        own_alone = self._of_bytes.keys() <= OWN.keys() and not self._of_elements
+        return tuple(self._of_bytes) if own_alone else ()
+
+    def of(self, raw: Array, widened: Callable[[], Array] | None = None) -> Values:
+        """The values for one tensor, from its elements as stored in memory. `widened` returns them in a numpy type if `raw` has
+        none.
+        """
+        found: Values = {}
+        for name, each in self._of_bytes.items():
+            self._add(found, name, each, each.of_bytes, raw)
+        if self._of_elements:
+            elements = (raw if widened is None else widened()).view()
+            elements.flags.writeable = False  # it may be memory of the program
+            for name, each in self._of_elements.items():
+                self._add(found, name, each, each.of_elements, elements)
+        return found
+
+    def from_summary(self, summary: Summary) -> Values:
+        """The values of `of_summary` for one tensor."""
+        found: Values = {}
+        for name, each in self.of_summary.items():
+            self._add(found, name, each, each.of_summary, summary)
+        return found
+
+    def _add(self, found: Values, name: str, each: Statistic, function: Callable[[Any], Any] | None, of: Any) -> None:
+        assert function is not None
+        try:
+            with np.errstate(all="ignore"):
+                found[name] = each.kind(function(of))
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            if name in OWN:
+                raise
+            if name not in self._failed:
+                import logging
+
+                self._failed.add(name)
+                reason = f"{type(error).__name__}: {error}"
+                logging.getLogger("opdump").warning(
+                    "the statistic %r of a tensor is left out: %s (reported once)", name, reason
+                )
