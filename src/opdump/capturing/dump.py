@@ -21,11 +21,10 @@ from opdump import amounts
 from opdump.adapters.base import Runtime, StepController, SupportsCaptureTime
 from opdump.adapters.program_marks import ProgramMarks
 from opdump.adapters.registry import is_used_by_program
-from opdump.amounts import repr_of
+from opdump.amounts import html_line, repr_of
 from opdump.capturing.children.place import Place, are_awaited
 from opdump.capturing.report import CaptureReport, log_report
 from opdump.errors import CaptureStateError, ConfigError
-from opdump.html_table import html_line
 from opdump.index.writer import SPLIT_PAGES, RunFacts, own_version
 from opdump.interpreter.critical_sections import not_interrupted
 from opdump.layouts.base import RankWriter, open_writer

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opdump import amounts
-from opdump.amounts import repr_of
+from opdump.amounts import html_facts, repr_of
 from opdump.capturing.children import ChildReport, Family
 from opdump.capturing.children.place import failure_of, warnings_of, warnings_of_starts
 from opdump.checks.histories import Checked
 from opdump.degradation import Degradation, told
 from opdump.errors import IncompleteCaptureError
-from opdump.html_table import html_facts
 from opdump.plan import DumpPlan
 from opdump.recorder import GAPS, Nothing
 from opdump.recorder.circumstances import Circumstances, why_nothing

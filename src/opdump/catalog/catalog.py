@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from opdump import amounts
-from opdump.amounts import repr_of
+from opdump.amounts import html_table, repr_of
 from opdump.catalog.query import Asked, Execution, SourcePlace, first_of, grouped
 from opdump.doing import note
 from opdump.errors import CorruptDumpError, NotInDumpError, PackageMissingError
 from opdump.graph import Graph
-from opdump.html_table import html_table
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import Run, RunChoice
 from opdump.layouts.base import ModelDirectories, Rank, StepContent, SupportsColumns, SupportsModels

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from opdump.amounts import repr_of
+from opdump.amounts import html_table, repr_of
 from opdump.call_stacks import Frame, Stack
-from opdump.html_table import html_table
 from opdump.plan import KernelPattern
 from opdump.records import OpRecord, TensorRecord, format_statistic, shown_shape
 

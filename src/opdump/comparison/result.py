@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opdump import amounts
+from opdump.amounts import html_facts, html_line, html_table
 from opdump.call_stacks import shortened
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.nodes import Kind, Node, Suspect, scope_of
 from opdump.comparison.pairs import Measured, Outputs, PairRow, StepMatches, measured, outputs_of, write_matches
 from opdump.comparison.trace import Trace, shown_scope
-from opdump.html_table import html_facts, html_line, html_table
 from opdump.records import IO, OpRecord
 
 _BEFORE: Final = 3

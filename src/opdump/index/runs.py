@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opdump import amounts
+from opdump.amounts import html_facts
 from opdump.degradation import Degradation, told
 from opdump.errors import CorruptDumpError
-from opdump.html_table import html_facts
 from opdump.records import TensorRecord
 
 if TYPE_CHECKING:

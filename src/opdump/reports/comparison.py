@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from opdump import amounts
 from opdump.adapters.replay import replayer_of
+from opdump.amounts import html_line, html_table
 from opdump.comparison.result import WINDOW_HEADINGS, Result
 from opdump.errors import DumpPathError
-from opdump.html_table import html_line, html_table
 from opdump.records import OpRecord
 from opdump.reports.table import Column, Printer
 from opdump.sink.outside import whole_file

@@ -19,8 +19,7 @@ from opdump.adapters.torch.private_names import operator_schema
 from opdump.adapters.torch.schemas import Found, OperatorSchema, schema_of, tensors_returned
 from opdump.errors import CannotReplayError
 from opdump.op_types.unspecified import unspecified_outputs
-from opdump.records import Memory, OpRecord, TensorRecord
-from opdump.tensor_elements import torch_tensor
+from opdump.records import Memory, OpRecord, TensorRecord, torch_tensor
 
 # Rebuilds recorded tensors, with their strides, in their own or another dtype.
 
