@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from opdump.errors import CorruptDumpError
 from opdump.index.batch import Batch, Pattern
 from opdump.kernels import Summary, TableText
 from opdump.layouts.mindspore_sync.files import STATISTIC_NAME
-from opdump.plan import DumpPlan
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue
 from opdump.statistics import (
     OWN,
@@ -37,6 +36,9 @@ from opdump.statistics import (
     one_spelling,
     statistic,
 )
+
+if TYPE_CHECKING:
+    from opdump.plan import DumpPlan
 
 FIXED_HEADINGS: Final = (
     "Op Type",
