@@ -26,7 +26,6 @@ _AROUND: Final = tuple(
         "startup",
         os.path.join("capturing", "children"),
         os.path.join("adapters", "torch", "training.py"),
-        os.path.join("adapters", "torch", "threads.py"),
     )
 )
 """Code of opdump that calls the program and holds no lock meanwhile."""
