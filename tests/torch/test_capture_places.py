@@ -189,7 +189,7 @@ def test_set_dump_selects_a_class_and_a_function(tmp_path: Path) -> None:
 
 
 def test_set_dump_refuses_what_it_cannot_mark() -> None:
-    with pytest.raises(ValueError, match="no PyTorch module"):
+    with pytest.raises(ValueError, match="is not a PyTorch module"):
         opdump.set_dump("conv1")
     with pytest.raises(ValueError, match="expected True or False"):
         opdump.set_dump(nn.Linear(1, 1), enabled=1)  # type: ignore[arg-type]
