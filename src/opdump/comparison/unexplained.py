@@ -170,10 +170,10 @@ class _Unexplained:
             if near is not None and math.isfinite(self._distance(one, near)):
                 doubtful.append((one, near))
                 left.remove(near)
-                writes.remove(one)
-                writes_b.remove(near)
                 alone_a.remove(one)
                 alone_b.remove(near)
+        writes = [place for place in writes if place in alone_a]
+        writes_b = [place for place in writes_b if place in alone_b]
         # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
         are_told = self._updates and not _floats(self.a, writes) and not _floats(self.b, writes_b)
         alone_a = [place for place in alone_a if place not in writes]

@@ -268,7 +268,7 @@ def fitted(layers, *, eager, loss="mse", optimizer="Adam", rate=0.01, scale=1.0,
         floats = random.normal(size=(8, *shape)).astype(np.float32)
         data = floats if model.inputs[0].dtype == "float32" else random.integers(0, 9, (8, *shape))
         updates = getattr(keras.optimizers, optimizer)(rate, **options)
-        model.compile(updates, loss, [scale], metrics=["accuracy"], run_eagerly=eager, jit_compile=False)
+        model.compile(updates, loss, loss_weights=[scale], metrics=["accuracy"], run_eagerly=eager, jit_compile=False)
         model.fit(data, random.integers(0, 3, 8), batch_size=4, shuffle=False, verbose=0)
 
     return program
@@ -325,7 +325,7 @@ class Attends(keras.layers.Layer):
         self.attention = keras.layers.MultiHeadAttention(2, 4)
 
     def call(self, x):
-        return keras.ops.mean(self.attention(x, x), 1)
+        return tf.reduce_mean(self.attention(x, x), 1)
 
 
 def normalised_by_batch():
@@ -349,7 +349,16 @@ LOSS_OF_LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 @pytest.mark.parametrize(
     ("layers", "optimizer", "first_is_eager"),
-    [(normalised_by_batch, "Lion", False), (normalised_by_image, "RMSprop", True), (attended, "Adam", False)],
+    [
+        pytest.param(
+            *(normalised_by_batch, "Lion", False),
+            marks=pytest.mark.skipif(
+                tf.__version__ < "2.16", reason="Keras 2 writes its states in other places: the weights are accused"
+            ),
+        ),
+        (normalised_by_image, "RMSprop", True),
+        (attended, "Adam", False),
+    ],
 )
 def test_an_optimizer_may_make_full_steps_of_gradients_that_are_only_rounding(
     tmp_path: Path, layers: Any, optimizer: str, first_is_eager: bool
@@ -369,7 +378,7 @@ def test_an_optimizer_may_make_full_steps_of_gradients_that_are_only_rounding(
         (normalised_by_image, {"rate": 0.011}),
         (attended, {"scale": 0.5}),
     ],
-    ids=str,
+    ids=["epsilon", "rate", "scale"],
 )
 def test_a_fault_beside_gradients_that_are_only_rounding_is_no_rounding(
     tmp_path: Path, layers: Any, fault: Any
