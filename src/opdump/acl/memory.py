@@ -370,7 +370,7 @@ def _owner_of_tensor(tensor: Any, address: int) -> Owner | None:
         try:
             storage = tensor.untyped_storage()
             start, size = int(storage.data_ptr()), int(storage.nbytes())
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError):  # no storage, or one without memory, whatever the layout says
             return None
         if not start <= address < start + size:
             return None

@@ -366,7 +366,7 @@ def _has_no_storage(tensor: torch.Tensor) -> bool:
         if _is_nowhere(tensor.untyped_storage()):
             return True
         return tensor.data_ptr() == tensor.storage_offset() * tensor.element_size()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # a tensor without a storage has no address to read
         return True
 
 
