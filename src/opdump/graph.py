@@ -112,11 +112,6 @@ def shown_source(source: str) -> str:
     return f"{source.removeprefix(EARLIER_PREFIX)} of an earlier step" if source.startswith(EARLIER_PREFIX) else source
 
 
-def was_written_unseen(source: str) -> bool:
-    """Return whether a source is memory that no recorded operator wrote (`data-3`)."""
-    return source.startswith(CONSTANT_PREFIX) and not source.startswith(EARLIER_PREFIX)
-
-
 def graph_word(graph_id: int) -> str:
     """Return a graph as it appears in names of directories and files: its number, or `pynative`."""
     return _PYNATIVE_WORD if graph_id == PYNATIVE else str(graph_id)

@@ -29,7 +29,7 @@ from opdump.checks.watchpoints import Measured, WatchHit, Watchpoint, Watchpoint
 from opdump.conversion.overflow import Overflow, find_overflows
 from opdump.doing import note
 from opdump.errors import OpdumpError
-from opdump.graph import shown_source, was_written_unseen
+from opdump.graph import shown_source
 from opdump.index.reader import BatchColumns, FactsByProgram
 from opdump.index.runs import CONFIG_NAME, METADATA, read_json_object
 from opdump.kernels import DTYPE_CODES, SUMMARY_FIELDS, summarise
@@ -463,7 +463,7 @@ def _lines(history: History) -> Iterator[str]:
         yield f"born    {_told(history.born)}"
     else:
         given = printable(shown_source(history.given)) or "by what left no data"
-        where = ", memory that no recorded operator wrote" if was_written_unseen(history.given) else ""
+        where = ", memory that no recorded operator wrote" if given.startswith("data-") else ""
         yield f"given   step {history.first_step}  {given}{where}"
     if history.passed_on:
         last = f", up to step {history.last_step}" if history.last_step > history.first_step else ""
