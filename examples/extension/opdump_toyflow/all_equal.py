@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from opdump.checks import Thresholds
-from opdump.checks.tensor_checks import TensorStats
+from opdump.checks import TensorStats, Thresholds
 
 
 def all_equal(facts: TensorStats, _dtype: str, thresholds: Thresholds) -> str:

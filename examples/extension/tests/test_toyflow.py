@@ -16,8 +16,7 @@ from opdump_toyflow.share_within import share_within_one_percent
 from opdump_toyflow.tensor_magnitude import TENSOR_MAGNITUDE
 from opdump_toyflow.zero_fraction import zero_fraction
 
-from opdump.checks import Thresholds
-from opdump.checks.tensor_checks import stats_of_summary
+from opdump.checks import Thresholds, stats_of_summary
 from opdump.checks.watchpoints import Measured, Watchpoint
 from opdump.configs.dialects import load_plan
 from opdump.kernels import summarise

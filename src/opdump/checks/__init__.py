@@ -13,7 +13,14 @@ from opdump.interpreter.late_imports import late_names
 if TYPE_CHECKING:
     from opdump.checks.overflow import OVERFLOW_KINDS, OverflowStatus, overflow_kind, overflow_status
     from opdump.checks.registry import CHECKS, Checks
-    from opdump.checks.tensor_checks import CheckName, Finding, InspectedTensor, Thresholds
+    from opdump.checks.tensor_checks import (
+        CheckName,
+        Finding,
+        InspectedTensor,
+        TensorStats,
+        Thresholds,
+        stats_of_summary,
+    )
 
 __all__ = [
     "CHECKS",
@@ -23,15 +30,17 @@ __all__ = [
     "Finding",
     "InspectedTensor",
     "OverflowStatus",
+    "TensorStats",
     "Thresholds",
     "overflow_kind",
     "overflow_status",
+    "stats_of_summary",
 ]
 
 __getattr__ = late_names(
     __name__,
     {
-        ".tensor_checks": ("CheckName", "Finding", "InspectedTensor", "Thresholds"),
+        ".tensor_checks": ("CheckName", "Finding", "InspectedTensor", "TensorStats", "Thresholds", "stats_of_summary"),
         ".overflow": ("OVERFLOW_KINDS", "OverflowStatus", "overflow_kind", "overflow_status"),
         ".registry": ("CHECKS", "Checks"),
     },
