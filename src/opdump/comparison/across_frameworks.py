@@ -1,4 +1,4 @@
-"""Compares runs of two frameworks: operators are matched by the values that they give, and each stretch between two such values is judged."""
+"""Compares runs of two frameworks: matches operators by their values, and judges each stretch between two matched values."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from opdump.records import RunFact, TensorRecord
 Array = NDArray[Any]
 
 _CERTAIN: Final = 1e-4
-"""Values that are nearer, relative to their root mean square, are taken for each other without a doubt."""
+"""A pair whose values differ by at most this, relative to their root mean square, is never doubted."""
 _STANDS_FOR: Final[RunFact] = "stands_for"
 _TRIALS: Final = 64
-"""How many doubtful pairs are tried without."""
+"""How many times a doubtful pair is dropped to see whether fewer pairs fail."""
 _RESULTS_APART: Final = 100.0
-"""Units of rounding: more than comes together in a network."""
+"""Units of rounding: more than accumulates in a network."""
 _QUANTISED_APART: Final = 0.05
-"""Relative: the same of a network whose values are quantised."""
+"""The same limit for quantised networks, relative to the size of the values."""
 _OTHER_WAY_ROUND: Final[Mapping[Kind, Kind]] = {"missing": "extra", "extra": "missing"}
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What is found of two traces."""
+    """The result of comparing two traces."""
 
     pairs: Sequence[Pair]
     failing: Collection[Pair] = ()
-    """Those of the pairs that are no rounding of each other."""
+    """The pairs whose values differ by more than rounding."""
     suspects: list[Suspect] = field(default_factory=list)
     between: tuple[Collection[int], Collection[int]] = ((), ())
-    """The nodes of A and of B that lead to a value that both have."""
+    """The nodes of A and of B that lead to a common value and have none themselves."""
     unused: tuple[Collection[int], Collection[int]] = ((), ())
     """The nodes that lead to no result of the other program."""
     unmatched: tuple[Collection[int], Collection[int]] = ((), ())
@@ -65,14 +65,14 @@ class Outcome:
 
     @property
     def alone(self) -> tuple[set[int], set[int]]:
-        """The nodes of A and of B without a counterpart, with those of suspects that one program has and the other has not."""
+        """The nodes of A and of B without a counterpart, including suspects of kind `missing` and `extra`."""
         missing = {each.a.index for each in self.suspects if each.kind == "missing" and each.a is not None}
         extra = {each.b.index for each in self.suspects if each.kind == "extra" and each.b is not None}
         return missing.union(self.unmatched[0]), extra.union(self.unmatched[1])
 
     @property
     def told(self) -> tuple[dict[int, str], dict[int, str]]:
-        """Why nodes of A and of B have no single counterpart: the other program has other operators there, or they lead to no result."""
+        """For nodes of A and of B without a single counterpart, the text for the report: other operators in the other program, or no result."""
         paired = {pair.a[0] for pair in self.pairs}, {pair.b[0] for pair in self.pairs}
         both = zip(paired, self.between, self.unused, self.alone, "BA", strict=True)
         a, b = (
@@ -86,21 +86,21 @@ class Outcome:
 
 
 def of_different_frameworks(a: Trace, b: Trace, frameworks: tuple[Collection[str], Collection[str]] = ((), ())) -> bool:
-    """Whether the two runs are of two frameworks, as the dumps say, or share no vocabulary: hardly an operator of either is called as one of
-    the other. An optimiser that has put other operators into one of the programs makes another vocabulary, too.
+    """Whether the dumps are of different frameworks, or the runs have hardly any operator names in common. A program in which an optimiser
+    replaced operators also counts as different from the original.
     """
     if _optimised(a) != _optimised(b):
         return True
     if all(frameworks) and not set(frameworks[0]) & set(frameworks[1]):
         return True
     if has_graphs(a.nodes) or has_graphs(b.nodes):
-        return False  # a program that was compiled as a whole has no operator of the other
+        return False  # a compiled program has no operator names in common with the eager one
     ours, theirs = ({node.op.kernel or node.op.op_type for node in trace.nodes} for trace in (a, b))
     return bool(ours and theirs) and len(ours & theirs) * 4 < min(len(ours), len(theirs))
 
 
 def _optimised(trace: Trace) -> set[tuple[str, str]]:
-    """The operators that do the work of others of the original program."""
+    """The operators that an optimiser put in place of others, with the names of these."""
     return {
         (node.op.kernel, str(node.op.arguments[_STANDS_FOR]))
         for node in trace.nodes
@@ -111,9 +111,9 @@ def _optimised(trace: Trace) -> set[tuple[str, str]]:
 def compare_across(
     a: Trace, b: Trace, given: Sequence[tuple[int, int]] = (), *, sides: tuple[str, str] = ("A", "B")
 ) -> Outcome:
-    """Matches two traces by values, and judges each value that both have.
+    """Match two traces by values, and judge each common value.
 
-    The pairs of nodes in `given` are kept. `sides` is what the two are called in words.
+    The pairs of nodes in `given` are kept. `sides` are the names of the two runs in messages.
     """
     if _can_run(b) > _can_run(a):
         return _turned(compare_across(b, a, [(there, here) for here, there in given], sides=("B", "A")), a)
@@ -131,7 +131,7 @@ def compare_across(
         wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
         for failure in failures
     )
-    # What A gave is run again, and plays no part in that: its own kernels are looked at where it is off what B gave all the same.
+    # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
     apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
     found.suspects += wrong_kernels(a, b, pairs, apart, sides)
     _count(a, b, found, matched, sides)
@@ -144,7 +144,7 @@ def compare_across(
 
 
 def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:
-    """The results of either program that have one name, of which no elements were judged, and that are further apart than rounding gets."""
+    """Results with the same name in both programs whose values were not judged and that differ by more than rounding."""
     named = {
         name: b.nodes[index]
         for index in _results(b)
@@ -168,8 +168,8 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
 
 
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
-    """The first result that is another one in B: the same elements in another order, or something else of the same size, where B gives no such
-    value as a result. Of steps that train nothing: optimizers keep states of their own.
+    """The first result that differs in B: the same elements in another order, or a result that B lacks while it has another one of the same size.
+    Only for steps without training, because optimizers may keep different states.
     """
     if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
         return []
@@ -178,7 +178,7 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
         number = matched.a.made.get(place)
         same = [each for each in results_b if number is not None and matched.b.made.get(each) == number]
         if same and all(_is_reordered(record_at(a, place), record_at(b, each)) for each in same):
-            what = f"a result has the same elements in a different order, that of {a.nodes[place[0]].op.op_name}"
+            what = f"a result has the same elements in a different order: the output of {a.nodes[place[0]].op.op_name}"
             return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
     held_a = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
     held_b = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
@@ -187,20 +187,20 @@ def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matc
     turned = {pair.b: pair.a for pair in pairs.values()}
     lost_a = [place for place in results_a if place[0] not in held_a and _is_number(a, place)]
     lost_b = [place for place in results_b if place[0] not in held_b and _is_number(b, place)]
-    # What one program gives, the other computes with, to another result.
+    # A result of one program from which the other computes a different result.
     lost_a += [place for place in results_a if place in pairs and not _leads_to(b, pairs[place].b[0], ends_b)]
     lost_b += [place for place in results_b if place in turned and not _leads_to(a, turned[place][0], ends_a)]
     for place in sorted(lost_a):
         size = math.prod(record_at(a, place).shape)
         other = next((each for each in lost_b if math.prod(record_at(b, each).shape) == size), None)
         if other is not None:
-            what = f"a result of {size:,} elements that are not a result of the other program"
+            what = f"a result of {size:,} elements that is not a result of the other program"
             return [Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)]
     return []
 
 
 def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
-    """Whether two tensors of one shape, which hold the same, are further apart than tensors that are taken for each other."""
+    """Whether two tensors with the same elements differ, in the same shape, by more than matched values may: their order differs."""
     return one.shape == other.shape and epsilon_of(one.dtype) > 0 and (distance(one, other) or 0.0) > WITHIN
 
 
@@ -209,7 +209,7 @@ def _is_number(trace: Trace, place: Place) -> bool:
 
 
 def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
-    """Whether a node is one of these results, or only moved on the way to one."""
+    """Whether a node is one of these results, or reaches one through operators that only move or cast."""
     last = {end for end, _ in ends}
     reached, waiting = set[int](), [index]
     while waiting:
@@ -226,7 +226,7 @@ def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """The first of those that blame one operator of A for one thing: it may have several readers."""
+    """The first suspect of each kind and operator of A, which may have several readers."""
     found: dict[tuple[str, int], Suspect] = {}
     for each in suspects:
         assert each.a is not None, "A is the program that was run"
@@ -235,7 +235,7 @@ def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 
 def _turned(found: Outcome, b: Trace) -> Outcome:
-    """What was found of A and B, for who compares B with A."""
+    """The outcome with A and B swapped; `b` is the trace of the new B."""
     found.pairs = [pair.turned(b) for pair in found.pairs]
     found.failing = {pair.turned(b) for pair in found.failing}
     found.suspects = [_swapped(each) for each in found.suspects]
@@ -249,7 +249,7 @@ def _swapped(suspect: Suspect) -> Suspect:
 
 
 def _can_run(trace: Trace) -> int:
-    """How well the operators of a run can be run again: PyTorch has more of them in float64 than others."""
+    """How well the operators of a run can be run again, from 0 to 2; PyTorch is preferred, because most of its operators run in float64."""
     known = [node for node in trace.nodes if replayer_of(node.op)]
     return bool(known) + any(node.op.kernel.startswith("aten::") for node in known)
 
@@ -257,9 +257,9 @@ def _can_run(trace: Trace) -> int:
 def _narrowed(
     a: Trace, b: Trace, matched: Matched, failures: Sequence[Failure], drifted: Mapping[Place, Array]
 ) -> tuple[dict[Place, Pair], list[Failure]]:
-    """Pairs by the kind of operator where values no longer tell, so that a difference is narrowed down to one operator.
+    """Narrow failures down to single operators: pair operators by kind where values differ too much to be matched.
 
-    A pair that fails is doubtful: if the values after it are as they should be without it, it was no pair.
+    A failing pair is doubtful. It is dropped if later pairs no longer fail without it.
     """
     pairs = matched.pairs
     open_a = _open(a, [failure.pair.a[0] for failure in failures], set(pairs), matched.a)
@@ -281,7 +281,7 @@ def _narrowed(
             if len(then) < len(best[1]):
                 best = without, then
             if len(then) < len(left) - 1:
-                break  # what follows it is as it should be, too
+                break  # a later pair no longer fails, either
         if best[0] is pairs:
             break
         pairs, left = best
@@ -289,8 +289,8 @@ def _narrowed(
 
 
 def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
-    """The nodes between a value that fails and those before it, and the nodes that lead to no value of the other run; not those that only hand
-    such a value on.
+    """The nodes between a failing value and the pairs before it, and the nodes that lead to no paired value; without those that only move a
+    common value.
     """
     found = {node.index for last in failed for node in between(trace, last, ends) if (node.index, 0) not in ends}
     found |= {node.index for node in trace.nodes} - trace.with_ancestors(index for index, _ in ends)
@@ -299,15 +299,15 @@ def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: 
 
 
 def _depend_alike(a: Trace, b: Trace, matched: Matched) -> Callable[[Node, Node], bool]:
-    """Whether a node of A and one of B depend on a value that both runs have: who draws the first weights is nobody that updates them, and
-    optimizers may keep other states.
+    """A test whether a node of A and one of B depend on a common value. It keeps operators that draw initial weights apart from those that
+    update them; optimizers may keep different states.
     """
     of_a, of_b = _last_shared(a, matched.a), _last_shared(b, matched.b)
     return lambda one, other: not of_a[one.index].isdisjoint(of_b[other.index])
 
 
 def _last_shared(trace: Trace, shared: Shared) -> Sequence[frozenset[int]]:
-    """The values that both runs have and that each node reads, or, of what only its run has, that this was made of."""
+    """For each node, the numbers of the last common values that it depends on: read directly, or through values that only its run has."""
     found: list[frozenset[int]] = []
     for node in trace.nodes:
         read: set[int] = set()
@@ -331,14 +331,14 @@ def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> b
 
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
-    """Whether either program has results that the other has not."""
+    """Whether both programs have results that were not found in the other."""
     ours = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
     theirs = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
     return not (_results(a) <= ours or _results(b) <= theirs)
 
 
 def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[str, str]) -> None:
-    """Tells operators whose values the other run has from those that lead to one, and from those that lead to no result of the other program."""
+    """Sort operators into those with a value of the other run, those that lead to one, and those that lead to no result of the other program."""
     direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
     given = {index for index, _ in matched.a.made}, {index for index, _ in matched.b.made}
     led = _explained(a, direct[0] | given[0]), _explained(b, direct[1] | given[1])
@@ -360,13 +360,13 @@ def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[st
 
 
 def _results(trace: Trace) -> set[int]:
-    """The operators whose outputs no other reads; not those that show the program a number which it has had before the step."""
+    """The operators whose outputs no other reads, without those that only show the program a number from before the step."""
     read = {maker for node in trace.nodes for maker, _ in node.makers.values()}
     return {node.index for node in trace.nodes if node.outputs or node.makers} - read
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
-    """These nodes, those that they depend on, and those that only move what these gave."""
+    """These nodes, their ancestors, and nodes that only move the outputs of either."""
     found = trace.with_ancestors(nodes)
     for node in trace.nodes:
         if (
@@ -378,12 +378,12 @@ def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
     return found
 
 
-# What was matched by values, as a comparison tells of it: rows of its table, entries of match.yaml, the window around a divergence.
+# How matches by value are reported: in the table, in match.yaml, and in the window around a divergence.
 
 
 @dataclass(frozen=True)
 class ValueTable:
-    """The pairs of values of a step, in the order of B."""
+    """The pairs of values of a step."""
 
     a: Trace
     b: Trace
@@ -391,17 +391,17 @@ class ValueTable:
 
     @cached_property
     def pairs(self) -> Sequence[Pair]:
-        """In the order of B."""
+        """The pairs in the order of B."""
         return sorted(self.found.pairs, key=lambda pair: (pair.b, pair.a))
 
     @cached_property
     def outputs(self) -> Sequence[Outputs]:
-        """A row for each pair."""
+        """One row per pair."""
         return [self._outputs(pair) for pair in self.pairs]
 
     @property
     def matches(self) -> StepMatches:
-        """The entries of match.yaml: each two operators once."""
+        """The entries of match.yaml: one per pair of operators, with its best score."""
         found: dict[tuple[int, int], Match] = {}
         for pair, row in zip(self.pairs, self.outputs, strict=True):
             here, there = pair.a[0], pair.b[0]
@@ -454,11 +454,11 @@ class ValueTable:
         return names_of(self.a), names_of(self.b)
 
 
-# Runs of one JAX program in two modes, compiled and operator by operator: they share only values, and neither can be run again.
+# A JAX program recorded in two modes, compiled and operator by operator: only values can be matched, and neither run can be replayed.
 
 CALL: Final = "jax::jit"
 _COMPILED: Final = 0.25
-"""The modes are two where one run has so much larger a share of its operators in compiled functions."""
+"""The modes differ if the shares of operators in compiled functions differ by more than this."""
 _ROUNDINGS: Final = 100.0
 OTHER_STEPS: Final = (
     "one run compiles its step and has {} steps, the other runs operator by operator and has {}: they were not compared; call dump.step() at "
@@ -477,7 +477,7 @@ def of_two_modes(a: Trace, b: Trace) -> bool:
 
 
 def _compiled_share(trace: Trace) -> float | None:
-    """How many of the operators ran in compiled functions; None of a run that is none of JAX."""
+    """The share of operators that ran in compiled functions; None if the run is not of JAX."""
     kernels = [node.op.kernel for node in trace.nodes]
     if not any(kernel.startswith(("jax::", "lax::", "jnp::")) for kernel in kernels):
         return None
@@ -485,7 +485,7 @@ def _compiled_share(trace: Trace) -> float | None:
 
 
 def without_counterpart(a: Trace, b: Trace) -> str:
-    """What a reader has to know of a result of either run that the other has nowhere; empty where it has all of them."""
+    """A note on the first result of either run that the other run lacks; empty if there is none."""
     for here, there in ((a, b), (b, a)):
         others = [record for node in there.nodes for record in node.outputs.values()]
         for name, slot, record in _results_by_name(here):
@@ -495,7 +495,7 @@ def without_counterpart(a: Trace, b: Trace) -> str:
 
 
 def _results_by_name(trace: Trace) -> Iterator[tuple[str, int, TensorRecord]]:
-    """What compiled functions give, and what no operator reads of those that ran by themselves."""
+    """The outputs of compiled functions, and the floating-point outputs of other operators that no operator reads."""
     for node in trace.nodes:
         for slot, record in node.outputs.items() if node.op.kernel == CALL else ():
             if not record.skip:

@@ -1,7 +1,7 @@
-"""Finds which tensor of one run is which tensor of another by what they hold, whatever the operators are called that made them.
+"""Matches the tensors of two runs by their values, whatever operators produced them.
 
-Frameworks agree on few names and few operators: one folds a batch norm into a convolution, the other takes a GELU apart. What they cannot
-help is to come by the same values again and again, in another layout and to rounding.
+Frameworks have few names and operators in common: one folds a batch norm into a convolution, another splits a GELU. But they produce many of
+the same values, up to layout and rounding.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ Array = NDArray[Any]
 Place = tuple[int, int]
 """A node and a slot of its outputs."""
 ValueKind = Literal[
-    "by hand",  # somebody said so
-    "value",  # they hold the same
-    "kind",  # the same kind of operator at the same place, where values are too far apart to tell
+    "by hand",  # given in match.yaml
+    "value",  # equal values, within rounding
+    "kind",  # the same kind of operator at the same place; the values differ too much to match
 ]
 
 WITHIN: Final = 1e-2
-"""Tensors that are further apart, relative to the root mean square, are not taken for each other."""
+"""The largest difference of matched tensors, relative to the root mean square."""
 
 _ALIKE: Final = 0.5
-"""Tensors that are nearer than this to equal are taken for each other where nothing else tells, whatever operators made them."""
+"""Operators of different kinds pair only if the likeness of their outputs, from 0 to 1, exceeds this."""
 _SAMPLED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An output of A and the one of B that holds the same."""
+    """An output of A and the output of B with the same values."""
 
     a: Place
     b: Place
     layout: TensorLayout | None
-    """None where there are statistics alone."""
+    """None if there are only statistics."""
     distance: float
     kind: ValueKind = "value"
 
     def turned(self, b: Trace) -> Pair:
-        """The same for who compares B with A."""
+        """The pair with A and B swapped; `b` is the trace of B."""
         layout = None if self.layout is None else self.layout.turned(b.nodes[self.b[0]].outputs[self.b[1]].shape)
         return replace(self, a=self.b, b=self.a, layout=layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The numbers of the values that a trace has in common with the other, which has the same numbers for them."""
+    """The places of the common values in one trace. A value has the same number in both traces."""
 
     made: dict[Place, int]
     read: dict[Place, int]
-    """By inputs that no operator of the trace made."""
+    """Keyed by inputs that no operator of the trace produced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +70,19 @@ class Matched:
     """What two traces have in common."""
 
     pairs: Mapping[Place, Pair]
-    """Outputs, by those of A."""
+    """Pairs of outputs, keyed by the output of A."""
     a: Shared
     b: Shared
 
 
 @dataclass(frozen=True)
 class _Value:
-    """What a tensor holds, whatever the order of its elements. Outputs of several operators hold the same where one of them moves it."""
+    """The elements of a tensor, in any order. Several places have the same value if operators only move it."""
 
     places: list[Place]
-    """Outputs; none of what the program was given."""
+    """Outputs with this value; empty if the program only reads it."""
     readers: list[Place]
-    """Inputs that no operator made."""
+    """Inputs with this value that no operator produced."""
     record: TensorRecord
     mean: float
     rms: float
@@ -94,10 +94,10 @@ class _Value:
 
 
 def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> Matched:
-    """What two traces have in common. Each value of A has at most one of B, the nearest first. The nodes of `given` are matched by hand.
+    """Match the values of two traces, the nearest first; each value is matched at most once. The nodes of `given` are matched by hand.
 
-    A value of one program may be what the other was given: TensorFlow reads a weight by an operator, PyTorch does not. So that it is not
-    taken for the weight after its update, which is near it, it is matched with that, and makes no pair.
+    An output of one program may match an input of the other: TensorFlow reads a weight through an operator, PyTorch does not. Such a match makes
+    no pair, but prevents the value from being matched with the updated weight, which is close to it.
     """
     note("matching the values of step", a.step)
     pairs = _by_hand(a, b, given)
@@ -130,7 +130,7 @@ def match_values(a: Trace, b: Trace, given: Sequence[tuple[int, int]] = ()) -> M
 
 
 def _by_hand(a: Trace, b: Trace, given: Sequence[tuple[int, int]]) -> dict[Place, Pair]:
-    """The outputs of these nodes that hold the same; where none does, the two that are nearest."""
+    """Pairs of outputs of these nodes with the same values, or else the nearest pair."""
     found: dict[Place, Pair] = {}
     for one, other in given:
         fitting = [
@@ -146,7 +146,7 @@ def _by_hand(a: Trace, b: Trace, given: Sequence[tuple[int, int]]) -> dict[Place
 
 
 def _how_apart(one: TensorRecord, other: TensorRecord) -> tuple[TensorLayout | None, float] | None:
-    """The best layout and the distance that is left, by statistics where elements are missing; None for tensors of other sizes."""
+    """The best layout and the distance in it, by statistics if elements are missing; None if the sizes differ or the tensors are empty."""
     if math.prod(one.shape) != math.prod(other.shape) or 0 in one.shape:
         return None
     if has_elements(one) and has_elements(other):
@@ -156,7 +156,7 @@ def _how_apart(one: TensorRecord, other: TensorRecord) -> tuple[TensorLayout | N
 
 
 def _values(trace: Trace, without: Collection[int] = ()) -> list[_Value]:
-    """The distinct values of a trace, in the order in which they were made or read first. Tensors of one repeated element say nothing."""
+    """The distinct values of a trace, by first occurrence. Tensors that repeat one element are left out, because they identify nothing."""
     found: dict[object, _Value] = {}
     for node in trace.nodes:
         given = {slot: record for slot, record in node.inputs.items() if slot not in node.makers}
@@ -172,7 +172,7 @@ def _values(trace: Trace, without: Collection[int] = ()) -> list[_Value]:
 
 
 def _key_of(record: TensorRecord) -> object:
-    """Equal for tensors of the same elements, in any order; None of one that says nothing."""
+    """A key that is equal for tensors with the same elements in any order; None if the tensor identifies nothing."""
     if 0 in record.shape or record.skip:
         return None
     if has_elements(record):
@@ -186,7 +186,7 @@ def _key_of(record: TensorRecord) -> object:
 
 
 def share_inputs(a: Trace, b: Trace) -> bool:
-    """Whether both programs were given a tensor of the same elements: data, or a parameter."""
+    """Whether both programs read a tensor (data or a parameter) with the same elements."""
     return bool(_hashes_of_inputs(a) & _hashes_of_inputs(b))
 
 
@@ -202,7 +202,7 @@ def _hashes_of_inputs(trace: Trace) -> set[tuple[int, int]]:
 
 
 def _multiset_hash(array: Array) -> int:
-    """The same for every order of the same elements."""
+    """A hash that does not depend on the order of the elements."""
     elements = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}").astype(np.uint64)
     with np.errstate(over="ignore"):
         mixed = (elements + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -211,7 +211,7 @@ def _multiset_hash(array: Array) -> int:
 
 
 def _moments(record: TensorRecord) -> tuple[float, float, float]:
-    """Mean, root mean square and largest of the finite elements."""
+    """Mean, root mean square and maximum of the finite elements."""
     if not has_elements(record):
         size = math.prod(record.shape)
         mean, norm, top = (float(record.statistics.get(name, math.nan)) for name in ("avg", "l2norm", "max"))
@@ -224,7 +224,7 @@ def _moments(record: TensorRecord) -> tuple[float, float, float]:
 
 
 def _distance(one: _Value, other: _Value) -> float | None:
-    """How far they are apart, in the layouts that fit best; None where that is too far."""
+    """The distance of two values in the best layout; None if they do not match."""
     scale = max(one.rms, other.rms)
     by_moments = max(
         (abs(x - y) for x, y in ((one.mean, other.mean), (one.rms, other.rms)) if not math.isnan(x - y)), default=0.0
@@ -241,7 +241,7 @@ def _distance(one: _Value, other: _Value) -> float | None:
 
 
 def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], distance: float) -> list[Pair]:
-    """The outputs of one value: those of the same kind of operator first, in order; what is left over shares the first of B."""
+    """Pair the outputs with one value: in order, preferring the same kind of operator. Outputs of A that are left over share the first of B."""
     free = list(theirs)
     found = []
     for place in ours:
@@ -262,7 +262,7 @@ def _paired(a: Trace, b: Trace, ours: Sequence[Place], theirs: Sequence[Place], 
 
 
 def same_kind(one: Node, other: Node) -> bool:
-    """Whether the table of operator types has them in one row, or they have the same name."""
+    """Whether two operators have the same type name, or share a row of the table of operator types."""
     if one.bare_type.lower() == other.bare_type.lower():
         return True
     return not one.concepts.isdisjoint(other.concepts)
@@ -271,7 +271,7 @@ def same_kind(one: Node, other: Node) -> bool:
 def match_kinds(
     a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool] = lambda _, __: True
 ) -> Mapping[Place, Pair]:
-    """Pairs the first outputs of operators of one kind and size, in one order, that are most alike: where values differ too much to tell."""
+    """Pair first outputs by kind, size and likeness, keeping the order of both sides: for values that differ too much to be matched."""
     most = np.zeros((len(a) + 1, len(b) + 1), np.float32)
     likeness = np.zeros((len(a), len(b)), np.float32)
     known: dict[tuple[str, str], bool] = {}
@@ -304,7 +304,7 @@ def match_kinds(
 
 
 def _nearness(one: Array, other: Array) -> float:
-    """1 for equal elements in row-major order, 0 for those that have nothing in common."""
+    """The likeness of two tensors in row-major order: 1 if equal, 0 if they differ by their full size. Large tensors are sampled."""
     if one.dtype.kind != "f" or other.dtype.kind != "f":
         return 0.0
     step = 1 + one.size // _SAMPLED
@@ -320,20 +320,18 @@ def _pair_of_kind(one: Node, other: Node) -> Pair | None:
     return None if best is None else Pair((one.index, 0), (other.index, 0), *best, "kind")
 
 
-# How far two trainings have drifted apart by rounding when a step begins: what A is given, as B might have it.
-#
-# Two frameworks round otherwise, so after ten steps weights and the states of optimizers differ by more than one operator's rounding. That is no
-# difference of the step.
+# Drift: frameworks round differently, so after some training steps the weights and optimizer states of two runs differ by more than the rounding of
+# one operator. That is not a difference of the current step.
 
 MOST: Final = 1e-4
-"""What is further apart, relative to the root mean square, has not drifted: it differs."""
+"""The largest difference, relative to the root mean square, that counts as drift."""
 
 
 def drifted_inputs(a: Trace, b: Trace, matched: Matched) -> Mapping[Place, Array]:
-    """What A's nodes read and no operator made: B's elements of it in A's layout; where B does not show it, A's, moved at random by as
-    much as the two are apart in what they give of that size: a momentum by as much as its gradient.
+    """Replacements for the inputs of A that no operator produced: B's elements in A's layout. If B does not show the value, A's elements are moved
+    at random, by the largest distance of paired outputs of that size: a momentum by that of its gradient.
 
-    Floats with elements alone. Nothing of the first step of a training, which begins with the same numbers.
+    Only for floating-point inputs with elements. Empty if either run is at step 0, because training starts with the same numbers.
     """
     if min(a.step, b.step) == 0:
         return {}
@@ -358,7 +356,7 @@ def drifted_inputs(a: Trace, b: Trace, matched: Matched) -> Mapping[Place, Array
 
 
 def _as_in(record: TensorRecord, other: TensorRecord) -> Array | None:
-    """The elements of the other in the layout of the first; None where they have not drifted, but differ."""
+    """The elements of `other` in the layout of `record`; None if they differ by more than drift."""
     if not has_elements(other):
         return None
     layout = find_layout(record.numpy(), other.numpy(), within=MOST)
@@ -366,7 +364,7 @@ def _as_in(record: TensorRecord, other: TensorRecord) -> Array | None:
 
 
 def _moved(record: TensorRecord, apart: float) -> Array | None:
-    """The elements, each moved by that much of their root mean square, up or down; the same of equal ones every time."""
+    """The elements, each moved up or down by this share of their root mean square; deterministic. None if nothing is to be moved."""
     values = record.numpy()
     rms = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else math.nan
     if apart == 0.0 or not math.isfinite(rms):
