@@ -1,7 +1,7 @@
-"""Where in one program begins what the other has nowhere, of all that leads to something that the other does not leave.
+"""Finds the causes of a difference: the operators where values first appear that the other program lacks.
 
-A value may be nowhere in the other program and right all the same: a mask of another kind, three weights in one matrix, images cut into
-columns. It is right if something that is read of it, or computed from it, is there: that clears it, and what it was made of.
+A value that the other program lacks may still be right: a mask of another form, three weights in one matrix, an image cut into columns. It is right
+if the other program has a value that is read or computed from it. That also clears the values that it was made of.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ Array = NDArray[Any]
 
 @dataclass
 class Sources:
-    """Filled in the order in which a program runs."""
+    """The values of a program that the other program lacks, and their makers. Filled in execution order."""
 
     trace: Trace
     makers: dict[int, set[int]] = field(default_factory=dict)
-    """By node: who made those of its inputs that the other program has nowhere."""
+    """By node: the makers of the inputs that the other program lacks."""
     unknown: set[int] = field(default_factory=set)
-    """Nodes that give what the other program has nowhere."""
+    """Nodes with an output that the other program lacks."""
     _beginning: set[int] = field(default_factory=set)
-    """Nodes that read what no node made and the other program has nowhere: states, which two runs round differently, and data."""
+    """Nodes with an input that no node made and the other program lacks: data, or a state, which two runs round differently."""
     _floating: set[int] = field(default_factory=set)
-    """Those of them that give floats."""
+    """The nodes of `unknown` with float outputs."""
     _parts: dict[int, dict[object, int]] = field(default_factory=dict)
-    """By node: the parts of what it made that were read and are known, and their sizes."""
+    """By node: the parts of its outputs that were read and are known, and their sizes."""
     _telling: set[int] = field(default_factory=set)
-    """Nodes of the forward pass whose output is known, and depends on what they read. Backward and optimizer know values that say nothing: what
-    a normalisation makes of another scale, a gradient of what was read for its shape alone.
+    """Forward nodes whose outputs are known and depend on the inputs. Known values of the backward pass and the optimizer prove nothing: a
+    normalisation cancels a scale, and a gradient may depend only on the shape of an input.
     """
 
     def read(self, node: Node, slot: int, value: Array, makers: Iterable[int], *, is_known: bool) -> None:
-        """A node reads this of what these made."""
+        """Record an input of a node and its makers."""
         made = {maker for maker in makers if maker >= 0}
         if not is_known:
             self.makers.setdefault(node.index, set()).update(made)
@@ -61,7 +61,7 @@ class Sources:
                 self._parts.setdefault(maker, {})[part] = value.size
 
     def gives(self, node: Node, outputs: Mapping[int, Array], *, is_known: bool) -> None:
-        """A node gives this, after all that it reads."""
+        """Record the outputs of a node, after all its inputs."""
         if not is_known:
             self.unknown.add(node.index)
             if any(value.dtype.kind in "fc" for value in outputs.values()):
@@ -70,8 +70,10 @@ class Sources:
             self._telling.add(node.index)
 
     def of(self, lasting: Iterable[int], matched: Container[int], constants: Container[int] = ()) -> list[int]:
-        """The nodes that read what the other program has, and give what it has nowhere, on the ways to these nodes; no constants. `matched` have
-        a partner in the other program: a source that alone makes one of them give something else comes before one that never does.
+        """The nodes whose inputs the other program has and whose outputs it lacks, on the paths to the nodes `lasting`, without constants.
+
+        `matched` nodes have a partner in the other program. If some sources are the only ones behind a difference in a matched node, only these
+        are returned.
         """
         unknown = {index for index in self.unknown if index not in constants}
         found = self._firsts(lasting, unknown - self._cleared()) or self._firsts(lasting, unknown)
@@ -85,19 +87,19 @@ class Sources:
         return sorted(self._computing(set().union(*(self._who_computes(source) for source in alone or found))))
 
     def _who_computes(self, index: int) -> AbstractSet[int]:
-        """The node, or where it hands on another part of what both programs have, who reads that."""
+        """The node itself, or, for a node that only moves values, the operators that compute something from them."""
         readers = self._computing(set(self._readers.get(index, ())))
         if not self.trace.nodes[index].moves or not readers:
             return {index}
         return set().union(*map(self._who_computes, readers))
 
     def _computing(self, nodes: AbstractSet[int]) -> AbstractSet[int]:
-        """Those of the forward pass, if there are any; of these those that give floats, if there are any."""
+        """The forward nodes if there are any, and of these the ones with float outputs if there are any."""
         forward = {index for index in nodes if self.trace.nodes[index].op.phase == "forward"} or nodes
         return {index for index in forward if index in self._floating} or forward
 
     def _followers(self, source: int) -> set[int]:
-        """A node, and those that give what the other program has nowhere since it does."""
+        """The node, and the nodes whose outputs the other program lacks because of it."""
         found = {source}
         waiting = [source]
         while waiting:
@@ -108,7 +110,7 @@ class Sources:
 
     @cached_property
     def _readers(self) -> Mapping[int, list[int]]:
-        """By node: who reads what it made and the other program has nowhere."""
+        """By node: the readers of its outputs that the other program lacks."""
         found: dict[int, list[int]] = {}
         for index, made in self.makers.items():
             for maker in made:
@@ -126,7 +128,7 @@ class Sources:
         return [index for index in seen if not self.makers.get(index, set()) & among]
 
     def _cleared(self) -> set[int]:
-        """Nodes that give what the other program has nowhere, and of which all that is read, or something that is computed of it, is there."""
+        """The nodes of `unknown` that are right: the other program has all parts that are read from them, or a value computed from them."""
         found: set[int] = set()
         for index in sorted(self.unknown, reverse=True):
             size = max(self.trace.nodes[index].sizes, default=0)
@@ -138,18 +140,18 @@ class Sources:
 
 
 def _varies(value: Array) -> bool:
-    """Whether it is floats, and not all the same: what tells something of what it was computed from."""
+    """Whether the values are floats and not all equal: only such values are evidence for what they were computed from."""
     return value.dtype.kind in "fc" and value.size > 1 and bool((value.reshape(-1) != value.flat[0]).any())
 
 
-# Which suspects come first: those that nothing explains before those that follow from others.
+# Ranks suspects: independent ones come before those that follow from others.
 
 OF_THE_RUN: Final = frozenset({"memory", "kernel", "data", "parameter"})
-"""Kinds that were seen by looking, whatever the programs come to."""
+"""Kinds that were observed directly. They count even if the programs end in the same state."""
 
 
 class Reach:
-    """What follows from an operator: what reads its outputs, and so on, and the gradients of all these."""
+    """What follows from an operator: the readers of its outputs, their readers and so on, and the gradients of all these."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -165,7 +167,7 @@ class Reach:
         return len(self._trace.nodes)
 
     def of(self, start: int) -> set[int]:
-        """The nodes that follow from a node, without itself."""
+        """The nodes that follow from a node, without the node itself."""
         found: set[int] = set()
         waiting = [start]
         while waiting:
@@ -179,9 +181,9 @@ class Reach:
 
 
 def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: Trace) -> list[Suspect]:
-    """The suspects, those that follow from others last.
+    """The suspects, with those that follow from others last.
 
-    `latent` are differences of the programs that made no difference where they stand: they count where something follows from them.
+    `latent` are differences of the programs without an effect at their own operator. They count if a suspect follows from them.
     """
     reach_a, reach_b = Reach(a), Reach(b)
     followers: dict[int, tuple[set[int], set[int]]] = {}
@@ -200,8 +202,8 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
     forward = [suspect for suspect in suspects if not _is_gradient(suspect)]
     gradients = [suspect for suspect in suspects if _is_gradient(suspect)]
     causes = [each for each in latent if any(follows(suspect, each) for suspect in suspects)]
-    # What was replaced by A's values on the way does not hand a difference on: suspects of the forward pass stand by themselves. Their
-    # gradients differ by themselves, too, since the gradient of another operator is another operator.
+    # Differing values were replaced by A's, so forward suspects are independent of each other. The gradient of a different operator is
+    # a different operator as well, so gradients that follow from a forward suspect come last.
     by_order = sorted([*forward, *causes], key=_order)
     own = [
         each
@@ -215,10 +217,10 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
 def causes_first(
     found: Sequence[Suspect], causes: Sequence[Suspect], leading: Sequence[Suspect], settled: Container[Hashable]
 ) -> list[Suspect]:
-    """Suspects in this order, but those before the others that make the programs leave something else, and of these those that lead.
+    """The suspects in this order, but with the causes of a different end state before the others, and the leading causes first.
 
-    What speaks against the run and not against the program (memory, a kernel, data) stands beside the causes. What was there in a step after
-    which both programs were still the same (`settled`) is no cause by itself.
+    Suspects that concern the run and not the program (memory, a kernel, data) rank with the causes. A suspect that was already present in a step
+    after which both programs still agreed (`settled`) is not a cause by itself.
     """
     of_causes, of_leading = ({suspect.name for suspect in those} for those in (causes, leading))
     return sorted(
@@ -232,8 +234,9 @@ def causes_first(
 
 
 def proven_first(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """The suspects, first of all the earliest operator that was given the same bits in both runs and has other arguments or is another one, if it
-    ran before what stands first: nothing after it is a better cause.
+    """The suspects, with the earliest proven one first if it ran before the first suspect: no later operator is a better cause.
+
+    A suspect is proven if its inputs have the same bits in both runs, and its type or its arguments differ.
     """
     proven = [each for each in suspects if each.kind in ("argument", "operator") and _is_proven(each)]
     if not proven:
@@ -271,16 +274,16 @@ def _is_gradient_of(suspect: Suspect, cause: Suspect) -> bool:
 
 
 def _order(suspect: Suspect) -> int:
-    """By B's order, where it has the operator. Numbers of operators begin anew in what was filed with a step after its end."""
+    """The position in B, or in A if B lacks the operator. Operator numbers restart in records that are added to a step after its end."""
     node = suspect.b or suspect.a
     return 0 if node is None else node.index
 
 
-# Why an input of an operator of B holds something else than in A: which operator in between is to blame.
+# Finds the operator that makes an input of B differ from A's.
 
 
 class Causes:
-    """Looks for causes among the operators that only one of the programs has."""
+    """Searches for causes among the operators that only one program has."""
 
     def __init__(self, reference: Execution, run: Execution, alignment: Alignment) -> None:
         self._reference, self._run, self._alignment = reference, run, alignment
@@ -302,11 +305,11 @@ class Causes:
         last_a = max(writers_a, default=-1)
         suspect = self._cause(one, other, 0, writers_a, writers_b, found)
         if suspect.a is one or suspect.b is other:
-            # No operator reads it: who wrote it last stands for it.
+            # No operator reads it: report the operator that wrote it last.
             node_a = self._reference.trace.nodes[last_a] if last_a >= 0 else None
             node_b = self._run.trace.nodes[last_b] if last_b >= 0 else None
             if node_a is not None and node_b is not None and node_a.op.phase != node_b.op.phase:
-                # One of the programs does not write it in this step: the other's operator is what is missing, or too much.
+                # One program does not write it in this step: the other's operator is missing or extra.
                 if node_a.op.order > node_b.op.order:
                     node_b = None
                 else:
@@ -323,7 +326,7 @@ class Causes:
         score = found.relative / epsilon if epsilon else math.inf
         all_a = self._only(self._reference, writers_a, self._alignment.b_of)
         all_b = self._only(self._run, writers_b, self._alignment.a_of)
-        # A copy is no cause, unless nothing else is: then one of the programs lacks it.
+        # A copy is a cause only if nothing else is, and the other program lacks it.
         only_a = [node for node in all_a if not node.moves]
         only_b = [node for node in all_b if not node.moves]
         if not only_a and not only_b:
@@ -350,7 +353,7 @@ class Causes:
         known_a = self._values(self._reference, only_a, one, slot)
         odd = self._unexplained(self._run, only_b, writers_b, known_a, self._constants_b)
         if odd is None or odd.op.phase != "backward":
-            # What reads gradients afterwards does without those that are missing.
+            # Later readers of gradients run without the missing ones.
             cut = self._cut(only_a, other, slot, score)
             if cut is not None:
                 return cut
@@ -362,7 +365,7 @@ class Causes:
             known_b = self._values(self._run, only_b, other, slot)
             lost = self._unexplained(self._reference, only_a, writers_a, known_b, self._constants_a)
             if lost is None and epsilon and (table := self._unexplained(self._run, only_b, writers_b, known_a, ())):
-                # A table of floats is written in one way; indices and masks stand for each other.
+                # A constant table of floats has one form, but indices and masks may replace each other.
                 return self._operator(table, only_a, score)
             if lost is None:
                 return Suspect(
@@ -373,7 +376,7 @@ class Causes:
         return self._operator(odd, only_a, score)
 
     def _operator(self, odd: Node, only_a: list[Node], score: float) -> Suspect:
-        """Another operator in B than in A."""
+        """A suspect: B computes the value with a different operator than A."""
         partner = self._partner(odd, only_a)
         what = f"{odd.op.op_type} computes a value that no operator of A produces here"
         if partner is not None:
@@ -381,7 +384,7 @@ class Causes:
         return Suspect("operator", partner, odd, "output", 0, score, what)
 
     def _cut(self, only_a: Iterable[Node], other: Node, slot: int, score: float) -> Suspect | None:
-        """The place where gradients cease to flow in B, if that is why it lacks these operators."""
+        """The place where gradients stop flowing in B, if that is why B lacks these operators."""
         lost = self._gradients.first(only_a)
         if lost is None:
             return None
@@ -392,7 +395,7 @@ class Causes:
         return Suspect("missing", lost.missing, other if is_backward else None, "input", slot, score, what)
 
     def _other_parameter(self, writers_a: frozenset[int], writers_b: frozenset[int]) -> tuple[Node, Node, int] | None:
-        """The makers of what is read, if both do the same to the same, but with other parameters or data."""
+        """The makers of an input, if they are the same operator with the same arguments and only read another parameter or other data, and the slot."""
         if len(writers_a) != 1 or len(writers_b) != 1 or -1 in writers_a | writers_b:
             return None
         one, other = self._reference.trace.nodes[min(writers_a)], self._run.trace.nodes[min(writers_b)]
@@ -414,7 +417,7 @@ class Causes:
         return self._alignment.storages.get(first.storage) == second.storage and first.offset == second.offset
 
     def _first_with_the_same(self, nodes: list[Node]) -> Node:
-        """The last node, or the first that already gave what it gave: a copy onto itself is no cause."""
+        """The first node with the same outputs as the last one: a copy of a value onto itself is not a cause."""
         last = {fingerprint(value) for value in self._run.outputs.get(nodes[-1].index, {}).values()}
         for node in nodes:
             if last and last <= {fingerprint(value) for value in self._run.outputs.get(node.index, {}).values()}:
@@ -422,7 +425,7 @@ class Causes:
         return nodes[-1]
 
     def _only(self, run: Execution, writers: Iterable[int], matched: Any) -> list[Node]:
-        """The operators of one program alone that lead to what these wrote, in execution order."""
+        """The operators that only one program has and that lead to the outputs of `writers`, in execution order."""
         found: dict[int, Node] = {}
         waiting = [index for index in writers if index >= 0]
         while waiting:
@@ -436,7 +439,7 @@ class Causes:
         return [found[index] for index in sorted(found)]
 
     def _values(self, run: Execution, nodes: Iterable[Node], reader: Node, slot: int) -> set[tuple[float, ...]]:
-        """Fingerprints of what these operators read and wrote, as it was read, and of what the reader reads."""
+        """Fingerprints of the inputs and outputs of these operators, of the outputs as they were read, and of the reader's input."""
         users = self._users_a if run is self._reference else self._users_b
         seen: list[Array | None] = [input_of(run, reader, slot)]
         for node in nodes:
@@ -456,9 +459,9 @@ class Causes:
         known: set[tuple[float, ...]],
         cleared: Container[int],
     ) -> Node | None:
-        """The operator that gives what the other side has nowhere, though what it reads is there; none of those `cleared`.
+        """The operator whose output the other side lacks although it has the inputs; not one of `cleared`.
 
-        Looked for on the ways back from the `writers` of what differs, which end where the other side has the value.
+        The search goes back from the `writers` of the differing value, and stops where the other side has the value.
         """
         inside = {node.index for node in nodes}
         waiting = [index for index in writers if index >= 0]
@@ -506,20 +509,20 @@ class Causes:
         before, after = named(self._reference, writers_a, one), named(self._run, writers_b, other)
         made_b = {self._alignment.b_of.get(index, -1) for index in writers_a if index >= 0}
         if made_b and made_b == {index for index in writers_b if index >= 0}:
-            return f"reads another part of what {after} wrote, or reads it at another time"
+            return f"reads a different part of the output of {after}, or reads it at a different time"
         return f"reads {after}; in A it reads {before}"
 
 
 def _outlasts(run: Execution, node: Node, slot: int) -> bool:
-    """Whether an input is there before the step, or is a parameter after it."""
+    """Whether an input exists before the step, or is a parameter after it."""
     kept = {record.memory.storage for record in run.trace.finals.values() if record.memory is not None}
     memory = node.inputs[slot].memory
     return (node.index, slot) not in run.writers or (memory is not None and memory.storage in kept)
 
 
 def fingerprint(values: Array) -> tuple[float, ...]:
-    """What stays the same when elements change places: count, sum, sum of squares, largest and smallest, in nine digits; of what is finite
-    and no fill of a mask.
+    """Numbers that do not depend on the order of the elements: their count, the count of those that are not finite or fill a mask, and of the
+    others the sum, the sum of squares and the largest magnitude, in seven digits.
     """
     flat = np.asarray(values, dtype=np.complex128 if values.dtype.kind == "c" else np.float64).reshape(-1)
     flat = fill_as_infinity(flat)
@@ -537,7 +540,7 @@ def fingerprint(values: Array) -> tuple[float, ...]:
             float(magnitudes.min()),
         )
     scale = top * flat.size
-    # Sums are rounded by what they are sums of: one that is zero by mathematics is zero here.
+    # Round the sum relative to the size of its terms, so that a sum that is mathematically zero is zero.
     return (
         *counts,
         round(parts[0] / scale, 7) + 0.0 if scale else 0.0,

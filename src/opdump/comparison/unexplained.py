@@ -1,8 +1,8 @@
-"""Results of a step that differ between the runs although no operator explains it: such a verdict is never benign.
+"""Finds results of a step that differ between the runs although no operator explains it. The verdict is then never benign.
 
 A result leaves the step or lasts, and depends on data or parameters: outputs that no operator reads, numbers that the program reads, losses, and the last
-writes to memory from before the step. Results are compared as recorded. One that differs by more than rounding is reported with the first operator before
-it at which the runs part.
+writes to memory from before the step. Results are compared as recorded. A result that differs by more than rounding is reported with the first operator
+before it where the runs diverge.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ _ROUNDINGS: Final = 100.0
 _NARROW_ROUNDINGS: Final = 16.0
 """How many units of rounding, of the coarsest type on the way, may accumulate in a network; fewer for narrow types."""
 _PARTS: Final = 8.0
-"""The runs part at the first operator whose outputs differ by this many units of rounding."""
+"""The runs diverge at the first operator whose outputs differ by more than this many units of rounding."""
 _SHAPES: Final = re.compile("(tensor|dynamic|variable)?_?(shape|size|rank|numel)n?", re.IGNORECASE)
-"""How frameworks call operators that give the shape of a tensor."""
+"""Names of operators that return the shape of a tensor, in all frameworks."""
 _TIMES_SPREAD: Final = 16.0
 """A kernel may round this many times worse than the rounding of its output elements."""
 
 
 def no_spread(*_: object) -> tuple[Mapping[Place, float], Mapping[Place, float]]:
-    """For runs whose operators cannot be run again: the effect of rounding is not known."""
+    """For runs whose operators cannot be run again: the effect of rounding is unknown."""
     return {}, {}
 
 
 def unexplained(
     a: Trace, b: Trace, alignment: Alignment, spread: Spread = no_spread, judged: JudgedGraphs | None = None
 ) -> list[Suspect]:
-    """Where the runs part on the way to the results that differ, if any do; at most one suspect. Results that are `judged` already are left out."""
+    """At most one suspect: the operator where the runs diverge on the way to a result that differs. Results in `judged` are left out."""
     return _Unexplained(a, b, alignment, spread, judged or JudgedGraphs()).found()
 
 
 def unexplained_by_statistics(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
-    """Where the runs part on the way to results that only digests tell apart, or to numbers read from memory that no operator wrote; at most one
-    suspect. In training, only digests of what lasts count.
+    """At most one suspect: the operator where the runs diverge on the way to a result that differs only in its digest, or to a number read from
+    memory that no operator wrote. In training, only digests of results that last count.
     """
     return _Unexplained(a, b, alignment, no_spread, JudgedGraphs()).found_by_statistics()
 
 
 def agree(a: Trace, b: Trace, alignment: Alignment, spread: Spread, judged: JudgedGraphs) -> bool:
-    """Whether the runs have results in common, or graphs whose results are `judged`, and no results that differ."""
+    """Whether the runs have corresponding results or `judged` graphs, and no results that differ."""
     found = _Unexplained(a, b, alignment, spread, judged)
     return not found.found() and (found.has_common or bool(judged.pairs))
 
@@ -85,7 +85,7 @@ class _Unexplained:
         self.a, self.b, self.alignment, self._spread, self._judged = a, b, alignment, spread, judged
         self._ways = _Ways(a, b, alignment)
         self.has_common = False
-        """Whether any results belong together, once `found` was called."""
+        """Whether any results of the runs correspond; set by `found`."""
         self._found_again = False
         self._trains = not all(may_leave_results(node) for node in (*a.nodes, *b.nodes))
         self._tells_shapes = not any(node.op.kernel.startswith("aten::") for node in (*a.nodes, *b.nodes))
@@ -96,7 +96,7 @@ class _Unexplained:
         self.has_common = bool(pairs) or self._found_again
         far = self._without_order_of_threads([each for each in pairs if self._far(*each)])
         if self._trains:
-            # A batch in another order: what is trained tells whether that matters.
+            # The batch may have a different order: whether that matters shows in the trained parameters.
             written = set(results(self.b).written)
             far = [each for each in far if each[1] in written or not self._is_reordered(*each)]
         if far:
@@ -126,11 +126,11 @@ class _Unexplained:
         return [self._parting(*min(far, key=lambda each: each[1]))] if far else []
 
     def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Place], list[Place]]:
-        """The results that belong together, and those of either run that the other has nowhere among its own."""
+        """The pairs of corresponding results, and the results of A and of B without a counterpart."""
         results_a = results(self.a).without(self._judged.of_a)
         results_b = results(self.b).without(self._judged.of_b)
         if self._trains and len(results_a.given) != len(results_b.given):
-            # Losses of parts of a batch; what is trained tells.
+            # The losses are of parts of a batch: compare the trained parameters only.
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
         pairs: list[tuple[Place, Place]] = []
         doubtful: list[tuple[Place, Place]] = []
@@ -143,15 +143,15 @@ class _Unexplained:
             elif (
                 not self._trains and (self._updates or _is_given_to_writer(self.a, place)) and self._far(place, partner)
             ):
-                # Operators of a function do not name the variables that they write, and a training may compute its metrics more
-                # often in one mode: the values tell which are the same.
+                # Operators of a function do not name the variables that they write, and training may compute its metrics more often
+                # in one mode, so these results are paired by value.
                 doubtful.append((place, partner))
                 alone_a.append(place)
             else:
                 pairs.append((place, partner))
                 del left_b[partner]
         if self._trains:
-            return pairs, [], []  # what is trained tells; programs keep states and gradients of their own
+            return pairs, [], []  # each program may keep other states and gradients: only trained parameters count
         alone_b = list(left_b)
         for place in list(alone_a):
             near = self._nearest(place, alone_b)
@@ -161,7 +161,7 @@ class _Unexplained:
                 alone_b.remove(near)
         writes = [place for place in alone_a if _is_given_to_writer(self.a, place)]
         writes_b = [place for place in alone_b if _is_given_to_writer(self.b, place)]
-        # The same variable is written in each call of a function: of what is left of its writes, the nearest belong together.
+        # Each call of a function writes the same variables: pair the remaining writes with the nearest ones.
         ours = {one for one, _ in doubtful}.union(_floats(self.a, writes))
         left = sorted({other for _, other in doubtful}.union(_floats(self.b, writes_b)).intersection(alone_b))
         doubtful = []
@@ -174,7 +174,7 @@ class _Unexplained:
                 alone_b.remove(near)
         writes = [place for place in writes if place in alone_a]
         writes_b = [place for place in writes_b if place in alone_b]
-        # What another operator is given to write a variable with, as a gradient with a rate for a product of both, is nothing to compare.
+        # Inputs of different write operators are not comparable: one takes a gradient and a rate, another their product.
         are_told = self._updates and not _floats(self.a, writes) and not _floats(self.b, writes_b)
         alone_a = [place for place in alone_a if place not in writes]
         alone_b = [place for place in alone_b if place not in writes_b]
@@ -190,7 +190,7 @@ class _Unexplained:
         return [*pairs, *doubtful], alone_a, alone_b
 
     def _nearest(self, place: Place, others: Sequence[Place], *, same_type: bool = False) -> Place | None:
-        """The nearest of the results of B to one of A: what is written is compared with what is written, what is given with what is given."""
+        """The result of B that is nearest to one of A. Inputs of operators are compared only with inputs, and outputs with outputs."""
         computed = _computing(self.a, place[0]).bare_type
         alike = (
             other
@@ -201,7 +201,7 @@ class _Unexplained:
         return min(alike, key=lambda other: self._apart(place, other), default=None)
 
     def _apart(self, one: Place, other: Place) -> float:
-        """About how far two results are apart: by their statistics, since elements take time to read."""
+        """The approximate distance of two results, from their statistics if possible, because reading elements takes time."""
         found = apart(*self._records(one, other))
         return self._distance(one, other) if found is None else found
 
@@ -213,7 +213,7 @@ class _Unexplained:
         return math.inf if found is None else found
 
     def _far(self, one: Place, other: Place) -> bool:
-        """Whether two results are further apart than rounding gets that comes together."""
+        """Whether two results differ by more than accumulated rounding."""
         if self._has_other_shape(one, other):
             return True
         records = self._records(one, other)
@@ -226,12 +226,12 @@ class _Unexplained:
         return found > self._most_of(epsilon)
 
     def _has_other_shape(self, one: Place, other: Place) -> bool:
-        """Whether two results that were given are of different shapes. Of PyTorch the last views are not known, so no shape is that of a result."""
+        """Whether two outputs have different shapes. False for PyTorch: its last views are unknown, and so are the shapes of results."""
         first, second = self._records(one, other)
         return first.shape != second.shape and min(one[1], other[1]) >= 0 and self._tells_shapes
 
     def _without_order_of_threads(self, pairs: list[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
-        """The pairs without results that threads gave in both runs, in another order: no program fixes the order of its threads."""
+        """The pairs, without results that threads produced in both runs in a different order: no program fixes the order of its threads."""
         of_threads = [
             (one, other)
             for one, other in pairs
@@ -253,7 +253,7 @@ class _Unexplained:
         return sorted([*set(pairs).difference(of_threads), *left])
 
     def _is_reordered(self, one: Place, other: Place) -> bool:
-        """Whether two results are near when the elements of each are put in order."""
+        """Whether two results are close once the elements of each are sorted, or differ only in digests."""
         if _differ_only_in_digests(*self._records(one, other)):
             return True
         first, second = (recorded(record) for record in self._records(one, other))
@@ -267,8 +267,8 @@ class _Unexplained:
         return (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS) * epsilon
 
     def _is_spread(self, one: Place, other: Place, spread: tuple[float, float]) -> bool:
-        """Whether rounding moves two results as far as they are apart. `spread` is how far it moves each: what is only noise must be made with noise in
-        the other run, too.
+        """Whether rounding can explain the distance of two results. `spread` is how far it moves each. An infinite spread counts only if rounding moves
+        the result of the other run as well.
         """
         moved = max(spread) if math.isfinite(max(spread)) or min(spread) > 0 else 0.0
         records = self._records(one, other)
@@ -278,7 +278,7 @@ class _Unexplained:
         return math.isfinite(off) and off <= _TIMES_SPREAD * moved
 
     def _parting(self, one: Place, other: Place) -> Suspect:
-        """The first operator on the way to two results at which the runs part."""
+        """The first operator on the way to two results where the runs diverge."""
         off = None if self._has_other_shape(one, other) else distance(*self._records(one, other))
         is_by_digest = _differ_only_in_digests(*self._records(one, other))
         how_far = "has the same statistics and a different digest" if is_by_digest else f"differs{_by(off)}"
@@ -297,7 +297,7 @@ class _Unexplained:
                     kind: Kind = "argument" if changes else "result"
                     what = f"{changes or 'no earlier difference explains it'}; {reached}"
                     return Suspect(kind, before, node, "output", slot, _units(here, epsilon), what)
-        what = f"a result of the step, which {how_far}"
+        what = f"a result of the step that {how_far}"
         io: IO = "output" if other[1] >= 0 else "input"
         slot = other[1] if other[1] >= 0 else ~other[1]
         score = _units(math.inf if off is None else off, self._ways.epsilon(one, other))
@@ -305,14 +305,14 @@ class _Unexplained:
 
 
 def _is_of_thread(node: Node) -> bool:
-    """Whether a thread of the program ran it: no line of its stack is one of a module, from which every program starts. What runs the program, as a
-    test runner does, may have functions outside of that.
+    """Whether a thread of the program ran the node: no frame of its stack is at module level, where every program starts. That frame need not be the
+    outermost one, because a test runner, for example, calls the program from functions.
     """
     return bool(node.op.stack) and all(frame.function not in {"", "<module>"} for frame in node.op.stack)
 
 
 def _held(trace: Trace, place: Place) -> Hashable:
-    """The operator, its line of code and what a result holds."""
+    """The operator, its line of code and the values of a result."""
     node, record = trace.nodes[place[0]], record_at(trace, place)
     frame = node.op.stack[0]
     values = record.numpy().tobytes() if has_elements(record) else numbers_of(record)
@@ -328,7 +328,7 @@ def _units(off: float, epsilon: float) -> float:
 
 
 def distance(one: TensorRecord, other: TensorRecord) -> float | None:
-    """How far two tensors are apart, relative to the size of the first: by elements, or by statistics; None where neither tells."""
+    """The distance of two tensors relative to the size of the first, from elements or statistics; None if neither suffices."""
     if math.prod(one.shape) != math.prod(other.shape):
         return math.inf
     if has_elements(one) and has_elements(other):
@@ -337,7 +337,7 @@ def distance(one: TensorRecord, other: TensorRecord) -> float | None:
 
 
 def _absolute_distance(one: TensorRecord, other: TensorRecord) -> float:
-    """The root mean square of the difference of two tensors: by elements, or by statistics; infinite where neither tells."""
+    """The root mean square of the difference of two tensors, from elements or statistics; infinite if neither suffices."""
     first, second = recorded(one), recorded(other)
     if first is not None and second is not None:
         return unshaped_difference(first, second).absolute
@@ -357,22 +357,22 @@ def record_at(trace: Trace, place: Place) -> TensorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What leaves a step or lasts. Inputs have the complement of their slot: those that the program reads as numbers, and no operator made, and those
-    of operators that give nothing, as what assigns to a variable does.
+    """The results of a step. Inputs are identified by the complement of their slot: inputs that the program reads as numbers and no operator made, and
+    inputs of operators without outputs, such as an assignment to a variable.
     """
 
     given: Sequence[Place]
-    """What no operator reads any more, and what the program reads as a number."""
+    """Outputs that no operator reads, and tensors that the program reads as numbers."""
     written: Sequence[Place]
-    """The last writes to what was there before the step, and what assigns to a variable is given."""
+    """The last writes to memory from before the step, and the inputs of assignments to variables."""
 
     def without(self, nodes: AbstractSet[int]) -> Results:
-        """The same without what these nodes give."""
+        """The same, without the results of these nodes."""
         given, written = ([each for each in places if each[0] not in nodes] for places in (self.given, self.written))
         return Results(given, written)
 
     def all(self) -> list[Place]:
-        """Each once, in the order of execution."""
+        """Each result once, in execution order."""
         return sorted({*self.given, *self.written})
 
 
@@ -416,7 +416,7 @@ def results(trace: Trace) -> Results:
 
 
 def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
-    """Whether an operator hands on several inputs as they are, of which the program reads others, or reads this one before."""
+    """Whether an output is an unchanged input with other readers, and other outputs of the operator are read."""
     record, maker = node.outputs[slot], node.makers.get(slot)
     return (
         maker is not None
@@ -427,7 +427,7 @@ def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
 
 
 def _computing(trace: Trace, index: int) -> Node:
-    """The operator that computes what a node gives: the node, or the one whose output it hands on."""
+    """The operator that computes the output of a node: the node itself, or the one whose output it only moves or casts."""
     node = trace.nodes[index]
     while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
         node = trace.nodes[node.makers[0][0]]
@@ -439,7 +439,7 @@ def _floats(trace: Trace, places: Sequence[Place]) -> list[Place]:
 
 
 def _updates_variables(trace: Trace) -> bool:
-    """Whether the step writes floats to variables that follow from what it read of variables, as training does."""
+    """Whether the step writes floats to variables that are computed from variables, as in training."""
     makers = {
         trace.nodes[index].makers[~slot][0]
         for index, slot in _floats(trace, results(trace).written)
@@ -450,7 +450,7 @@ def _updates_variables(trace: Trace) -> bool:
 
 
 def _last_writes(trace: Trace) -> Iterator[Place]:
-    """The last writes to what was there before the step."""
+    """The last writes to memory from before the step."""
     before = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
     made: set[int] = set()
     last: dict[tuple[int, int], Place] = {}
@@ -467,7 +467,7 @@ def _last_writes(trace: Trace) -> Iterator[Place]:
 
 
 def _fixed(trace: Trace) -> set[int]:
-    """The operators whose outputs depend on nothing but their arguments, shapes, and what such operators made."""
+    """The operators whose outputs depend only on their arguments, on shapes, and on outputs of such operators."""
     found: set[int] = set()
     for node in trace.nodes:
         slots = [slot for slot, record in node.inputs.items() if not record.skip]
@@ -482,7 +482,7 @@ def _fixed(trace: Trace) -> set[int]:
 
 
 def _tells_shape(node: Node) -> bool:
-    """Whether a node gives shapes or counts of elements, by its name and by what it gives: it reads no element of its inputs."""
+    """Whether a node returns shapes or element counts, according to its name and outputs: it reads no element of its inputs."""
     if not _SHAPES.fullmatch(node.bare_type):
         return False
     shapes = [record.shape for record in node.inputs.values()]
@@ -493,7 +493,7 @@ def _tells_shape(node: Node) -> bool:
 
 
 def _holds(record: TensorRecord, numbers: Sequence[int]) -> bool:
-    """Whether a tensor may hold these numbers, by its statistics."""
+    """Whether a tensor may contain exactly these numbers, according to its statistics."""
     ends = [record.statistics.get(name) for name in ("min", "max")]
     return math.prod(record.shape) == len(numbers) and (not numbers or ends == [min(numbers), max(numbers)])
 
@@ -503,12 +503,12 @@ def _is_given_to_writer(trace: Trace, place: Place) -> bool:
 
 
 def _is_of_graph(node: Node) -> bool:
-    """Whether the node is of a framework that has handles: what reads a variable or the next batch has no input, and what writes a variable no output."""
+    """Whether the node's framework uses handles: reading a variable or the next batch has no input, and writing a variable has no output."""
     return bool(node.op.kernel) and "::" not in node.op.kernel
 
 
 def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
-    """Whether an input is what an operator gave: memory may have been written in between."""
+    """Whether an input still has the values of its maker's output: the memory may have been written in between."""
     maker = node.makers.get(slot)
     made = None if maker is None else trace.nodes[maker[0]].outputs.get(maker[1])
     read = node.inputs[slot]
@@ -522,14 +522,14 @@ def _is_as_made(trace: Trace, node: Node, slot: int) -> bool:
 
 
 class _Ways:
-    """How coarse the types are on the ways to outputs, as far as the runs differ there."""
+    """The coarsest rounding on the way to each output, as far as the runs differ there."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment) -> None:
         self.a, self.b, self.alignment = a, b, alignment
         self._apart: dict[tuple[Place, Place], float] = {}
 
     def apart(self, one: Place, other: Place) -> float:
-        """How far two outputs are apart; 0 where nothing tells."""
+        """The distance of two outputs; 0 if it is unknown."""
         if (one, other) not in self._apart:
             self._apart[one, other] = distance(record_at(self.a, one), record_at(self.b, other)) or 0.0
         return self._apart[one, other]
@@ -541,7 +541,7 @@ class _Ways:
 
     @cached_property
     def most(self) -> float:
-        """The coarsest rounding that is a choice of the programs, and not of a single operator in one of them."""
+        """The coarsest rounding that the programs chose, and not just a single operator in one of them."""
         return accepted_rounding(self.a, self.b, self.alignment)
 
     @cached_property
