@@ -118,10 +118,7 @@ def test_a_network_under_autocast_is_benign_and_its_precision_is_noted(
     ):
         result = opdump.compare(before, after)
         assert (result.verdict, result.introduced) == ("benign", [])
-        assert (
-            f"most products of matrices are {types}: differences that this precision explains are accepted"
-            in result.notes
-        )
+        assert f"most matrix products are {types}; differences within this precision are accepted" in result.notes
 
 
 def test_a_cast_of_one_product_behind_a_copy_is_named(tmp_path: Path) -> None:
@@ -140,4 +137,4 @@ def test_a_cast_of_one_product_behind_a_copy_is_named(tmp_path: Path) -> None:
     assert found.kind == "precision"
     assert found.b is not None
     assert found.b.op_type == "_to_copy"
-    assert "where most operators like mm are not" in found.evidence
+    assert "although most operators of its kind do not" in found.evidence

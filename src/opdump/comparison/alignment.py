@@ -1,4 +1,4 @@
-"""Whether two steps are the same in all but what was computed: the same operators in the same order, on the same memory."""
+"""Matches the operators of two runs without a mapping file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opdump.records import TensorRecord
 
 
 def run_the_same(a: Trace, b: Trace) -> bool:
-    """Whether each operator of A is that of B at its place, by everything that operators are matched by but values."""
+    """Whether both steps run the same operators in the same order on the same memory; only values may differ."""
     return len(a.nodes) == len(b.nodes) and all(map(_is_same, a.nodes, b.nodes))
 
 
@@ -41,41 +41,39 @@ def _look(records: Mapping[int, TensorRecord]) -> list[tuple[object, ...]]:
     return [(slot, each.shape, each.dtype, each.source, each.memory) for slot, each in records.items()]
 
 
-# Finds which operator of one run is which operator of the other, without a mapping file.
-#
-# Both execution orders are aligned by what stands still between two versions of a program: in passes from the strictest description of an
-# operator to the loosest, each pass between the matches of the one before. What is left over, because statements were reordered, is
-# matched by the data flow: an operator whose makers, or whose readers, are matched with those of another.
+# Both execution orders are aligned in passes, from the strictest description of an operator to the loosest; each pass aligns the gaps
+# between the matches of the previous ones. Operators that remain, because statements were reordered, are matched by data flow: by their
+# matched makers, readers and memory.
 
 Token = Hashable
 Execution = tuple[str, int]
-"""The name of an operator, and which of its executions in a step."""
+"""The name of an operator, and the number of its execution in the step."""
 MatchKind = Literal[
-    "by hand",  # somebody said so
-    "name",  # type, shapes, arguments, module, inputs and line
-    "sequence",  # its place among others of its type
-    "data flow",  # its makers or readers are matched
-    "memory",  # it reads the memory that the other reads
-    "likeness",  # nothing but what it is like
+    "by hand",  # given in a file
+    "name",  # same type, shapes, arguments, module, inputs and line
+    "sequence",  # same position among operators of the same type
+    "data flow",  # matched makers or readers
+    "memory",  # reads the same memory
+    "likeness",  # only similar properties
 ]
 _ROUNDS = 16
-"""How often pairs are looked for along the data flow: each round reaches one operator further."""
+"""Limit for the passes along the data flow; each pass reaches one operator further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Pairs of nodes, by their index in either trace."""
+    """Pairs of nodes, by their indices in the two traces."""
 
     b_of: Mapping[int, int]
     a_of: Mapping[int, int]
     kinds: Mapping[int, MatchKind] = field(default_factory=dict)
-    """How each pair was found, by the index in A."""
+    """How each pair was matched, by the index in A."""
     storages: Mapping[int, int] = field(default_factory=dict)
-    """Which storage of A is which of B."""
+    """The storage of B that corresponds to each storage of A."""
 
     @property
     def matched(self) -> int:
-        """How many pairs there are."""
+        """The number of pairs."""
         return len(self.b_of)
 
 
@@ -84,16 +82,16 @@ _NONE: Final[Mapping[int, int]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Precedents:
-    """Which operators were matched in the steps before, by their executions. A program does the same in every step, and in the first one
-    what both compute is the same for longest.
+    """The executions matched in earlier steps. They guide later steps, because a program repeats itself, and two runs differ least in their
+    first step.
     """
 
     _b_of: dict[Execution, tuple[Execution, MatchKind]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
-    """Which name of a tensor of A is which of B, where the tensor keeps its name from step to step."""
+    """The name in B of each named tensor of A."""
 
     def add(self, a: Trace, b: Trace, alignment: Alignment) -> None:
-        """The pairs of one more step; those of an earlier one stay."""
+        """Add the pairs of a step. Pairs of earlier steps take precedence."""
         names_b = {storage: name for name, storage in _named_storages(b).items()}
         for name, storage in _named_storages(a).items():
             there = alignment.storages.get(storage)
@@ -103,8 +101,8 @@ class Precedents:
             self._b_of.setdefault(_execution(a.nodes[here]), (_execution(b.nodes[there]), alignment.kinds[here]))
 
     def of(self, a: Trace, b: Trace) -> Iterator[tuple[int, int, MatchKind]]:
-        """Those of them that both traces have, by the indexes of their nodes."""
-        # What runs after the last step is filed with it and counted anew, so an execution may be there twice.
+        """Return the known pairs that occur in both traces, by node index, with their kind."""
+        # Operators after the last step are recorded in it, with new counts, so an execution may occur twice.
         left_b: defaultdict[Execution, list[int]] = defaultdict(list)
         for node in reversed(b.nodes):
             left_b[_execution(node)].append(node.index)
@@ -114,7 +112,7 @@ class Precedents:
                 yield node.index, left_b[found[0]].pop(), found[1]
 
     def storages(self, a: Trace, b: Trace) -> dict[int, int]:
-        """Which storage of A is which of B, by the names of what they hold."""
+        """Return the storage of B for each storage of A whose tensor has a known name."""
         storages_b = _named_storages(b)
         return {
             storage: storages_b[there]
@@ -128,7 +126,7 @@ def _execution(node: Node) -> Execution:
 
 
 def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Precedents | None = None) -> Alignment:
-    """Matches the nodes of two traces; the pairs of `given` as they are, others as in the steps before."""
+    """Match the nodes of two traces. Pairs of `given` are kept; the other nodes are matched as in earlier steps if possible."""
     note("matching the operators of step", a.step)
     in_place = None if given else _in_place(a, b, before)
     if in_place is not None:
@@ -150,7 +148,7 @@ def align(a: Trace, b: Trace, given: Mapping[int, int] = _NONE, before: Preceden
 
 
 def _in_place(a: Trace, b: Trace, before: Precedents | None) -> Alignment | None:
-    """Each operator with the one at its place, where both run the same program and nothing speaks against it; None elsewhere."""
+    """Match operators by position if both traces run the same program and no earlier match contradicts it; otherwise return None."""
     if not run_the_same(a, b):
         return None
     earlier = [] if before is None else list(before.of(a, b))
@@ -164,7 +162,7 @@ def _in_place(a: Trace, b: Trace, before: Precedents | None) -> Alignment | None
 
 
 def score(one: Node, other: Node) -> float:
-    """How much speaks for a pair, from 0 to 1: the share of what describes both that is the same."""
+    """The confidence in a pair: the share of compared properties that are equal, from 0 to 1."""
     lines = [node.op.stack[0].code if node.op.stack else "" for node in (one, other)]
     same = (
         one.bare_type == other.bare_type,
@@ -180,7 +178,7 @@ def score(one: Node, other: Node) -> float:
 
 
 def arguments_key(node: Node) -> str:
-    """The arguments that are no tensors, as text."""
+    """The non-tensor arguments as JSON."""
     return json.dumps(dict(node.arguments), sort_keys=True, default=str)
 
 
@@ -189,7 +187,7 @@ def _leaves(node: Node) -> tuple[str, ...]:
 
 
 def _statistics(node: Node) -> tuple[str, ...]:
-    """The outputs' statistics in three digits: the same where values differ by rounding alone, mostly."""
+    """Maximum and minimum of each output in three digits; rounding differences rarely change them."""
     return tuple(
         f"{record.statistics[name]:.3g}"
         for record in node.outputs.values()
@@ -215,7 +213,7 @@ def _typed_with_shape(node: Node) -> Token:
 
 
 def _match_gaps(a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node], Token], pairs: dict[int, int]) -> None:
-    """Aligns the runs of unmatched nodes between neighbouring pairs that stand in the same order."""
+    """Align the unmatched nodes between consecutive pairs that have the same order in both traces, and add the matches to `pairs`."""
     anchors = _increasing(sorted(pairs.items()))
     taken_b = set(pairs.values())
     start_a = start_b = 0
@@ -234,7 +232,7 @@ def _match_gaps(a: Sequence[Node], b: Sequence[Node], describe: Callable[[Node],
 
 
 def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of pairs, sorted by the first, in which the second grows too."""
+    """The longest subsequence of the pairs, which are sorted by the first number, in which the second increases too."""
     from bisect import bisect_left
 
     tails: list[int] = []
@@ -259,7 +257,7 @@ def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _follow_data(
     a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, MatchKind], known: Mapping[int, int]
 ) -> None:
-    """Matches what is left over by makers, readers and memory, and pairs again what was paired against the data flow."""
+    """Match the remaining nodes by makers, readers and memory, and rematch pairs that contradict the data flow."""
     users_a, users_b = a.users(), b.users()
     by_storage = _readers_of_storages(b)
     for _ in range(_ROUNDS):
@@ -278,7 +276,7 @@ def _follow_data(
         weak = {here for here in doubtful if sides.agreement(pairs, here, pairs[here]) < 0}
         for here in doubtful:
             del pairs[here]
-        # In execution order: the makers of a node are decided before it.
+        # In execution order, so that the makers of a node are matched before it.
         for node in a.nodes:
             if node.index in pairs:
                 continue
@@ -289,7 +287,7 @@ def _follow_data(
             scored = []
             for index in candidates:
                 agreement = sides.agreement(pairs, node.index, index)
-                # An optimizer does the same to every parameter: likeness says nothing of which it is.
+                # An optimizer runs the same operators for every parameter, so likeness does not identify one.
                 if agreement > 0 or node.op.phase != "optimizer":
                     scored.append((agreement + _likeness(node, b.nodes[index]), -index))
             if scored:
@@ -301,14 +299,14 @@ def _follow_data(
                     free_b.discard(-index)
         for here in sorted(doubtful - weak - pairs.keys()):
             if former[here] in free_b:
-                pairs[here] = former[here]  # as much speaks for it as against it, and nothing for another
+                pairs[here] = former[here]  # the evidence is balanced, and no better candidate was found
         if pairs == former:
             return
 
 
 _MOST_CANDIDATES = 200
 _CERTAIN: Final = 8.0
-"""How much a storage that is known to be the same says, where a maker or reader says 1."""
+"""The weight of a storage known to correspond; a maker or reader has weight 1."""
 
 
 def _key(node: Node) -> Token:
@@ -322,7 +320,7 @@ def _near(
     storages: Mapping[int, int],
     by_storage: Mapping[int, list[int]],
 ) -> set[int]:
-    """The nodes of B that read what the makers of a node made there, or the same memory."""
+    """The nodes of B that read the outputs of the node's matched makers, or the corresponding memory."""
     found: set[int] = set()
     for maker, slot in node.makers.values():
         if maker in pairs:
@@ -334,7 +332,7 @@ def _near(
 
 
 def _read_by_the_model(trace: Trace, storages: Mapping[int, int]) -> dict[int, int]:
-    """Those of the pairs of storages of which the forward pass of A reads: parameters, and no states of optimizers."""
+    """The storages that the forward pass of A reads: parameters, but not optimizer states."""
     read = {
         record.memory.storage
         for node in trace.nodes
@@ -364,7 +362,7 @@ def _named_storages(trace: Trace) -> dict[str, int]:
 
 
 def _with_same_contents(a: Trace, b: Trace) -> dict[int, int]:
-    """Which storage of A is which of B, since both hold floats at some time that no other storage ever holds."""
+    """Pairs of storages that contained the same floats at some time, if no other storage of either run did."""
     contents_b = _contents(b)
     votes = Counter(
         (storage, contents_b[content]) for content, storage in _contents(a).items() if content in contents_b
@@ -373,9 +371,7 @@ def _with_same_contents(a: Trace, b: Trace) -> dict[int, int]:
 
 
 def _contents(trace: Trace) -> dict[Token, int]:
-    """What only one storage holds when it is read that no operator made, by its type, size, and largest and smallest element; without
-    constants.
-    """
+    """The storages of named float inputs, by type, size, maximum and minimum. Contents of several storages and constants are left out."""
     found: dict[Token, set[int]] = defaultdict(set)
     for node in trace.nodes:
         for record in node.inputs.values():
@@ -386,7 +382,7 @@ def _contents(trace: Trace) -> dict[Token, int]:
 
 
 def _most_voted(*votes: Counter[tuple[int, int]], known: Mapping[int, int] = _NONE) -> dict[int, int]:
-    """Pairs beside those known: the first votes first, and of these what most say."""
+    """Add the pairs with the most votes to the known ones. Earlier counters take precedence."""
     found = dict(known)
     used = set(found.values())
     for (here, there), _ in (pair for counted in votes for pair in counted.most_common()):
@@ -397,7 +393,7 @@ def _most_voted(*votes: Counter[tuple[int, int]], known: Mapping[int, int] = _NO
 
 
 def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int], known: Mapping[int, int]) -> Mapping[int, int]:
-    """Which storage of A is which of B: those `known`, and what most pairs of operators of the forward and backward pass say."""
+    """The storage of B for each storage of A: the `known` ones, then those that most matched operators read in the same slot."""
     votes: Counter[tuple[int, int]] = Counter()
     states: Counter[tuple[int, int]] = Counter()
     for here, there in pairs.items():
@@ -407,7 +403,7 @@ def _common_storages(a: Trace, b: Trace, pairs: Mapping[int, int], known: Mappin
             if after is not None and record.memory is not None and after.memory is not None:
                 counted = states if one.op.phase == "optimizer" else votes
                 counted[record.memory.storage, after.memory.storage] += 1
-    # An optimizer does the same to every parameter: what it reads is looked at where nothing else tells.
+    # An optimizer runs the same operators for every parameter, so its inputs decide last.
     return _most_voted(votes, states, known=known)
 
 
@@ -419,28 +415,28 @@ class _Sides:
     users_b: Mapping[tuple[int, int], list[tuple[int, int]]]
     storages: Mapping[int, int]
     known: Mapping[int, int]
-    """Those of the storages that are the same by what they hold."""
+    """The storages matched by content, or in an earlier step."""
     owners_a: Mapping[int, int]
     owners_b: Mapping[int, int]
-    """The storage of the parameter that an operator of an optimizer works for."""
+    """The storage of the parameter that each optimizer operator updates."""
 
     def of_the_same_owner(self, here: int) -> set[int]:
-        """The nodes of B that work for the parameter for which a node of A works."""
+        """The optimizer operators of B for the parameter that a node of A updates."""
         owner = self.storages.get(self.owners_a.get(here, -1))
         return set() if owner is None else {index for index, other in self.owners_b.items() if other == owner}
 
     def agreement(self, pairs: Mapping[int, int], here: int, there: int) -> float:
-        """How many makers, readers and storages of the two belong together, less those that belong to others."""
+        """The weight of the makers, readers and storages that are matched with each other, less that of the ones matched otherwise."""
         agree, disagree = self._evidence(pairs, here, there)
         return agree - disagree
 
     def is_doubtful(self, pairs: Mapping[int, int], here: int, there: int) -> bool:
-        """Whether something speaks against a pair; for an optimizer, which does the same to every parameter, whether nothing speaks for it."""
+        """Whether there is evidence against a pair, or for an optimizer operator, no evidence for it."""
         agree, disagree = self._evidence(pairs, here, there)
         return disagree > 0 or (agree == 0 and self.a.nodes[here].op.phase == "optimizer")
 
     def _evidence(self, pairs: Mapping[int, int], here: int, there: int) -> tuple[float, float]:
-        """What speaks for a pair, and against it."""
+        """The weight of the evidence for a pair, and against it."""
         agree = disagree = 0.0
         one, other = self.a.nodes[here], self.b.nodes[there]
 
@@ -472,7 +468,7 @@ class _Sides:
         return agree + float((readers & readers_there).total()), disagree
 
     def kind(self, pairs: Mapping[int, int], here: int, there: int) -> MatchKind:
-        """What the two are matched by."""
+        """How the two nodes are matched."""
         one, other = self.a.nodes[here], self.b.nodes[there]
         if any((pairs.get(maker), slot) in other.makers.values() for maker, slot in one.makers.values()):
             return "data flow"
@@ -499,21 +495,21 @@ def _likeness(one: Node, other: Node) -> float:
     return score
 
 
-# Gradients that A computes and B does not, though both run the operator they are of: a `detach`, a forward pass without gradients.
+# Gradients that only A computes although both run the forward operator, for example because of `detach`.
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Where gradients cease to flow in B: the operator of A that B lacks, and the one of B that stands nearest to it."""
+    """The place where gradients stop in B: the operator of A that B lacks, and the nearest operator of B."""
 
     missing: Node
     nearest: Node | None
     slot: int
-    """Which input of `nearest` gets no gradient."""
+    """The input of `nearest` that gets no gradient."""
 
 
 class LostGradients:
-    """The operators of A's backward pass that B lacks, and B has nothing else for."""
+    """Finds the operators of A's backward pass that B neither runs nor replaces."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment) -> None:
         self._a, self._b, self._alignment = a, b, alignment
@@ -522,10 +518,10 @@ class LostGradients:
         self._gradients_a, self._gradients_b = _gradients(a), _gradients(b)
 
     def first(self, nodes: Iterable[Node]) -> Lost | None:
-        """The first of these nodes of A that B lacks: there the gradient is cut, and what follows is missing for want of it."""
+        """The first of these nodes of A that B lacks. The gradient stops there, so later operators are missing as well."""
         lost = [node for node in nodes if self._is_lost(node)]
         sums = [node for node in lost if _adds_up(node)]
-        # Where gradients are summed, one of them is missing: that one is the cause, if it is there.
+        # A sum of gradients is missing because a summand is; the summand is the cause if it is in the list.
         node = next((each for each in lost if each not in sums), next(iter(sums), None))
         return None if node is None else self._placed(node)
 
@@ -535,14 +531,14 @@ class LostGradients:
         return all(other.outputs.keys() < node.outputs.keys() for other in self._instead(node))
 
     def _partners(self, node: Node) -> list[Node]:
-        """The operators of B whose gradient it would be."""
+        """The forward operators of B whose gradient the node would compute."""
         forward = self._forward.get(node.op.forward_op, ())
         return [
             self._b.nodes[self._alignment.b_of[each.index]] for each in forward if each.index in self._alignment.b_of
         ]
 
     def _instead(self, node: Node) -> list[Node]:
-        """What B alone computes of these gradients with an operator of the same type."""
+        """Operators of the same type that only B runs for these gradients."""
         return [
             other
             for partner in self._partners(node)
@@ -558,7 +554,7 @@ class LostGradients:
             return Lost(node, None, 0)
         partners = self._partners(node)
         if any(not self._is_lost(each) for each in self._gradients_a.get(node.op.forward_op, ())):
-            # It has other gradients still: what it reads is cut off.
+            # The forward operator still has other gradients, so one of its inputs is cut off.
             return Lost(node, partners[0], 0)
         readers = {
             (reader, slot)
@@ -581,7 +577,7 @@ def _by_name(trace: Trace) -> dict[str, list[Node]]:
 
 
 def _gradients(trace: Trace) -> dict[str, list[Node]]:
-    """The backward pass by the operators of the forward pass."""
+    """The backward operators by the name of their forward operator."""
     found: dict[str, list[Node]] = {}
     for node in trace.nodes:
         if node.op.phase == "backward" and node.op.forward_op:
@@ -590,5 +586,5 @@ def _gradients(trace: Trace) -> dict[str, list[Node]]:
 
 
 def _adds_up(node: Node) -> bool:
-    """Whether it may sum the gradients of a tensor that several operators read."""
+    """Whether the node may sum the gradients of a tensor with several readers."""
     return node.bare_type == "add" and len(node.inputs) > 1

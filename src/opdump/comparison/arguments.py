@@ -1,4 +1,4 @@
-"""Arguments of operators that are no tensors, compared."""
+"""Compares the non-tensor arguments of matched operators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from opdump.records import TensorRecord
 _OF_NO_VALUE: Final = frozenset(
     {"device", "pin_memory", "layout", "memory_format", "non_blocking", "generator", "dtype", "implicit", "copy"}
 )
-"""Arguments that say where and how, and not what. A change of the element type shows in the types of the tensors."""
+"""Arguments that do not affect the values. A different dtype is visible in the types of the tensors."""
 _DIMENSIONS: Final = frozenset({"axis", "axes", "dim", "dim0", "dim1", "dims"})
 """Arguments that name dimensions of the first input."""
 _ADDS_DIMENSIONS: Final = frozenset({"unsqueeze", "stack", "expand_dims", "expanddims", "onehot", "one_hot"})
-"""Operators whose arguments name dimensions of the output: it has more of them."""
+"""Operators that add a dimension; their arguments name dimensions of the output."""
 _CLOSE: Final = 2.0**-23
-"""Relative: numbers that float32 cannot tell apart are the same; one program may have rounded them before the other."""
+"""Relative tolerance: numbers that are equal in float32 count as equal, because only one program may have rounded them."""
 
 
 def differing(
@@ -33,8 +33,8 @@ def differing(
 ) -> dict[str, tuple[Any, Any]]:
     """The arguments that differ, by name.
 
-    `scalars_a` and `scalars_b` are the numbers that each program read out of tensors: an argument that is one of these on either
-    side was computed, and what it was computed from is compared.
+    `scalars_a` and `scalars_b` are the numbers that each program read from tensors. An argument that is such a number in both runs is
+    left out, because the tensor that it came from is compared.
     """
     if a.op.kernel != b.op.kernel or are_of_two_modes(a, b):
         one, other = a.written_arguments, b.written_arguments
@@ -52,7 +52,7 @@ def differing(
 
 
 def told_of(arguments: Mapping[str, tuple[Any, Any]]) -> str:
-    """Arguments that differ, for people; of lists of texts, as of the equations of an operator, the part that differs."""
+    """Format different arguments: `approximate: None in A, tanh in B`. Of lists of strings, such as equations, only the different part is shown."""
     parts = {name: _differing_part(*values) for name, values in arguments.items()}
     return ", ".join(f"{name}: {before} in A, {after} in B" for name, (before, after) in sorted(parts.items()))
 
@@ -70,7 +70,7 @@ def _differing_part(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _counted_up(node: Node, name: str, value: Any) -> Any:
-    """A dimension as it is counted from the first, where it is counted from the last; anything else as it is."""
+    """Convert negative dimensions to positive ones; other values are returned unchanged."""
     records = node.outputs if node.bare_type.lower() in _ADDS_DIMENSIONS else node.inputs
     rank = len(records[0].shape) if 0 in records else 0
     if name not in _DIMENSIONS or not rank:
@@ -93,7 +93,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_is_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if "graph" in one and "graph" in other:
-            return True  # the name of a body, which exporters count up
+            return True  # the name of a subgraph, which exporters number
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return bool(one == other)
 
@@ -103,7 +103,7 @@ def _is_among(value: Any, scalars: Collection[float]) -> bool:
 
 
 def scalars_read(nodes: Collection[Node]) -> frozenset[float]:
-    """The numbers that a program read out of tensors (`item()`)."""
+    """The numbers that a program read from tensors (`item()`)."""
     found = set()
     for node in nodes:
         if node.bare_type in ("_local_scalar_dense", "item"):
@@ -119,15 +119,15 @@ def scalars_read(nodes: Collection[Node]) -> frozenset[float]:
     return frozenset(found)
 
 
-# Matched operators whose recorded inputs agree and whose arguments differ, and whether their outputs differ.
+# Finds matched operators with the same inputs and different arguments.
 
 _ARRANGES: Final = frozenset({"roll", "flip", "rot90", "permute_copy", "transpose_copy", "clone"})
-"""What comes out has the elements of what goes in, in an order that the arguments say: statistics do not tell it."""
+"""Operators that only reorder the elements of their input. Statistics do not show the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherArguments:
-    """A pair of operators with what differs; `slot` is the output that does, None where none does."""
+    """Matched operators with their different arguments. `slot` is the first output that differs; None if none does."""
 
     one: Node
     other: Node
@@ -136,21 +136,21 @@ class OtherArguments:
 
     @property
     def differs(self) -> bool:
-        """Whether an output is something else."""
+        """Whether an output differs."""
         return self.slot is not None
 
     @property
     def told(self) -> str:
-        """What differs, for people."""
+        """The different arguments, formatted."""
         return told_of(self.arguments)
 
     def suspect(self) -> Suspect:
-        """What it says of the operator."""
+        """The difference as a suspect."""
         return Suspect("argument", self.one, self.other, "output", self.slot or 0, math.inf, self.told)
 
 
 def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherArguments]:
-    """All such pairs, in the order of B. An input of which neither elements nor statistics were recorded never agrees."""
+    """Matched operators with the same inputs and different arguments, in B's order. An input without statistics agrees only if it is empty."""
     read = b.users().keys()
     for index, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[index]
@@ -158,13 +158,13 @@ def other_arguments(a: Trace, b: Trace, alignment: Alignment) -> Iterator[OtherA
             continue
         arguments = {name: both for name, both in arguments.items() if not all(map(_fills, both))}
         if not arguments:
-            continue  # the fill of a mask, which may be any large number
+            continue  # the fill value of a mask, which may be any large number
         if one.inputs.keys() == other.inputs.keys() and all(_has_same_input(one, other, slot) for slot in other.inputs):
             yield OtherArguments(one, other, arguments, _differing_output(one, other, read))
 
 
 def does_the_same(one: Node, other: Node) -> bool:
-    """Whether an operator is given the same as another, by what was recorded, with the same arguments."""
+    """Whether two operators have the same kernel, arguments and input statistics."""
     return (
         one.op.kernel == other.op.kernel
         and bool(other.inputs)
@@ -185,7 +185,7 @@ def _has_same_input(one: Node, other: Node, slot: int) -> bool:
 
 def _fills(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return value.get("float") in ("inf", "-inf")  # as an index has what JSON cannot say
+        return value.get("float") in ("inf", "-inf")  # the index stores infinities in this form, because JSON has none
     return isinstance(value, (int, float)) and abs(value) >= LEAST_FILL
 
 
@@ -206,29 +206,29 @@ def _differing_output(one: Node, other: Node, read: Collection[tuple[int, int]])
     return None
 
 
-# Casts to a narrower type that one run has in a few places alone.
-#
-# A whole network in a narrower type is a choice; one operator in it, among others of its kind that are not, or a value that is rounded and
-# widened again at once, is a difference that somebody made. Products of matrices and convolutions are of one kind: autocast takes all of them,
-# and what chooses a narrower type for a network chooses it for these.
+# Finds isolated casts to a narrower type. A network that computes in a narrower type throughout is a choice. A single narrow operator among
+# wider ones of its kind, or a value that is rounded and widened again at once, is a fault. Matrix products and convolutions are one kind,
+# because autocast and users choose the type of all of them together.
 
 _MOST: Final = 0.5
-"""Where at least this share of the operators of a kind runs in the narrower type, it is the choice of the whole."""
+"""If at least this share of the operators of a kind has the narrower type, the type is a choice."""
 _PRODUCTS: Final = frozenset(
     {"addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "convolution", "dot", "linear", "matmul", "mm", "mv"}
 )
 
 
 def narrowing_casts(trace: Trace, matched: Mapping[int, int]) -> Iterator[Node]:
-    """Casts to a narrower float that the other run does not have; not those of gradients, which follow from others."""
+    """Casts to a narrower float that only this run has. Casts of gradients are left out, because they follow from casts in the forward pass."""
     for node in trace.nodes:
-        # What no operator made is data, which programs cast as they like.
+        # A cast of input data is not a fault.
         if node.index not in matched and node.op.phase != "backward" and node.makers and _narrows(node):
             yield node
 
 
 def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> Iterator[Suspect]:
-    """Those that stand alone: what reads them is widened at once, or computes in a type that its kind does not use elsewhere."""
+    """The isolated ones of these casts: all readers widen the result again, or compute in a type that most of their kind, or most matrix
+    products, do not have.
+    """
     casts = list(narrowing_casts(trace, matched))
     if not casts:
         return
@@ -241,12 +241,12 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
         if not beside:
             continue
         if all(_widens(reader) for reader in beside):
-            why = "is rounded to it and widened again"
+            why = "widened again at once"
         elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in beside if not _widens(reader)):
-            why = f"is computed with in it, where most operators like {beside[0].op.op_type} are not"
+            why = f"the operator {beside[0].op.op_type} computes in it, although most operators of its kind do not"
         elif _share(by_kind.get("product") or floats) < _MOST:
-            what = "products of matrices" if "product" in by_kind else "operators"
-            why = f"is computed with in it, where most {what} are not"
+            what = "matrix products" if "product" in by_kind else "operators"
+            why = f"used in that type, although most {what} have a wider one"
         else:
             continue
         record = next(iter(node.outputs.values()))
@@ -257,7 +257,7 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
 
 
 def _readers(trace: Trace, node: Node) -> list[Node]:
-    """What reads a value; where that only moves elements, what reads these."""
+    """The readers of a node's outputs. A reader that only moves elements is replaced by its own readers."""
     users = trace.users()
     found: dict[int, Node] = {}
     waiting, seen = [node], {node.index}
@@ -274,7 +274,7 @@ def _readers(trace: Trace, node: Node) -> list[Node]:
 
 
 def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:
-    """Operators that are given the same types in both runs, and in one of them give a narrower float than they are given."""
+    """Matched operators with the same input types, whose output is narrower than the inputs in only one run."""
     for index, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[index]
         given = [record.dtype for record in one.inputs.values()]
@@ -287,13 +287,14 @@ def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspe
                 continue
             epsilons = epsilon_of(before.dtype), epsilon_of(record.dtype)
             if max(epsilons) > widest >= min(epsilons) > 0:
-                what = f"it gives {before.dtype} in A and {record.dtype} in B, of {', '.join(dict.fromkeys(given))}"
+                what = f"the output is {before.dtype} in A and {record.dtype} in B, for inputs of type {', '.join(dict.fromkeys(given))}"
+
                 yield Suspect("precision", one, other, "output", slot, max(epsilons) / min(epsilons), what)
                 break
 
 
 def accepted_rounding(a: Trace, b: Trace, alignment: Alignment) -> float:
-    """The coarsest rounding that is a choice of the programs, and not of a single operator in one of them."""
+    """The coarsest rounding that is a choice: of float32, of `chosen_rounding`, or of matched outputs with the same type in both runs."""
     both = (
         epsilon_of(record.dtype)
         for here, there in alignment.b_of.items()
@@ -304,21 +305,21 @@ def accepted_rounding(a: Trace, b: Trace, alignment: Alignment) -> float:
 
 
 def chosen_rounding(trace: Trace) -> float:
-    """The rounding of the narrowest type that most products of matrices of a run have, or, where it has none, most of what it gives."""
+    """The rounding of the narrowest type that at least half of a run's matrix products have; without matrix products, of its operators."""
     return epsilon_of(_chosen(trace)[0])
 
 
 def told_choices(a: Trace, b: Trace) -> str:
-    """What a reader has to know of runs that chose types of other rounding; empty where they did not."""
+    """A note about the types that the runs chose; empty if their rounding is the same or unknown."""
     (type_a, of_a), (type_b, of_b) = _chosen(a), _chosen(b)
     if not type_a or not type_b or epsilon_of(type_a) == epsilon_of(type_b):
         return ""
     again = "" if of_a == of_b else f"{of_b} are "
-    return f"{of_a} are {type_a} in A, {again}{type_b} in B: differences that this precision explains are accepted"
+    return f"{of_a} are {type_a} in A, {again}{type_b} in B; differences within this precision are accepted"
 
 
 def _chosen(trace: Trace) -> tuple[str, str]:
-    """The type that `chosen_rounding` is of, empty where there is none, and what has it."""
+    """The type behind `chosen_rounding`, empty if there is none, and a description of the operators that have it."""
     products = [node for node in trace.nodes if _kind(node) == "product"]
     counts: dict[float, int] = {0.0: 0}
     names = {0.0: ""}
@@ -330,11 +331,11 @@ def _chosen(trace: Trace) -> tuple[str, str]:
             names.setdefault(epsilon, name)
     most = _MOST * sum(counts.values())
     chosen = max((each for each, count in counts.items() if count >= most), default=0.0)
-    return names[chosen], "most products of matrices" if products else "most outputs"
+    return names[chosen], "most matrix products" if products else "most outputs"
 
 
 def coarsest(records: Iterable[TensorRecord]) -> float:
-    """The rounding of the narrowest of the types; 0 where all are exact."""
+    """The rounding of the narrowest type; 0 if all types are exact."""
     return max((epsilon_of(record.dtype) for record in records), default=0.0)
 
 

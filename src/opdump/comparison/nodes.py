@@ -1,4 +1,4 @@
-"""One execution of an operator, as a comparison sees it."""
+"""The operators of a step as nodes of a data flow, and the suspects found among them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVERWRITERS: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "b
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One execution of an operator. `makers` names for each input slot the node and the slot that made it, where that is known."""
+    """One execution of an operator. `makers` has the node and output slot that produced each input, if known."""
 
     index: int
     op: OpRecord
@@ -31,23 +31,23 @@ class Node:
     outputs: Mapping[int, TensorRecord]
     makers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     is_rewritten: bool = False
-    """Whether the framework ran another operator in its place, with inputs of its own: what it gave does not follow from what it was given."""
+    """Whether the framework ran a different operator with different inputs, so that the outputs do not follow from the recorded inputs."""
     is_added: bool = False
-    """Whether the framework put it there, and the program does not know what it gives."""
+    """Whether the framework inserted the operator, so that the program does not see its outputs."""
 
     @cached_property
     def bare_type(self) -> str:
-        """The operator type without namespace, overload and the mark of in-place forms."""
+        """The operator type without namespace, overload and the suffix of in-place forms."""
         return bare_name(self.op.op_type)
 
     @cached_property
     def concepts(self) -> frozenset[str]:
-        """The rows of the table of operator types that it stands in, by whichever framework it is of."""
+        """The concepts of the operator in the table of operator types, which are the same for all frameworks."""
         return frozenset(row.concept for row in rows_of(self.op.kernel or self.op.op_type))
 
     @cached_property
     def written_arguments(self) -> Mapping[str, Any]:
-        """The non-tensor arguments that the program wrote, without the facts that an adapter adds about the run."""
+        """The non-tensor arguments that the program passed, without the facts that an adapter adds."""
         arguments = self.op.arguments
         if RUN_FACTS.isdisjoint(arguments) or self.op.kernel.startswith("aten::"):
             return arguments
@@ -55,34 +55,34 @@ class Node:
 
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
-        """The same, with those that the program left out, as far as its framework tells what they are then."""
+        """The arguments of the program, with the known defaults of omitted ones."""
         defaults = defaults_of(self.op, self.inputs)
         return {**defaults, **self.written_arguments} if defaults else self.written_arguments
 
     @property
     def moves(self) -> bool:
-        """Whether it hands its input on as it is, in other memory."""
+        """Whether the operator only copies its input to other memory."""
         return self.bare_type in _MOVERS or (
             self.bare_type == "_to_copy"
             and len({record.dtype for record in (*self.inputs.values(), *self.outputs.values())}) == 1
         )
 
     def overwrites(self, slot: int) -> bool:
-        """Whether it writes over an input, and does not read it."""
+        """Whether the operator overwrites an input without reading it."""
         return slot == 0 and self.bare_type in _OVERWRITERS
 
     def clears(self, slot: int) -> bool:
-        """Whether it writes a constant over an input: what was there, gradients mostly, is needed no more."""
+        """Whether the operator overwrites an input with a constant, so that the old value (usually a gradient) is no longer needed."""
         return self.bare_type in _CLEARERS and slot in self.outputs
 
     @cached_property
     def module(self) -> str:
-        """The scope that it ran in."""
+        """The scope of the operator."""
         return scope_of(self.op)
 
     @cached_property
     def inputs_by_place(self) -> Mapping[str, Sequence[int]]:
-        """The slots of inputs by their places in the lists that they are arguments in (`[3]`); those that are in no list are under the empty text."""
+        """The input slots by position in a list argument (`[3]`); inputs outside of lists have the key `""`."""
         found: dict[str, list[int]] = {}
         for slot in sorted(self.inputs):
             found.setdefault(place_in_list(self.inputs[slot]), []).append(slot)
@@ -90,12 +90,12 @@ class Node:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many elements each output has."""
+        """The number of elements of each output."""
         return tuple(math.prod(record.shape) for record in self.outputs.values())
 
     @cached_property
     def are_floats(self) -> tuple[bool, ...]:
-        """Whether each output holds floats, of any width."""
+        """Whether each output has a float type of any width."""
         return tuple("float" in record.dtype for record in self.outputs.values())
 
     @cached_property
@@ -108,55 +108,53 @@ class Node:
 
 
 def place_in_list(record: TensorRecord) -> str:
-    """The place of a tensor in the list that it is an argument in, `[3]`; empty where it is in none."""
+    """The position of a tensor in a list argument, `[3]`; empty if it is not in a list."""
     name, bracket, place = record.argument.rpartition("[")
     return bracket + place if name else ""
 
 
 def are_of_two_modes(a: Node, b: Node) -> bool:
-    """Whether one ran in compiled code of MindSpore, and the other operator by operator.
+    """Whether one operator ran in MindSpore's compiled code and the other in PyNative mode.
 
-    Compiled code has attributes of the graph among its arguments, and shapes of memory where a view has another; of the other some are seen
-    without all of their inputs.
+    In compiled code, arguments include attributes of the graph, and a view has the shape of its memory. In PyNative mode, some inputs are
+    not recorded.
     """
     return (a.op.graph_id == PYNATIVE) != (b.op.graph_id == PYNATIVE)
 
 
 def may_leave_results(node: Node) -> bool:
-    """Whether what the operator gives is a result of the step where no operator reads it.
+    """Whether an output without readers is a result of the step.
 
-    Operators behind the forward pass write their results into memory that lasts; those of JAX, one by one, give the program new arrays.
+    After the forward pass, operators write their results to lasting memory. Only in eager JAX are they new arrays.
     """
     is_of_jax = node.op.kernel.startswith(("lax::", "jnp::")) and not node.op.graph_id
     return node.op.phase == "forward" or is_of_jax
 
 
 def scope_of(op: OpRecord) -> str:
-    """The scope that an operator ran in: its name without the last component."""
+    """The scope of an operator: its name without the last component."""
     return op.op_name.rpartition("/")[0]
 
 
-# What speaks against operators: one suspect, and those of a step.
-
 Kind = Literal[
     "data",  # an input of the program differs
-    "parameter",  # a parameter or a state differs that no operator of the dump wrote
-    "random",  # the same draw gave other numbers
-    "argument",  # the same operator was given other arguments that are no tensors
-    "operator",  # another operator, or other operators, compute it
+    "parameter",  # a parameter or state that no operator of the dump wrote differs
+    "random",  # the same random operator produced different numbers
+    "argument",  # the same operator has different non-tensor arguments
+    "operator",  # different operators compute the value
     "missing",  # an operator of A has no counterpart in B
     "extra",  # an operator of B has no counterpart in A
-    "input",  # it reads something else: another tensor, another part, an earlier value
-    "memory",  # what it reads is not what was written there
-    "kernel",  # the same operator gives other results for the same inputs, further off than rounding
+    "input",  # the operator reads a different tensor, a different part of it, or an earlier value
+    "memory",  # an input does not contain what was written to it
+    "kernel",  # the same inputs lead to different outputs, by more than rounding
     "precision",  # a cast to a narrower type that the rest of the run does not have
-    "result",  # a result of the step differs, and nothing of the above was found: here the runs part
+    "result",  # a result of the step differs, and none of the above was found; the runs diverge here
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One thing that speaks against an operator. `score` is the difference in units of rounding; infinite where the type is exact."""
+    """A possible cause of the divergence. `score` is the difference in units of rounding; infinite for exact types."""
 
     kind: Kind
     a: Node | None
@@ -166,11 +164,11 @@ class Suspect:
     score: float
     evidence: str
     amount: str = ""
-    """Of data that differ: how many elements of how many."""
+    """For data: how many elements differ (`1 of 8 elements`)."""
 
     @property
     def place(self) -> tuple[int, int]:
-        """What it is about."""
+        """The indices of the operators in A and B; -1 stands for no operator."""
         if self.kind == "missing" and self.a is not None:
             return (self.a.index, -1)
         if self.kind in ("extra", "operator") and self.b is not None:
@@ -179,7 +177,7 @@ class Suspect:
 
     @property
     def name(self) -> Hashable:
-        """The same for the same suspect of another step."""
+        """A key that the same suspect has in every step."""
         return (
             self.kind,
             self.io,
@@ -190,24 +188,24 @@ class Suspect:
 
 @dataclass(slots=True)
 class Sweep:
-    """The suspects of a step, in B's order, and what was seen on the way."""
+    """The suspects of a step, in B's order, and other findings."""
 
     suspects: list[Suspect] = field(default_factory=list)
     latent: list[Suspect] = field(default_factory=list)
-    """Differences of the programs that made no difference where they stand."""
+    """Differences between the programs with no noticeable effect at their own operator. They count if a suspect follows from them."""
     permuted: list[Suspect] = field(default_factory=list)
-    """Inputs of the program that hold the same elements in another order: they speak against nothing where the results are the same."""
+    """Inputs of the program with the same elements in a different order. They count only if the results differ."""
     without_effect: list[str] = field(default_factory=list)
-    """Operators of B with other arguments than in A that give the same for the same."""
+    """Operators of B whose arguments differ from A without changing the result."""
     idle: list[str] = field(default_factory=list)
-    """Data that differ, and that nothing depends on."""
+    """Data that differ without affecting any result."""
     not_run: set[str] = field(default_factory=set)
-    """Kernels that were to be run again and could not be; those that draw random numbers are none of them."""
+    """Kernels that could not be replayed, except those that draw random numbers."""
     reached: dict[tuple[str, tuple[int, int]], set[int]] = field(default_factory=dict)
-    """The operators of B in which a suspect of this kind and place was noticed: those that both programs have."""
+    """By kind and place of a suspect: the matched operators of B where it was noticed."""
 
     def add(self, suspect: Suspect, reached: Node | None = None) -> None:
-        """Notes a suspect once, and every operator that it was noticed in."""
+        """Add a suspect unless it is known, and note the operator where it was noticed."""
         key = suspect.kind, suspect.place
         if key not in self.reached:
             self.reached[key] = set()

@@ -1,7 +1,4 @@
-"""Numbers that compiled code of MindSpore gives its operators as tensors, where PyNative mode gives them as arguments.
-
-BiasAdd   input.2  int64 ()   data-1        the same as an argument: {"2": 0}
-"""
+"""One step of a run as a data flow: operators in execution order, each input with its maker."""
 
 from __future__ import annotations
 
@@ -29,16 +26,18 @@ from opdump.plan.unmatched_names import nearest
 from opdump.records import Memory, OpRecord, StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 
+# MindSpore's compiled code passes numbers to operators as tensors, and PyNative mode as arguments. In compiled code the third input of a
+# BiasAdd is a tensor (`input.2 int64 () data-1`); here it becomes the argument {"2": 0}.
+
 _LONGEST: Final = 16
 _UPDATES: Final = re.compile(r"(?:Sparse)?Apply|Assign|Fused.*(?:Adam|Momentum)|Adam|SGD$|LARS|ScatterUpdate")
-"""Types of operators that write into parameters that they read."""
+"""Types of operators that update the parameters that they read."""
 
 
 def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, dict[int, TensorRecord]]:
-    """The operator with numbers that the graph holds among its arguments, by slot, and what it read under the slots that it has.
+    """Move constant numbers from the inputs of an operator to its arguments, by slot. The other inputs keep their slots.
 
-    A number of which the dump has neither elements nor statistics is left out, and so is a parameter that the operator writes: the dump has
-    what it held afterwards.
+    A number without elements and statistics is left out. So is a parameter that the operator updates, because the dump has its new value.
     """
     if _UPDATES.match(op.op_type) and 0 in inputs:
         shape = inputs[0].shape
@@ -58,8 +57,8 @@ def as_read(op: OpRecord, inputs: dict[int, TensorRecord]) -> tuple[OpRecord, di
 
 
 def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that an operator of compiled code gives an input of this shape, if it only looks at the same memory: MindSpore dumps the shape of that
-    memory. None for other operators.
+    """The output shape of a view in compiled code for an input of shape `given`; None for other operators. MindSpore dumps the shape of the
+    memory instead.
     """
     axes = op.arguments.get("1", op.arguments.get("axis"))
     shape: tuple[int, ...] | None = None
@@ -79,7 +78,7 @@ def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs: Mapping[int, TensorRecord]) -> str:
-    """The parameter that an operator of compiled code writes and gives as its first output; empty if there is none."""
+    """The parameter that an operator of compiled code updates and returns as its first output; empty if there is none."""
     if not _UPDATES.match(op.op_type) or 0 not in inputs or 0 not in outputs or inputs[0].shape != outputs[0].shape:
         return ""
     return inputs[0].source if inputs[0].source.startswith(PARAMETER_PREFIX) else ""
@@ -96,46 +95,44 @@ def _value(record: TensorRecord) -> Any:
         try:
             return record.payload.to_host().tolist()
         except CorruptDumpError:
-            return None  # who reads the records is told
+            return None  # reading the record later reports the error
     value = record.statistics.get("max")
     if record.shape != () or value is None:
         return None
     return bool(value) if record.dtype == "bool" else value
 
 
-# One step of a run as a data flow: operators in execution order, each input with who made it.
-
 _INPUT: Final = re.compile(r"inputs\d+")
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A step of a rank: the operators that ran a kernel and left a record, in execution order."""
+    """A step of a rank: the operators that ran a kernel and were recorded, in execution order."""
 
     step: int
     rank: int
     nodes: Sequence[Node]
     finals: Mapping[str, TensorRecord] = field(default_factory=dict)
-    """What the parameters hold at the end of the step, by their names."""
+    """The parameters at the end of the step, by name."""
 
     @cached_property
     def rows(self) -> StepRows:
-        """Which row of `columns` is which input or output."""
+        """The inputs and outputs as rows of `columns`."""
         return StepRows(self.nodes, tuple(self.finals.values()))
 
     @cached_property
     def columns(self) -> Columns:
-        """The statistics of all outputs, then of all inputs."""
+        """The statistics of all outputs, followed by those of all inputs."""
         outputs = (record for node in self.nodes for record in node.outputs.values())
         inputs = (record for node in self.nodes for record in node.inputs.values())
         return columns_of((*outputs, *inputs))
 
     def users(self) -> Mapping[tuple[int, int], list[tuple[int, int]]]:
-        """Who reads each output: (node, slot) -> (node, slot)s."""
+        """The readers of each output: the (node, slot) of an output -> the (node, slot) of each input."""
         return self.rows.users
 
     def with_ancestors(self, nodes: Iterable[int], ends: Container[tuple[int, int]] = ()) -> set[int]:
-        """These nodes, and those that they depend on by other outputs than `ends`."""
+        """The nodes and those that they depend on. Dependencies are not followed through the outputs `ends`."""
         found: set[int] = set()
         waiting = list(nodes)
         while waiting:
@@ -147,7 +144,7 @@ class Trace:
 
 
 def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
-    """The trace as if only the operators and parameters that `selects` takes, by name and type, had been recorded."""
+    """The trace as if only operators and parameters for which `selects(name, type)` is true had been recorded."""
     nodes = _renumbered([node for node in trace.nodes if selects(node.op.op_name, node.op.op_type)])
     return replace(
         trace,
@@ -157,7 +154,7 @@ def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
 
 
 def _renumbered(nodes: Sequence[Node]) -> list[Node]:
-    """These nodes of a trace as a trace of their own, in which only they are makers."""
+    """Renumber a subset of nodes from 0, and drop makers outside of it."""
     places = {node.index: place for place, node in enumerate(nodes)}
     return [
         replace(
@@ -170,8 +167,9 @@ def _renumbered(nodes: Sequence[Node]) -> list[Node]:
 
 
 def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Trace]:
-    """The parts of a step, each with numbers of storages of its own: what ran after the end of a step was filed with it later, and its
-    storages are counted anew. The lowest rank unless one is named.
+    """Read a step of a rank (by default the lowest) as one or more traces, each with its own storage numbers.
+
+    Operators that ran after the last step are recorded in it as well, with storages numbered from 0 again. They are a separate trace.
     """
     number = catalog.ranks[0] if rank is None else rank
     nodes, finals = _read(catalog, step, number)
@@ -192,11 +190,11 @@ def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Tr
 
 
 def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int, dict[str, TensorRecord]]]:
-    """The nodes of a step, and what parameters held after so many of them."""
+    """The nodes of a step, and by number of preceding nodes, the recorded parameters."""
     nodes: list[Node] = []
     finals: dict[int, dict[str, TensorRecord]] = {}
     last: dict[str, int] = {}
-    """The latest node of each name: a loop runs the same operator several times."""
+    """The latest node of each name, because a loop runs an operator several times."""
     updates: dict[int, str] = {}
     has_compiled = any(run.framework == "mindspore" for run in catalog.runs)
     views: dict[tuple[int, int], tuple[int, OpRecord]] = {}
@@ -212,7 +210,7 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
         if has_compiled and op.graph_id != PYNATIVE:
             op, inputs = as_read(op, slots)
         if execution.op.op_type == "Parameter" and not execution.op.kernel:
-            # Inputs of a network have such records too.
+            # The inputs of a network have such records, too.
             if 0 in outputs and not is_input(execution.op.op_name):
                 finals.setdefault(len(nodes), {})[execution.op.op_name] = outputs[0]
             continue
@@ -238,8 +236,9 @@ def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int,
 
 
 def _add_last_views(nodes: list[Node], views: Mapping[tuple[int, int], tuple[int, OpRecord]]) -> None:
-    """Adds views that are results of a step that trains nothing: the last ones of outputs that no operator reads after them. `views` are the last views by
-    the outputs that they are of, with the number of nodes before them.
+    """Add views that are results of a step without training: the last view of an output, if no operator reads the output later.
+
+    `views` has the last view of each output, with the number of nodes before it.
     """
     if any(node.op.phase != "forward" for node in nodes):
         return
@@ -263,7 +262,7 @@ def _add_last_views(nodes: list[Node], views: Mapping[tuple[int, int], tuple[int
 
 
 def _seen(op: OpRecord, base: TensorRecord) -> tuple[tuple[int, ...], Memory] | None:
-    """The shape of a view and where its elements lie, as the dump says it; None if they do not lie in the output that it is of."""
+    """The recorded shape and memory of a view; None if they are unknown or not within `base`."""
     seen = op.arguments.get("seen_as")
     if not isinstance(seen, Mapping) or base.memory is None:
         return None
@@ -287,7 +286,7 @@ class _SeenPayload:
     memory: Memory
 
     def to_host(self) -> NDArray[Any]:
-        """The elements in the shape of the view."""
+        """Return a copy of the elements, in the shape of the view."""
         assert self.base.memory is not None
         flat = np.ascontiguousarray(self.base.numpy()).reshape(-1)[self.memory.offset - self.base.memory.offset :]
         steps = [step * flat.itemsize for step in self.memory.strides]
@@ -300,7 +299,7 @@ _FEW: Final = 3
 
 
 def _counts_anew(before: Sequence[Node], after: Sequence[Node]) -> bool:
-    """Whether storages are numbered from 0 again."""
+    """Whether the storages of `after` are numbered from 0 again."""
     numbers = dict.fromkeys(_storages(after))
     first = list(itertools.islice(numbers, _FEW))
     return first == sorted(first) and first[:1] == [0] and max(first) <= max(_storages(before), default=-1)
@@ -314,17 +313,17 @@ def _storages(nodes: Sequence[Node]) -> Iterator[int]:
 
 
 def is_input(name: str) -> bool:
-    """Whether what is recorded beside parameters under that name is an input of a network."""
+    """Whether a `Parameter` record with this name is an input of a network."""
     return _INPUT.fullmatch(name) is not None
 
 
 def _with_places(nodes: Sequence[Node], updates: Mapping[int, str]) -> list[Node]:
-    """The nodes, each parameter in a storage of its own: MindSpore's dump has none, and knows parameters by their names.
+    """Assign a storage to each parameter, because MindSpore's dumps identify parameters only by name.
 
-    `updates` are parameters that nodes of compiled code write, by the index of the node: their first output lies there.
+    `updates` has the parameters that nodes of compiled code update, by node index. Their first output gets the parameter's storage.
     """
     storages: dict[str, int] = {}
-    """By the name of a parameter."""
+    """By parameter name."""
     latest = -1
     for node in nodes:
         for record in (*node.inputs.values(), *node.outputs.values()):
@@ -353,7 +352,7 @@ def _with_places(nodes: Sequence[Node], updates: Mapping[int, str]) -> list[Node
 
 
 def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
-    """The nodes, without the names that mean several tensors: parameters of modules that belong to no network."""
+    """Remove names that several tensors share: parameters of modules outside of any network."""
     storages: dict[str, set[int]] = {}
     for node in nodes:
         for record in node.inputs.values():
@@ -377,31 +376,31 @@ def _without_doubtful_names(nodes: list[Node]) -> list[Node]:
 
 
 def has_elements(record: TensorRecord) -> bool:
-    """Whether the dump has all elements of the tensor, and not a sample of them."""
+    """Whether the dump has all elements of the tensor, not just a sample."""
     return record.payload is not None and not record.sample
 
 
 def names_a_state(name: str) -> bool:
-    """Whether the `leaf_name` of an input is that of a parameter or a state, and not of an input of a network."""
+    """Whether a `leaf_name` belongs to a parameter or state, and not to an input of a network."""
     return name.startswith("Parameter.") and not is_input(name.removeprefix("Parameter."))
 
 
 def shown_scope(op: OpRecord) -> str:
-    """The same for people, without the name of a network that was given none."""
+    """The scope for display, without the `Default` of an unnamed network."""
     return scope_of(op).removeprefix("Default").removeprefix("/")
 
 
 def leaf_name(record: TensorRecord) -> str:
-    """What an input is called that no operator made: `Parameter.e.weight`; empty where it has no name."""
+    """The name of an input without a maker: `Parameter.e.weight`, `data-0`; otherwise empty."""
     return record.source if record.source and not record.source.rpartition(":")[2].isdigit() else ""
 
 
-# A step that runs the operators of one that was read before: its nodes are made when they are looked at, of those of the other and of columns.
+# A step that repeats an earlier one. Its nodes are created on access, from the nodes of the earlier step and columns of numbers.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepNumbers:
-    """What is other in each of the steps that run the same: in the order of the index."""
+    """The numbers in which a step differs from the one that it repeats, in the order of the index."""
 
     step: int
     timestamps: Places
@@ -410,25 +409,25 @@ class StepNumbers:
 
     @classmethod
     def of(cls, batch: BatchColumns) -> StepNumbers:
-        """Those of a step that is one batch."""
+        """Return the numbers of a step that is stored as one batch."""
         return cls(batch.step, batch.timestamps, batch.pattern.arguments, batch.summaries)
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A step that others repeat, and where the index has what it is made of."""
+    """A step that others repeat, with the positions of its operators and tensors in the index."""
 
     trace: Trace
     places: Sequence[int]
-    """Of each node that of its operator."""
+    """The position of each node's operator."""
     rows: Places
-    """Of each tensor that of its summary, in the order of `Trace.columns`."""
+    """The row of each tensor's summary, in the order of `Trace.columns`."""
     finals: Mapping[str, tuple[int, int]]
-    """Of each parameter at the end of the step the place of its record, and the row of its summary."""
+    """For each parameter at the end of the step, the position of its record and the row of its summary."""
 
     @classmethod
     def of(cls, trace: Trace, program: Program, numbers: StepNumbers) -> Model | None:
-        """What repeats the trace of a step that is one batch; None where it is not made of that alone."""
+        """Create the model of a step that is stored as one batch. Return None if the trace contains anything else."""
         places = {time: place for place, time in enumerate(numbers.timestamps.tolist())}
         rows = {slot: row for row, slot in enumerate(program.slots)}
         of_nodes = [places.get(node.op.timestamp, -1) for node in trace.nodes]
@@ -446,12 +445,12 @@ class Model:
 
     @cached_property
     def sizes(self) -> Floats:
-        """How many elements each tensor has, in the order of `Trace.columns`."""
+        """The number of elements of each tensor, in the order of `Trace.columns`."""
         return self.trace.columns.sizes
 
     @cached_property
     def captured(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which tensors were captured."""
+        """Whether each tensor was captured."""
         records = [
             *(record for node in self.trace.nodes for record in node.outputs.values()),
             *(record for node in self.trace.nodes for record in node.inputs.values()),
@@ -468,19 +467,19 @@ class RepeatedTrace(Trace):
 
     @cached_property
     def rows(self) -> StepRows:
-        """Those of the step that is repeated."""
+        """The rows of the step that this one repeats."""
         return self.model.trace.rows
 
     @cached_property
     def columns(self) -> Columns:
-        """The statistics of all outputs, then of all inputs."""
+        """The statistics of all outputs, followed by those of all inputs."""
         return columns_of_summaries(
             self.numbers.summaries[self.model.rows], self.model.sizes, captured=self.model.captured
         )
 
 
 def repeated(model: Model, numbers: StepNumbers) -> RepeatedTrace:
-    """The step with these numbers."""
+    """Return the step that repeats `model` with these numbers."""
     nodes, finals = _Nodes(model, numbers), _Finals(model, numbers)
     return RepeatedTrace(numbers.step, model.trace.rank, nodes, finals, model=model, numbers=numbers)
 
@@ -549,21 +548,19 @@ def _recorded(record: TensorRecord, op: OpRecord, row: int, numbers: StepNumbers
     return replace(record, op=op, statistics=nothing if has_none else SummaryStatistics(summary))
 
 
-# Who made what is read, in dumps that do not say it: those of devices, which have a file for each operator and nothing between these.
-#
-# An input is taken for the latest output before it that has the same bits, in whatever shape. What is the same throughout, or a single
-# element, tells nothing.
+# Infers makers in dumps that do not record them, such as device dumps. The maker of an input is the latest earlier output with the same bits
+# in any shape. Single elements and constant tensors are ignored.
 
 _Bits = tuple[str, bytes]
 
 
 def tells_sources(trace: Trace) -> bool:
-    """Whether the dump says of any input where it comes from."""
+    """Whether the dump has the source of any input."""
     return any(record.source for node in trace.nodes for record in node.inputs.values())
 
 
 def with_makers(trace: Trace) -> Trace:
-    """The trace, with makers inferred if it names no source of any input."""
+    """Return the trace, with inferred makers if no input has a source."""
     if tells_sources(trace):
         return trace
     latest: dict[_Bits, tuple[int, int]] = {}
@@ -586,15 +583,14 @@ def _bits_of(records: Mapping[int, TensorRecord]) -> dict[int, _Bits]:
     return found
 
 
-# Which parameter an operator of an optimizer works for.
-#
-# An optimizer does the same to every parameter, with tensors of few shapes: what an operator is like, and where it stands, does not tell whose it is.
+# Finds the parameter that each optimizer operator updates. Type, shapes and position do not show it, because an optimizer runs the same
+# operators for every parameter.
 
 
 def owners(trace: Trace, parameters: AbstractSet[int]) -> dict[int, int]:
-    """By node of the optimizer: the one storage of these that it writes into, or that is written with what it gives.
+    """By optimizer node: the parameter storage that the node writes, or that is written with its outputs.
 
-    What serves several parameters, as a norm of all gradients does, has no owner.
+    An operator for several parameters, such as the norm of all gradients, has no owner.
     """
     users = trace.users()
     found: dict[int, set[int]] = {}
@@ -610,22 +606,22 @@ def owners(trace: Trace, parameters: AbstractSet[int]) -> dict[int, int]:
     return {index: owned.pop() for index, owned in found.items() if len(owned) == 1}
 
 
-# When the values of a step are needed last, so that a comparison holds what is alive and not the whole step.
+# Finds the last use of the values of a step, so that a comparison keeps only live values in memory.
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """What no operator after each uses, by its index in the trace."""
+    """By node index, the values that no later operator uses."""
 
     storages: Mapping[int, Sequence[int]]
     outputs: Mapping[int, Sequence[tuple[int, int]]]
-    """Of tensors whose memory is not known: the outputs, by node and slot."""
+    """Outputs with unknown memory, as (node, slot)."""
 
 
 def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
-    """Who uses what last. Storages of parameters, and those that are kept, are needed after the step."""
+    """Find the last use of each value. Storages of parameters and those in `kept` are needed after the step."""
     storages: dict[int, int] = {}
     outputs: dict[tuple[int, int], int] = {}
     for node in trace.nodes:
@@ -640,8 +636,10 @@ def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
 
 
 def lasting(trace: Trace, *, is_last: bool) -> set[int]:
-    """The storages that may be there after the step: what was there before it, parameters, what an optimizer writes into, and what nobody
-    read again. Of the last step, after which nothing tells, also what has as many elements as one of these: a state may be made anew.
+    """The storages that may outlive the step: those that existed before it, parameters, those that an optimizer updates, and those that no
+    operator reads after the last write.
+
+    No later step shows what outlives the last one (`is_last`), so storages of the same size as any of these are added: they may be new states.
     """
     made: set[int] = set()
     read: set[int] = set()
@@ -675,20 +673,20 @@ def _by_last_use(last: Mapping[Key, int]) -> dict[int, list[Key]]:
     return found
 
 
-# Two dumps that are hardly of one program: whether they are, and which names of the one are like names of the other.
+# Recognizes dumps of unrelated programs, and finds similar operator names in them.
 
 _ONE_OF: Final = 10
-"""Where fewer than one operator in so many has a counterpart, what is matched is so by chance."""
+"""If fewer than one in this many operators has a counterpart, the matches are chance."""
 _SHOWN: Final = 3
 
 
 def are_strangers(matched: int, most: int) -> bool:
-    """Whether so few operators have a counterpart that nothing can be said, of so many that could have had one."""
+    """Whether too few operators are matched for a comparison. `most` is the number that could have been."""
     return not matched or matched * _ONE_OF < most
 
 
 def nearest_names(a: Trace, b: Trace) -> list[str]:
-    """What to say of the first operators of A whose names are like some of B's; what both run where there are none."""
+    """Notes on the first operators of A with similar names in B; if there are none, the operator types of both runs."""
     names = dict.fromkeys(node.op.op_name for node in b.nodes)
     notes: list[str] = []
     types: set[str] = set()
