@@ -1,7 +1,7 @@
-"""Which of the operators at which values are lost come first.
+"""Names the operators that explain different end values of a step, by statistics only.
 
-An operator that both programs run, given what both have, proves that it gives something else; one that only one program runs may as well
-be the beginning of another way to the same. Code whose values came to the same in another layer or step is the last to be named.
+An operator that both programs run, with equal inputs and different outputs, is proof. An operator that only one program runs may begin a
+different computation of the same result. Code whose values agree again in another layer or step is named last.
 """
 
 from __future__ import annotations
@@ -34,63 +34,63 @@ from opdump.records import TensorRecord
 Pair = tuple[Node | None, Node | None]
 """An operator of A and one of B."""
 Code = tuple[str, str, str, int]
-"""A type of operators, their phase, and the line that they stand on."""
+"""The type of an operator, its phase, and its source line."""
 _AGREES: Final = 1e-4
-"""Statistics that are closer, relative to the root mean square of the elements, are those of the same tensor."""
+"""Tensors whose statistics are closer than this, relative to the root mean square, count as equal."""
 _MOST_REACHED: Final = 0.8
-"""An operator from which this share of all that is lost follows comes before those from which less follows."""
+"""An operator that leads to at least this share of the lost values precedes those that lead to less."""
 
 
 def code_of(node: Node) -> Code:
-    """What runs there, in every layer and step."""
+    """Identifies code that runs in several layers and steps."""
     frame = node.op.stack[0] if node.op.stack else None
     return node.op.op_type, node.op.phase, frame.file if frame else node.module, frame.line if frame else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A pair of operators at which values are lost."""
+    """A pair of operators where lost values begin."""
 
     pair: Pair
     reads_given: bool
-    """Whether it reads what no operator made, and the other run has nowhere."""
+    """Whether it reads a value that no operator made and the other run lacks."""
     share: float
-    """How much of all that is lost follows from it."""
+    """The share of the lost values that follows from it."""
     place: int
-    """Where it stands in the order of B."""
+    """Its position in the order of B."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginRanking:
-    """Orders the origins of a step."""
+    """Ranks the origins of a step."""
 
     a: Trace
     b: Trace
     alignment: Alignment
     cleared: tuple[Collection[Code], Collection[Code]] = field(default=((), ()))
-    """Of A and B: code whose values came to the same elsewhere."""
+    """Code of A and of B whose values agree again elsewhere."""
 
     def ranked(self, origins: Sequence[Origin]) -> list[Origin]:
-        """Those that prove something and follow from no other, then the rest; the code that is cleared last."""
+        """Proofs first, those that follow from no other proof at the front; then the rest; cleared code last."""
         flow = _Flow(origins, Reach(self.a), Reach(self.b))
         proofs = [each for each in origins if each.reads_given or self._is_aligned(each.pair)]
         cleared = {id(each) for each in origins if each not in proofs and self._is_cleared(each.pair)}
         causes = [each for each in origins if id(each) not in cleared]
-        # That an operator reads something else proves less where that may follow from what one program alone runs.
+        # A different input proves less if it may follow from another origin.
         certain = [each for each in proofs if each.reads_given or not flow.leads_to_odd_inputs(causes, each)]
 
         def order(origin: Origin) -> tuple[bool, bool, bool, bool, int]:
             is_proof = origin in certain
             follows = flow.leads_to(certain if is_proof else causes, origin)
             is_small = origin.share < _MOST_REACHED
-            # Where values lead may be hidden by rounding, so a proof is believed all the same.
+            # Rounding may hide what follows from an operator, so a proof with a small share still counts.
             first, second = (follows, is_small) if is_proof else (is_small, follows)
             return id(origin) in cleared, not is_proof, first, second, origin.place
 
         return sorted(origins, key=order)
 
     def _is_aligned(self, pair: Pair) -> bool:
-        """Whether both programs have the operator, as far as is known."""
+        """Whether the two operators are matched."""
         one, other = pair
         return one is not None and other is not None and self.alignment.b_of.get(one.index) == other.index
 
@@ -100,7 +100,7 @@ class OriginRanking:
 
 
 def odd_inputs(one: Node, other: Node) -> Iterator[int]:
-    """The inputs of a pair of operators that have other statistics."""
+    """The inputs whose statistics differ between two operators."""
     for slot, record in other.inputs.items():
         before = one.inputs.get(slot)
         if before is not None and has_statistics(record) and has_statistics(before):
@@ -110,7 +110,7 @@ def odd_inputs(one: Node, other: Node) -> Iterator[int]:
 
 
 class _Flow:
-    """What follows from the origins, in either run."""
+    """What follows from the origins in each run."""
 
     def __init__(self, origins: Sequence[Origin], a: Reach, b: Reach) -> None:
         self._reached = {
@@ -121,7 +121,7 @@ class _Flow:
         }
 
     def leads_to(self, causes: Iterable[Origin], origin: Origin) -> bool:
-        """Whether an origin follows from one of others."""
+        """Whether an origin follows from another of the causes."""
         places = [None if node is None else node.index for node in origin.pair]
         return any(
             place in reached
@@ -131,7 +131,7 @@ class _Flow:
         )
 
     def leads_to_odd_inputs(self, causes: Iterable[Origin], origin: Origin) -> bool:
-        """Whether what B's operator of an origin reads, and A's does not, is or follows from what another origin gives."""
+        """Whether a different input of B's operator is an output of another origin, or follows from one."""
         one, other = origin.pair
         if one is None or other is None:
             return False
@@ -144,20 +144,21 @@ class _Flow:
         )
 
 
-# Which operators are meant by one at which values are lost: who reads a copy, wires what it reads, arranges it, or is what it is the gradient of.
+# Operators that may be the cause at an origin: the reader of a copy, the maker of a different input, an operator that reorders elements, or
+# the forward operator of a gradient.
 
 _ARRANGERS: Final = frozenset(
     {"cat", "stack", "roll", "flip", "index", "index_select", "gather", "take", "sort", "permute_copy", "index_put"}
 )
-"""What comes out has elements of what goes in, in an order of its own, which statistics do not tell."""
+"""Operators that select or reorder elements. Statistics do not show the order."""
 _MOST_ARRANGERS: Final = 2
 _NEAR: Final = 12
-"""Who arranged what an operator reads is looked for among so many operators before it."""
+"""The search for an operator that reorders elements ends after about this many operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meanings:
-    """Of the operators of a step. `cleared` is code of A and of B whose values came to the same elsewhere."""
+    """Finds the operators that an origin may stand for. `cleared` is code of A and of B whose values agree again elsewhere."""
 
     a: Trace
     b: Trace
@@ -165,10 +166,10 @@ class Meanings:
     lost_b: Lost
     cleared: tuple[Collection[Code], Collection[Code]]
     _wired: set[int] = field(default_factory=set)
-    """Operators of B that `_wired_before` went through, by index."""
+    """Indices of the operators of B that `_wired_before` has visited."""
 
     def of(self, pair: Pair) -> Iterator[Pair]:
-        """What is meant by an operator, most likely first."""
+        """The operators that an origin may stand for, most likely first."""
         one, other = pair
         if other is not None and (other.moves or other.bare_type == "copy"):
             readers = [node for node in self.b.nodes if (other.index, 0) in node.makers.values()]
@@ -193,7 +194,7 @@ class Meanings:
         return None if partner is None else self.a.nodes[partner], other
 
     def _forward_of(self, pair: Pair) -> Iterator[Pair]:
-        """Operators of the forward pass that one program alone has, of whose gradients this is one: these follow from them."""
+        """The unmatched forward operator that a backward operator belongs to, and the unmatched operators that lead to it."""
         sides = ((self.b, self.alignment.a_of, self.cleared[1]), (self.a, self.alignment.b_of, self.cleared[0]))
         for node, (trace, matched, cleared) in zip(reversed(pair), sides, strict=True):
             if node is None or node.op.phase != "backward" or not node.op.forward_op:
@@ -209,10 +210,9 @@ class Meanings:
                 yield (None, each) if trace is self.b else (each, None)
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
-        """The makers of what a pair reads with other statistics, where both runs have them and these read something else themselves.
+        """The matched makers of different inputs, if they have different inputs or arguments themselves; the earliest first.
 
-        The earliest makers come first. A pair that was given for another operator of the step is not given again: in a long step, the ways back
-        from an operator are too many to be walked one by one.
+        A pair is yielded once in a step: a long step has too many paths to follow each of them.
         """
         waiting = [((one, other), self._makers_of_odd(one, other))]
         while waiting:
@@ -227,14 +227,14 @@ class Meanings:
                 yield before, after
 
     def _makers_of_odd(self, one: Node, other: Node) -> Iterator[tuple[Node, Node]]:
-        """The matched makers of the inputs that have other statistics."""
+        """The matched makers of the inputs whose statistics differ."""
         for slot in odd_inputs(one, other):
             maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
             if maker_a is not None and maker_b is not None and self.alignment.b_of.get(maker_a[0]) == maker_b[0]:
                 yield self.a.nodes[maker_a[0]], self.b.nodes[maker_b[0]]
 
     def _given_before(self, one: Node, other: Node) -> Iterator[Pair]:
-        """Who read first what no operator made, and a pair reads otherwise: a parameter that was changed before the optimizer wrote it."""
+        """The first reader of a different input that no operator made, such as a parameter that changed before the optimizer wrote it."""
         for slot in odd_inputs(one, other):
             read = other.inputs[slot]
             if slot in other.makers:
@@ -248,7 +248,7 @@ class Meanings:
                     return
 
     def _arranged(self, other: Node) -> list[tuple[Node | None, Node]]:
-        """Who put what an operator reads into an order, the nearest first."""
+        """The operators that reordered the inputs of an operator, nearest first."""
         waiting, seen, found = [other], {other.index}, []
         while waiting and len(seen) <= _NEAR:
             for maker, _ in waiting.pop(0).makers.values():
@@ -261,7 +261,7 @@ class Meanings:
         return found
 
     def _crossed(self, one: Node, other: Node) -> Iterator[Pair]:
-        """Who made what a pair reads otherwise, where that is another operator that both have."""
+        """The maker of a different input in B, if A reads from another operator and both programs have both makers."""
         for slot in odd_inputs(one, other):
             maker_a, maker_b = one.makers.get(slot), other.makers.get(slot)
             if maker_a is not None and maker_b is not None:
@@ -271,55 +271,53 @@ class Meanings:
 
 
 def _gives_numbers(node: Node) -> bool:
-    """Whether it gives more than masks and places."""
+    """Whether an output holds floating-point values, not only masks or indices."""
     return any(epsilon_of(record.dtype) for record in node.outputs.values())
 
 
 def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:
-    """Whether both are the same memory with the same statistics."""
+    """Whether both are in the same storage and have the same statistics."""
     if record.memory is None or read.memory is None:
         return False
     return record.memory.storage == read.memory.storage and same_statistics(record, read)
 
 
 def is_same_as_told(one: Node, other: Node) -> bool:
-    """Whether a pair of operators does the same to the same, as far as arguments and statistics tell."""
+    """Whether two operators have the same type, the same arguments, and inputs with the same statistics."""
     return one.bare_type == other.bare_type and not differing(one, other) and not any(odd_inputs(one, other))
 
 
-# What statistics alone can prove: where values begin that lead to something that the other run does not leave.
-#
-# Nothing can be run again, so an operator is named where its inputs are those of the other run, by their statistics, its output is not, and what
-# follows from it is lost till the end of the step. What cancels (sums that are zero by mathematics) is left alone: its statistics say nothing.
+# What statistics can prove. Nothing is run again, so an operator is named if its inputs have the same statistics in both runs, its output has
+# not, and the difference lasts to the end of the step. Remainders of cancellation (sums that are mathematically zero) are ignored.
 
 
 def have_same_phases(a: Trace, b: Trace) -> bool:
-    """Whether both have operators of the same phases in a step."""
+    """Whether both steps have operators of the same phases."""
     return {node.op.phase for node in a.nodes} == {node.op.phase for node in b.nodes}
 
 
 _OTHER_DATA: Final = 1e-9
-"""What a program is given is the same to the bit; elements in another order add up to other last bits of float64."""
+"""Input data are bit-identical; if only their order differs, the last bits of float64 sums differ."""
 
 Cleared = tuple[frozenset[Code], frozenset[Code]]
-"""Code of A and of B."""
+"""Cleared code of A and of B."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The suspects, and the step that they are of."""
+    """The suspects, and the step that they belong to."""
 
     suspects: Sequence[Suspect]
     a: Trace
     b: Trace
     alignment: Alignment
     without_effect: Sequence[OtherArguments] = ()
-    """Operators with other arguments that give the same for the same."""
+    """Operators with different arguments, but equal outputs for equal inputs."""
 
 
 def _with_arguments(found: Sequence[Suspect], told: Sequence[Suspect]) -> list[Suspect]:
-    """The suspects, with operators that have other arguments and give something else for the same: that is beyond doubt, and comes before what
-    runs after it.
+    """The suspects, with operators whose different arguments lead to different outputs for equal inputs. These are proven, so they precede
+    suspects that run later.
     """
     new = [each for each in told if all(each.place != other.place for other in found)]
     first = min((each.b.index for each in found[:1] if each.b is not None), default=-1)
@@ -328,7 +326,7 @@ def _with_arguments(found: Sequence[Suspect], told: Sequence[Suspect]) -> list[S
 
 
 class StatisticsComparison:
-    """A step of two runs of which there are statistics alone. `before` is that of the step before."""
+    """A step of two runs with statistics only. `before` is the comparison of the previous step."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StatisticsComparison | None = None) -> None:
         self.a, self.b, self.alignment, self._before = a, b, alignment, before
@@ -340,11 +338,11 @@ class StatisticsComparison:
 
     @property
     def spread(self) -> Spread:
-        """How far rounding moves what nodes of both runs read and give."""
+        """How far rounding moves the inputs and outputs of nodes of both runs."""
         return self._values.spread
 
     def judged(self) -> Judged:
-        """What speaks against operators, most likely first: of the step before, where it made what now is lost."""
+        """The suspects, most likely first: those of the previous step if the lost values begin there."""
         note("looking for the statistics of step", self.a.step, "in the other run")
         lost = self._values.lost()
         before, self._before = self._before, None
@@ -366,7 +364,7 @@ class StatisticsComparison:
         return Judged(named, self.a, self.b, self.alignment, same)
 
     def _results_apart(self) -> list[Suspect]:
-        """Data that differs where results of the first step do, or the first of these results."""
+        """If results of the first step differ: the first data that differ, or else the first of these results."""
         if not self._values.results_apart(also_written=True):
             return []
         for index, here in sorted(self.alignment.a_of.items()):
@@ -383,20 +381,18 @@ class StatisticsComparison:
         index, slot = results[0]
         one, other = self.a.nodes[self.alignment.a_of[index]], self.b.nodes[index]
         off = apart(one.outputs[slot], other.outputs[slot])
-        what = f"a result of the step, which differs by {off:.2g} of its size"
+        what = f"a result of the step differs by {off:.2g} of its size"
         return [Suspect("result", one, other, "output", slot, math.inf, what)]
 
     def loses_nothing(self) -> bool:
-        """Whether both runs leave the same, so that nothing speaks against an operator. Asked of steps whose operators have no casts alone, and
-        that are not the first.
-        """
+        """Whether both runs leave the same, so that there are no suspects. Does not look at arguments and casts; for steps after the first."""
         if any(each.nodes for each in self._values.lost()) or next(self._other_data(), None) is not None:
             return False
         self._before = None
         return True
 
     def _cleared(self, lost: tuple[Lost, Lost]) -> Cleared:
-        """Code whose values came to the same in this step or one before."""
+        """Code whose values agree again in this step or an earlier one."""
         sides = self._values.a, self._values.b
         found = [
             before | {code_of(node) for node in side.met_again(of_side.nodes)}
@@ -412,7 +408,7 @@ class StatisticsComparison:
         ranked = OriginRanking(self.a, self.b, self.alignment, cleared).ranked(origins)
         meanings = Meanings(self.a, self.b, self.alignment, lost_b, cleared)
         meant = [*self._overwritten(lost_b), *(each for origin in ranked for each in meanings.of(origin.pair))]
-        # What only one program puts elsewhere changes nothing by itself.
+        # An operator that only B has and that only rearranges values changes none of them.
         telling = [
             (one, other)
             for one, other in meant
@@ -425,7 +421,7 @@ class StatisticsComparison:
         return found
 
     def _data_first(self, named: list[Suspect]) -> list[Suspect]:
-        """The suspects, or, where none is more than an operator that reads something else, the data that it follows from."""
+        """The suspects; if the first is only a different input or data, all data that differ come first."""
         if named and named[0].kind not in ("input", "data"):
             return named
         data = list(self._other_data())
@@ -434,30 +430,30 @@ class StatisticsComparison:
         return [*data, *rest]
 
     def _other_data(self) -> Iterator[Suspect]:
-        """What both runs read, each other data, where a result follows from it. Programs that are not the same may cut data in another way."""
+        """Input data that differ and lead to a different result. Only if all operators match: other programs may split data differently."""
         if not len(self.a.nodes) == len(self.b.nodes) == len(self.alignment.a_of):
             return
         for other in self._values.b.given_otherwise():
             partner = self.alignment.a_of.get(other.index)
             if partner is not None and not other.overwrites(0):
                 suspect = self._data(self.a.nodes[partner], other)
-                # The state that a step left is compared through the values that it was computed from.
+                # States of earlier steps are compared by the values from which they were computed.
                 if suspect is not None and (suspect.kind == "data" or self._is_first):
                     yield suspect
 
     def _data(self, one: Node, other: Node) -> Suspect | None:
-        """What speaks against what both read, if no operator made it or something else changed it since in both runs."""
+        """The suspect for a different input that no operator made, or that something other than an operator changed in both runs."""
         for slot in odd_inputs(one, other):
             if slot not in other.makers and slot not in one.makers:
                 return _of_data(one, other, slot)
             if _is_overwritten(self.a, one, slot) and _is_overwritten(self.b, other, slot):
                 made_by = self.b.nodes[other.makers[slot][0]].op.op_name
-                what = f"data differ, by their statistics; {changed_since(made_by)}"
+                what = f"the statistics of the data differ; {changed_since(made_by)}"
                 return Suspect("data", one, other, "input", slot, math.inf, what)
         return None
 
     def _overwritten(self, lost: Lost) -> Iterator[Pair]:
-        """Who reads first what somebody else wrote over in B, and not in A."""
+        """The first lost operators that read memory that something other than an operator overwrote in B only."""
         seen = set()
         for index in sorted(lost.nodes):
             other = self.b.nodes[index]
@@ -480,7 +476,7 @@ class StatisticsComparison:
         return Origin(pair, reads_given, max(shares, default=0.0), self._place(*pair))
 
     def _pairs(self, lost_a: Lost, lost_b: Lost) -> list[Pair]:
-        """The operators at which values are lost, those of both programs together where they belong together."""
+        """The operators where lost values begin, paired between the programs if they correspond."""
         b_of, a_of = self.alignment.b_of, self.alignment.a_of
         alone_a = [self.a.nodes[index] for index in lost_a.origins if index not in b_of]
         alone_b = [self.b.nodes[index] for index in lost_b.origins if index not in a_of]
@@ -511,7 +507,7 @@ class StatisticsComparison:
         return min(others, key=lambda other: abs(other.index - place), default=None)
 
     def _place(self, one: Node | None, other: Node | None) -> int:
-        """Where it stands in the order of B."""
+        """The position of a pair in the order of B."""
         if other is not None:
             return other.index
         assert one is not None
@@ -519,16 +515,16 @@ class StatisticsComparison:
 
     def _suspect(self, one: Node | None, other: Node | None) -> Suspect:
         if other is None:
-            return Suspect("missing", one, None, "output", 0, math.inf, "its output is nowhere in B")
+            return Suspect("missing", one, None, "output", 0, math.inf, "its output is not in B")
         overwritten = self._overwritten_slot(one, other)
         if overwritten is not None:
             made_by = self.b.nodes[other.makers[overwritten][0]].op.op_name
             what = f"the statistics differ from what {made_by} wrote there, and no operator wrote there since"
             return Suspect("memory", one, other, "input", overwritten, math.inf, what)
         if one is None:
-            return Suspect("extra", None, other, "output", 0, math.inf, "its output is nowhere in A")
+            return Suspect("extra", None, other, "output", 0, math.inf, "its output is not in A")
         if one.bare_type != other.bare_type:
-            what = f"its output is nowhere in A, which has {one.op.op_type} here"
+            what = f"its output is not in A, which runs {one.op.op_type} here"
             return Suspect("operator", one, other, "output", 0, math.inf, what)
         arguments = differing(one, other)
         if arguments:
@@ -541,7 +537,7 @@ class StatisticsComparison:
         return Suspect("kernel", one, other, "output", 0, math.inf, "inputs have the same statistics")
 
     def _overwritten_slot(self, one: Node | None, other: Node) -> int | None:
-        """An input that somebody else wrote over in B, and not in A."""
+        """An input that something other than an operator overwrote in B only."""
         slots = (slot for slot in other.makers if _is_overwritten(self.b, other, slot))
         return next((slot for slot in slots if one is None or not _is_overwritten(self.a, one, slot)), None)
 
@@ -549,12 +545,12 @@ class StatisticsComparison:
 def _of_data(one: Node, other: Node, slot: int) -> Suspect:
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
-    what = f"data differ, by their statistics; {shown_data(record)}, where it is read first"
+    what = f"the statistics of the data differ; {shown_data(record)}, first read here"
     return Suspect(kind, one, other, "input", slot, math.inf, what)
 
 
 def _is_overwritten(trace: Trace, node: Node, slot: int) -> bool:
-    """Whether an input, all of what its maker wrote and counted as unwritten since, has other statistics than that."""
+    """Whether an input has different statistics than its maker wrote to the same memory, although no write since was seen."""
     if slot not in node.makers:
         return False
     maker, output = node.makers[slot]

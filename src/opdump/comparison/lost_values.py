@@ -1,6 +1,7 @@
-"""Finds tensors that one run has in one piece and the other in several, by their statistics alone: q, k and v in one, the weights of two gates.
+"""Finds the values at the end of a step that the other run lacks, and the operators where they begin, by statistics only.
 
-Of pieces that make up a whole, one has its max and one its min, and their numbers of elements, sums and sums of squares add up to its own.
+A tensor may be whole in one run and in pieces in the other (q, k and v in one matrix). One of the pieces has the maximum of the whole, and
+one the minimum; their sizes, sums and sums of squares add up to those of the whole.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from opdump.op_types import bare_name
 from opdump.records import StatisticValue, TensorRecord
 
 _OF_SQUARES: Final = 4.0
-"""Squares, and what six digits leave of them, are off by so many times as much."""
+"""Relative error of a square, printed with six digits, in units of the relative error of its root."""
 _NEEDED: Final = ("max", "min", "avg", "l2norm")
 _MOST_TRIED: Final = 4096
-"""Of one whole, so many combinations of pieces are tried at most."""
+"""Maximum number of combinations of pieces that are tried for a whole."""
 
 
 def joined(
     a: Iterable[TensorRecord], b: Iterable[TensorRecord], tolerance: float
 ) -> tuple[list[TensorRecord], list[TensorRecord]]:
-    """Of each run, the wholes that the other has in pieces, and the pieces of which the other has the whole."""
+    """For each run: its wholes that the other has in pieces, and its pieces that the other has as a whole."""
     pieces_a, pieces_b = _Pieces(a, tolerance), _Pieces(b, tolerance)
     found_a: list[TensorRecord] = []
     found_b: list[TensorRecord] = []
@@ -63,13 +64,13 @@ def joined(
 
 
 class _Pieces:
-    """The tensors of a run of which others may be made."""
+    """The tensors of a run that may be pieces of tensors of the other run."""
 
     def __init__(self, records: Iterable[TensorRecord], tolerance: float) -> None:
         self._tolerance = tolerance
         by_numbers = {(_size(each), *_numbers(each)): each for each in records if _can_be_told(each)}
         self.distinct: Collection[TensorRecord] = by_numbers.values()
-        """One of each that differ."""
+        """One tensor for each combination of size and statistics."""
         self._by_end = {name: _Sorted(self.distinct, name) for name in ("max", "min")}
         by_size: dict[int, list[TensorRecord]] = defaultdict(list)
         for each in self.distinct:
@@ -77,7 +78,7 @@ class _Pieces:
         self._by_size = {size: _Sorted(found, "l2norm") for size, found in by_size.items()}
 
     def of(self, whole: TensorRecord) -> list[TensorRecord]:
-        """Pieces that make up a tensor, two to four; empty where there are none, and where all its elements are the same."""
+        """Two to four pieces that make up a tensor; empty if there are none, or if all its elements are equal."""
         if whole.statistics["max"] == whole.statistics["min"]:
             return []
         room = self._tolerance * _root_mean_square(whole)
@@ -99,7 +100,7 @@ class _Pieces:
     def _completed(
         self, whole: TensorRecord, begun: list[TensorRecord], top: float, bottom: float
     ) -> Iterator[list[TensorRecord]]:
-        """The pieces with as many others as may be left, none, one or two, that fit by their norms."""
+        """The pieces, completed by none, one or two others that fit by size and norm."""
         size = _size(whole) - sum(map(_size, begun))
         if size == 0:
             yield begun
@@ -120,7 +121,7 @@ class _Pieces:
                         yield [*begun, one, last]
 
     def _with_square(self, size: int, square: float, room: float) -> Iterator[TensorRecord]:
-        """Tensors of so many elements with that sum of squares."""
+        """Tensors of this size with this sum of squares."""
         found = self._by_size.get(size)
         if found is not None and square + room >= 0:
             low, high = math.sqrt(max(0.0, square - room)), math.sqrt(square + room)
@@ -128,7 +129,7 @@ class _Pieces:
 
 
 class _Sorted:
-    """Tensors in the order of one of their statistics."""
+    """Tensors, sorted by one of their statistics."""
 
     def __init__(self, records: Iterable[TensorRecord], name: str) -> None:
         self.records = sorted(records, key=lambda each: float(each.statistics[name]))
@@ -139,7 +140,7 @@ class _Sorted:
 
 
 def _can_be_told(record: TensorRecord) -> bool:
-    """Whether it has all statistics, and these say something."""
+    """Whether the tensor is not boolean and has all needed statistics, each finite."""
     if record.dtype == "bool" or not has_statistics(record) or not all(each in record.statistics for each in _NEEDED):
         return False
     return all(map(math.isfinite, _numbers(record)))
@@ -170,22 +171,22 @@ def _root_mean_square(record: TensorRecord) -> float:
     return float(record.statistics["l2norm"]) / math.sqrt(_size(record))
 
 
-# Holds against each other what two runs leave, however it is cut into tensors: q, k and v in one matrix, or in three.
+# Compares what two runs leave, even if it is split into different tensors: q, k and v in one matrix or in three.
 
 Output = tuple[int, int]
-"""A node and a slot of its outputs."""
+"""A node index and an output slot."""
 _MOST_PARTS: Final = 4
 _MOST_COMBINATIONS: Final = 20_000
-"""Combinations of so many parts, of which there are more, are not tried."""
+"""If N parts have more combinations than this, N or more parts are not tried."""
 _MOST_WHOLES: Final = 96
-"""Tensors that are parts of others are looked for among so many at most."""
+"""Of each run, at most this many tensors are tried as wholes and as parts."""
 
 Ends = list[tuple[Output, TensorRecord, bool]]
-"""What a run leaves, and whether it is noise."""
+"""Outputs that a run leaves at the end of a step, and whether each is noise."""
 
 
 def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
-    """What is no noise, and no part of what the other has: q, k and v in one."""
+    """The ends that are not noise, and that the other run lacks even if they are split differently (q, k and v in one matrix)."""
     a, b = _without_same_totals(a, b, tolerance)
     used_a: set[Output] = set()
     used_b: set[Output] = set()
@@ -202,7 +203,7 @@ def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], lis
 
 
 def _without_same_totals(a: Ends, b: Ends, tolerance: float) -> tuple[Ends, Ends]:
-    """The ends without those of a kind of operator that are the same elements in all, however they are cut into tensors."""
+    """Removes the ends of each type of operator, or all ends if none is noise, that have the same total size and sum of squares."""
     kinds = {_kind_of(record) for _, record, _ in (*a, *b)}
     same = {
         kind
@@ -223,7 +224,7 @@ def _kind_of(record: TensorRecord) -> str:
 
 
 def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
-    """Whether as many elements have the same sum of squares; of noise, only how much there is is known."""
+    """Whether both have the same number of elements and sum of squares. Of noise, only the magnitude is known."""
     if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
         return False
     total_a, total_b = (sum(norm_of(record) ** 2 for _, record, _ in ends) for ends in (a, b))
@@ -232,7 +233,7 @@ def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
 
 
 def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[Output]:
-    """Tensors that have together the elements that one has; of what is noise, only how much there is is known."""
+    """Tensors that together have the elements of a whole. Of noise, only the magnitude is known."""
     size, square = math.prod(whole.shape), norm_of(whole) ** 2
     top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
     room = tolerance * (top - bottom)
@@ -258,22 +259,22 @@ def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[O
     return []
 
 
-# Operators that make more of rounding than the statistics of what they read let expect.
+# Operators that amplify rounding more than the statistics of their inputs suggest.
 
 GROWTH: Final = 32.0
-"""One operator makes a difference of its inputs no larger than this many times."""
+"""An operator amplifies a difference of its inputs at most this many times."""
 _NOTHING: Final = 1e-4
-"""What is so much smaller than the others is next to nothing."""
+"""A divisor below this share of the root mean square is close to zero."""
 _DIVISORS: Final = MappingProxyType({"RealDiv": 1, "Addcdiv": 2})
-"""The input that an operator of a concept divides by."""
+"""The position of the divisor among the inputs, by concept."""
 _PARAMETERS: Final = "self["
 _SQUARES: Final = frozenset({"exp_avg_sqs", "state_sums"})
-"""Arguments of fused optimizers: the parameters, and the squares that they divide by the roots of."""
+"""Arguments of fused optimizers: the parameters, and the running squares; updates are divided by the roots of these."""
 _SIGN: Final = "Sign"
 
 
 def makes_much_of_nothing(node: Node, slot: int) -> bool:
-    """Whether some elements are divided by next to nothing, or their sign alone counts: an optimizer makes full steps of what rounding left."""
+    """Whether the operator divides by values close to zero, or uses only signs: an optimizer then turns rounding into full steps."""
     if _SIGN in node.concepts:
         return True
     if is_fused(node):
@@ -287,7 +288,7 @@ def makes_much_of_nothing(node: Node, slot: int) -> bool:
 
 
 def _divides_by_next_to_nothing(node: Node, slot: int) -> bool:
-    """Whether what a fused optimizer gives a parameter is a division by the root of squares of which some are next to nothing."""
+    """Whether a fused optimizer updates a parameter by dividing by the roots of squares, some of which are close to zero."""
     written = node.outputs[slot]
     if not written.argument.startswith(_PARAMETERS):
         return False
@@ -303,15 +304,15 @@ def _divides_by_next_to_nothing(node: Node, slot: int) -> bool:
 
 
 def single_elements(node: Node, slot: int, drift: float) -> float:
-    """How far an output may be off whose inputs are off by so much, by their statistics, all of it in a few elements.
+    """How far an output may be off if the statistics of its inputs are off by `drift`, all of it in a few elements.
 
-    Statistics of many elements hide what one of them is off by: a unit of a network that is on in one run alone. A sum of few shows it.
+    Statistics of many elements hide a difference in one of them (a unit that is active in only one run). A sum of a few elements shows it.
     """
     return GROWTH * drift * math.sqrt(max(1.0, _summands(node, slot)))
 
 
 def _summands(node: Node, slot: int) -> float:
-    """Of how many elements of an input each element of an output is a sum."""
+    """The number of input elements that each output element is a sum of."""
     sizes = [math.prod(node.inputs[each].shape) for each in inputs_of(node, slot)]
     size = math.prod(node.outputs[slot].shape)
     if not size or not sizes:
@@ -321,45 +322,42 @@ def _summands(node: Node, slot: int) -> float:
     return max(sizes) / size
 
 
-# What a step leaves that the other run has nowhere, traced back to where it begins, with statistics alone.
-#
-# A value counts as had by the other run where some tensor there has the same statistics, whatever it is called and whoever made it. So what one
-# program computes in another way, and ends in values that both have, is left alone: only ways that lead to something else at the end of the
-# step count, and on these ways the operators that begin them.
+# Traces the end values that only one run has back to the operators where they begin, by statistics only. The other run has a value if any
+# of its tensors has the same statistics. Different computations with the same end values are therefore not reported.
 
 State = Literal["known", "constant", "noise", "unknown"]
 
 _BASE: Final = 2e-5
-"""Rounding of float32 moves statistics by less than this part of the root mean square, but where they cancel."""
+"""Rounding in float32 changes statistics by less than this share of the root mean square, unless values cancel."""
 _ROUNDINGS: Final = 16.0
-"""The same of narrower types, in units of their rounding."""
+"""The same for narrower types, in units of their rounding."""
 _CANCELS: Final = 1e-5
-"""Sums that are so much smaller than what they are sums of are what cancellation left."""
+"""A sum below this share of its summands is a remainder of cancellation."""
 _MOST: Final = 1e-3
-"""Values that are further apart are not the same, however far their inputs are."""
+"""Values further apart than this are different, however far apart the inputs are."""
 _COARSE_GROWTH: Final = 8.0
-"""The same for runs in narrow types, as a multiple of what one of their operators may be off."""
+"""The same for runs in narrow types, as a multiple of the tolerance of one operator."""
 _SHOWN: Final = 2
-"""What a fault leaves shows in so many steps; what only later is far off has grown from rounding, as the runs of a training do."""
+"""A fault shows within this many steps; a difference that appears later is accumulated rounding, as between training runs."""
 _ROUNDINGS_OF_A_STEP: Final = 100.0
-"""Units of rounding that come together in the first step, which begins with the same in both runs."""
+"""Units of rounding that accumulate in the first step, if both runs begin with the same values."""
 _SCALES: Final = frozenset({"Mul", "RealDiv"})
 _ARRANGES: Final = frozenset({"cat", "stack", "copy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Of one run: the nodes on ways to what the other does not leave, and those at which the ways begin."""
+    """The nodes of a run on the paths to ends that the other run lacks, and the origins of these paths."""
 
     nodes: frozenset[int] = frozenset()
     origins: Mapping[int, float] = field(default_factory=dict)
-    """With the share of what is lost that follows from each; all where a loss does."""
+    """The nodes where paths begin, with the share of the lost ends that follow from each; 1 if a training loss does."""
     is_certain: bool = False
-    """Whether the other run has some of what is lost in no pieces either."""
+    """Whether the other run lacks some of the ends even in pieces."""
     given: frozenset[int] = frozenset()
-    """Of these nodes, those that read what no operator of the run was seen to make."""
+    """The origins that read a value that no recorded operator made and the other run lacks."""
     came_from: frozenset[Output] = frozenset()
-    """What the step before made and these ways begin with."""
+    """Outputs of the previous step from which these paths start."""
 
 
 Key = tuple[int, float, tuple[StatisticValue, ...]]
@@ -367,28 +365,28 @@ Key = tuple[int, float, tuple[StatisticValue, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a step before left and the other run has not, or not to the last bits."""
+    """A value of an earlier step that the other run lacks, or has only within a wider tolerance."""
 
     by: Output | None
-    """Who made it in the last of the steps; None where a step before that did."""
+    """Its maker in the previous step; None if it is from an earlier one."""
     state: State
     drift: float
-    """How far what is known is from the other run's."""
+    """The distance of a known value to that in the other run."""
 
 
 Left = Mapping[Key, Made]
-"""What steps before left, by its statistics."""
+"""Values of earlier steps, by size and statistics."""
 
 
 class StepValues:
-    """The values of both runs in a step, each held against those of the other."""
+    """The values of both runs in a step, each compared with the values of the other run."""
 
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, before: StepValues | None = None) -> None:
         self._alignment: Alignment = alignment
         self._base: float = _base_of(a, b, alignment, before)
         self._certain = {here for here, kind in alignment.kinds.items() if kind in ("name", "by hand")}
         self._steps_off: int = before._steps_off + 1 if before is not None and before.a.leaves_other_bits() else 0
-        """Of so many steps before this one, each left something else, if only to the last bits."""
+        """The number of steps directly before this one that all left different bits."""
         self._left: tuple[Left, Left] = ({}, {}) if before is None else (before.a.remembered(), before.b.remembered())
         self.a: _Side
         self.b: _Side
@@ -397,7 +395,7 @@ class StepValues:
     def _sides(
         self, a: Trace, b: Trace, pieces_a: Collection[TensorRecord], pieces_b: Collection[TensorRecord]
     ) -> tuple[_Side, _Side]:
-        """Both runs. Of each the pieces are known as well: the other has them, cut into tensors in another way."""
+        """Both runs. The pieces of each are known too, because the other run has them split differently."""
         certain_b = {self._alignment.b_of[here] for here in self._certain}
         went_apart = self._steps_off >= _SHOWN
         first = _Side(a, b, pieces_a, self._alignment.b_of, self._certain, self._base, self._left[0], went_apart)
@@ -407,8 +405,8 @@ class StepValues:
         return first, second
 
     def _share_noise(self, first: _Side, second: _Side) -> None:
-        """What is noise where a fused optimizer wrote it is noise in the other run, too, which has values on the way to it that the fused optimizer
-        does not give.
+        """If what an optimizer wrote is noise in one run, it is noise in both: only the run without a fused optimizer has the intermediate
+        values that show it.
         """
         updates = second.updates()
         for storage, place in first.updates().items():
@@ -418,8 +416,8 @@ class StepValues:
                 second.take_for_noise(there)
 
     def results_apart(self, *, also_written: bool) -> list[Output]:
-        """Of B, what no operator reads, or also what lasts, and is further from what the same operator gives in A than rounding of the first
-        step gets; no noise. Nothing of later steps.
+        """Outputs of B that differ from those of the matched operator by more than the rounding of a first step, without noise: those that no
+        operator reads, or with `also_written` the ends of the step. Empty if earlier steps left something different.
         """
         if self._left != ({}, {}):
             return []
@@ -429,19 +427,20 @@ class StepValues:
     def spread(
         self, nodes_a: Collection[int], nodes_b: Collection[int], _: float
     ) -> tuple[Mapping[Output, float], Mapping[Output, float]]:
-        """How far rounding moves what these nodes of either run read and give, by root mean square, where no operator can be run again: infinitely far for
-        noise. Inputs have the complement of their slot.
+        """How far rounding moves the inputs and outputs of these nodes of each run, as a root mean square; infinite for noise.
+
+        For runs whose operators cannot be run again. Inputs are keyed by the complement of their slot.
         """
         return self.a.spread(nodes_a), self.b.spread(nodes_b)
 
     def lost(self) -> tuple[Lost, Lost]:
-        """What each run leaves at the end of the step that the other does not."""
+        """What only one of the runs leaves at the end of the step."""
         if self.a.has_all_known and self.b.has_all_known:
             return Lost(), Lost()
         return self._traced(self.a.ends(), self.b.ends())
 
     def lost_later(self, later: tuple[Lost, Lost]) -> tuple[Lost, Lost]:
-        """What this step made that leads to what is lost in the next, and the other run has not in pieces either."""
+        """The values of this step that lead to what is lost in the next; empty unless the other run lacks some even in pieces."""
         lost = self._traced(later[0].came_from, later[1].came_from)
         return lost if any(each.is_certain for each in lost) else (Lost(), Lost())
 
@@ -450,14 +449,14 @@ class StepValues:
         if not lost_a and not lost_b:
             return Lost(), Lost()
         unread_a, unread_b = without_parts(self.a.of(self.a.unread()), self.b.of(self.b.unread()), self._base)
-        # Whether anything is lost is not asked of the pieces: where one is found and the next is noise, the rest would not add up.
+        # Pieces do not decide whether anything is lost: if one is found and the next is noise, the rest would not add up.
         pieces = joined(records_of(self.a.trace), records_of(self.b.trace), self._base)
         a, b = self._sides(self.a.trace, self.b.trace, *pieces)
         return a.traced(lost_a, unread_a), b.traced(lost_b, unread_b)
 
 
 def _base_of(a: Trace, b: Trace, alignment: Alignment, before: StepValues | None) -> float:
-    """How far rounding moves statistics of two steps."""
+    """How far rounding may move the statistics of these steps."""
     if before is not None and before._alignment is alignment:
         return before._base
     usual = max(a.rows.usual_rounding, b.rows.usual_rounding)
@@ -472,10 +471,10 @@ def records_of(trace: Trace) -> Iterator[TensorRecord]:
 
 
 class _Side:
-    """One run, held against the values of the other.
+    """One run, compared with the values of the other.
 
-    Where an output is that of the same operator of the other run, it is known, and nothing more is asked: an operator is followed alone
-    where one of its outputs is not, or where what it reads is not known, or is noise.
+    An output that agrees with that of the matched operator is known. An operator is followed only if one of its outputs does not agree or is
+    a remainder of cancellation, or if one of its inputs is not known or is noise.
     """
 
     def __init__(
@@ -497,30 +496,30 @@ class _Side:
         self._told: list[bool] = self._columns.told[outputs].tolist()
         near = self._near_partners(outputs)
         self._near: list[float] = near.tolist()
-        """How far each output is from that of the same operator; infinite beyond rounding."""
+        """The distance of each output to that of the matched operator; infinite beyond rounding."""
         shares = self._rows.shares_left(self._columns.norms, self._columns.told)
         self._shares: list[float] = shares.tolist()
-        """How large each output is, as a part of its summands."""
+        """The size of each output, relative to its summands."""
         cancels = shares <= max(_CANCELS, base / 2)
         self._cancels: set[int] = set(np.flatnonzero(cancels).tolist())
-        """Rows of outputs that are what cancellation left of their summands."""
+        """Rows of outputs that are remainders of cancellation."""
         self._followed: dict[Output, State] = {}
-        """Of the outputs of nodes that were followed."""
+        """The states of the outputs of the nodes that were followed."""
         self._drifts: dict[Output, float] = {}
-        """How far what is known is from what it is known as; of others, what their inputs are."""
+        """The distance of a known output to its counterpart; for other outputs, the largest drift of their inputs."""
         self._frail: set[Output] = set()
-        """What cancellation left, and what was made of that alone: the same in both runs by chance."""
+        """Remainders of cancellation, and what was computed only from noise: equal in both runs only by chance."""
         self._changed: set[Output] = set()
-        """What the other run has somewhere, but not where it belongs."""
+        """Outputs that differ from that of the matched operator, even if the other run has the value elsewhere."""
         self._read: dict[Output, State] = {}
         self._left = left
         self._went_apart = went_apart
         self._seen: dict[Output, Output] = {}
-        """Who gave before what an input has, of those that no operator was seen to make."""
+        """For inputs without a known maker: the earlier output of the step with the same statistics."""
         self._given: set[int] = set()
-        """Nodes that read what no operator made, and the other run has nowhere."""
+        """Nodes that read a value that no operator made and the other run lacks."""
         self._came_from: dict[Output, Output] = {}
-        """Inputs that the step before made and the other run does not have: who made them there."""
+        """The makers, in the previous step, of inputs that the other run lacks."""
         odd = self._columns.told[outputs] & (np.isinf(near) | cancels)
         waiting = sorted({self._rows.outputs[row][0] for row in np.flatnonzero(odd).tolist()} | self._readers_of_left())
         self._follow(waiting)
@@ -530,7 +529,7 @@ class _Side:
         return ValueIndex([*records_of(self._other), *self._pieces], self._most)
 
     def state(self, place: Output) -> State | None:
-        """What is known of an output; None of one without statistics."""
+        """The state of an output; None if it has no statistics."""
         found = self._followed.get(place)
         if found is None:
             row = self._rows.of_output.get(place)
@@ -538,7 +537,7 @@ class _Side:
         return found
 
     def remembered(self) -> Left:
-        """What the other run has not, or not to the last bits, of this step and those before."""
+        """The values of this step and earlier ones that the other run lacks, or has only within a wider tolerance."""
         found: dict[Key, Made] = {key: replace(made, by=None) for key, made in self._left.items()}
         for place, of_output in self._followed.items():
             state: State = "noise" if place in self._frail else of_output
@@ -548,7 +547,7 @@ class _Side:
         return found
 
     def updates(self) -> Mapping[int, Output]:
-        """What the optimizer leaves, by storage."""
+        """The outputs that the optimizer leaves, by storage."""
         return {
             memory.storage: (index, slot)
             for index, slot in self._rows.written(self._columns.told)
@@ -557,13 +556,13 @@ class _Side:
         }
 
     def take_for_noise(self, place: Output) -> None:
-        """Takes an output that the other run does not have for noise."""
+        """Marks an output that the other run lacks as noise."""
         if self._followed.get(place) == "unknown":
             self._followed[place] = "noise"
 
     @property
     def has_all_known(self) -> bool:
-        """Whether the other run has every output, and none is noise."""
+        """Whether the other run has every output, and none of them is noise."""
         return all(state in ("known", "constant") for state in self._followed.values())
 
     def _near_partners(self, outputs: Places) -> Floats:
@@ -579,7 +578,7 @@ class _Side:
         return near
 
     def _readers_of_left(self) -> set[int]:
-        """Nodes that read what a step before left and the other run does not have."""
+        """Nodes that read a value of an earlier step that the other run lacks."""
         if not self._left:
             return set()
         leaves = self._rows.leaves
@@ -589,7 +588,7 @@ class _Side:
         return {index for index, slot in places if _key(self.trace.nodes[index].inputs[slot]) in self._left}
 
     def _follow(self, waiting: list[int]) -> None:
-        """Follows nodes, in their order, and what reads what is not known or noise of them."""
+        """Follows nodes in order, and then the readers of their outputs that are frail, changed or not known."""
         users = self.trace.users()
         queued = set(waiting)
         while waiting:
@@ -621,8 +620,8 @@ class _Side:
                 self._judge(node, slot, {state for state, _ in made_of}, max((far for _, far in made_of), default=0.0))
 
     def _assigned(self, node: Node, record: TensorRecord) -> list[tuple[State, float]]:
-        """What was written before to a variable that a node reads: noise, if any of the writes to variables of its shape is, and none is unknown. Dumps of
-        TensorFlow do not say which variable it is.
+        """The states of earlier writes to variables of this shape, if any is noise and none is unknown; otherwise empty. TensorFlow dumps do not
+        record which variable a node reads.
         """
         written = [
             (self._read.get((index, slot)) or self.state(maker) or "known", self._drift(maker))
@@ -634,7 +633,7 @@ class _Side:
 
     @cached_property
     def _writes(self) -> list[tuple[int, int, Output]]:
-        """The inputs that are written to variables, with what made them."""
+        """The inputs that are written to variables, with their makers."""
         return [
             (node.index, slot, maker)
             for node in self.trace.nodes
@@ -643,7 +642,7 @@ class _Side:
         ]
 
     def _judge(self, node: Node, slot: int, states: Collection[State], drift: float) -> None:
-        """Says what an output is, of inputs of these states that are so far off."""
+        """Sets the state of an output from the states and the largest drift of its inputs."""
         place, record = (node.index, slot), node.outputs[slot]
         cancels = self._rows.of_output[place] in self._cancels
         distance, is_changed = self._distance(node, slot, record, drift)
@@ -673,10 +672,10 @@ class _Side:
         return "noise" if "noise" in states and not set(states) - {"noise", "known", "constant"} else "unknown"
 
     def _is_carried_on(self, node: Node, slot: int, drift: float) -> bool:
-        """Whether an output is no further from the other run's than rounding may take it.
+        """Whether rounding explains the distance of an output to the other run.
 
-        That is what its summands are rounded by, where they cancel for the most part; and where the runs went apart before, as far as one operator
-        takes that.
+        Allowed are the rounding of its summands, if most of them cancel, and, if earlier steps already differ, the growth of that difference
+        in one operator.
         """
         of_summands = self._base / _ROUNDINGS / self._shares[self._rows.of_output[node.index, slot]]
         of_elements = single_elements(node, slot, min(drift, _MOST)) if self._went_apart else 0.0
@@ -684,7 +683,7 @@ class _Side:
         return reach > self._tolerance(drift) and self._partner_distance(node, slot, reach) <= reach
 
     def _partner_distance(self, node: Node, slot: int, reach: float) -> float:
-        """How far an output is from that of the same operator; of one without, how far the nearest value is, of those within reach."""
+        """The distance of an output to that of the matched operator or, without one, to the nearest value within reach."""
         partner = self._matched.get(node.index)
         after = None if partner is None else self._other.nodes[partner].outputs.get(slot)
         distance = None if after is None or not has_statistics(after) else apart(node.outputs[slot], after)
@@ -694,7 +693,7 @@ class _Side:
         return max(self._base, min(GROWTH * drift, self._most))
 
     def _distance(self, node: Node, slot: int, record: TensorRecord, drift: float) -> tuple[float, bool]:
-        """How far the nearest value of the other run is, and whether it should be nearer: that of the same operator."""
+        """The distance to the value in the other run, and whether the output of the matched operator differs."""
         near = self._near[self._rows.of_output[node.index, slot]]
         if near <= self._base:
             return near, False
@@ -713,7 +712,7 @@ class _Side:
         return self._values.distance(record), False
 
     def _input(self, node: Node, slot: int) -> tuple[State, float]:
-        """What is known of an input as it was read, and how far it is off."""
+        """The state of an input when it was read, and its distance."""
         record, maker = node.inputs[slot], node.makers.get(slot)
         if not has_statistics(record):
             return "constant", 0.0
@@ -735,7 +734,7 @@ class _Side:
         return ("unknown" if made_state in ("known", None) else made_state), drift
 
     def _drift(self, place: Output) -> float:
-        """How far off an output is; 0 for one that is not compared."""
+        """The drift of an output; 0 if it is not compared."""
         found = self._drifts.get(place)
         if found is None:
             row = self._rows.of_output.get(place)
@@ -743,7 +742,7 @@ class _Side:
         return found
 
     def _seen_before(self, node: Node, slot: int, record: TensorRecord) -> tuple[State, float]:
-        """What is known of an input that no operator was seen to make: an operator of the step may have given just that."""
+        """The state of an input without a known maker: an earlier output of the step may have the same statistics."""
         maker = None if _is_uniform(record) else self._last_with(record, node.index)
         if maker is None:
             if any(state == "noise" for state, _ in self._assigned(node, record)):
@@ -754,7 +753,7 @@ class _Side:
         return self.state(maker) or "unknown", self._drift(maker)
 
     def _last_with(self, record: TensorRecord, before: int) -> Output | None:
-        """The last output before a node that has the statistics of a record."""
+        """The last output before a node with the same statistics as this record."""
         key, count = _key(record), len(self._rows.outputs)
         is_like = self._columns.told[:count] & (self._columns.norms[:count] == norm_of(record))
         for row in np.flatnonzero(is_like)[::-1].tolist():
@@ -764,9 +763,9 @@ class _Side:
         return None
 
     def ends(self) -> list[Output]:
-        """What the step leaves: the last writes to what was there before it, and losses; where nothing is written, all that no operator reads.
+        """What the step leaves: the last writes to earlier memory, and losses; without such writes, all outputs that no operator reads.
 
-        Programs with more or fewer losses have them of parts of a batch.
+        If the runs have different numbers of losses, these are losses of parts of a batch and do not count.
         """
         written, unread = self._rows.written(self._columns.told), self._rows.unread
         if not written:
@@ -775,12 +774,12 @@ class _Side:
         return [*written, *(place for place in unread if is_alike and place[0] in self._matched)]
 
     def given_otherwise(self) -> list[Node]:
-        """Nodes that read what no operator made, or that something else changed since, that the other run has nowhere, and from which a result
-        follows that it has nowhere either: an output that no operator reads, or a number that the program reads.
+        """The followed nodes that lead to a result that the other run lacks: an output that no operator reads, or a node without outputs (the
+        program reads a number there).
         """
         users = self.trace.users()
         matters: dict[int, bool] = {}
-        # What reads an output comes after it.
+        # Backwards, so that the readers of an output come first.
         for node in (self.trace.nodes[index] for index in sorted({index for index, _ in self._read}, reverse=True)):
             unknown = [slot for slot in node.outputs if self._followed.get((node.index, slot)) == "unknown"]
             readers = [users.get((node.index, slot), ()) for slot in unknown]
@@ -790,11 +789,11 @@ class _Side:
         return [self.trace.nodes[index] for index in sorted(matters) if matters[index]]
 
     def leaves_other_bits(self) -> bool:
-        """Whether anything that the step leaves is not the very same in the other run, by its statistics."""
+        """Whether the statistics of anything that the step leaves differ in the other run, however little."""
         return any(self._near[self._rows.of_output[place]] for place in self.ends())
 
     def further_than(self, most: float, places: Iterable[Output]) -> list[Output]:
-        """Which of these places is so far from what the same operator gives in the other run; no noise."""
+        """The places whose outputs are further than `most` from those of the matched operators, without noise."""
         found = []
         for place in places:
             partner = self._matched.get(place[0])
@@ -808,8 +807,8 @@ class _Side:
         return found
 
     def spread(self, nodes: Collection[int]) -> Mapping[Output, float]:
-        """How far rounding moves what these nodes read and give: infinitely far for noise, and within rounding of the statistics for what was made with
-        noise and is known all the same.
+        """How far rounding moves the inputs and outputs of these nodes: infinitely for noise, by the rounding of the statistics for known values
+        that depend on noise, and by 0 for others.
         """
         found: dict[Output, float] = {}
         for node in (self.trace.nodes[index] for index in nodes):
@@ -829,7 +828,7 @@ class _Side:
 
     @cached_property
     def _of_noise(self) -> set[Output]:
-        """Outputs that noise went into, in this step."""
+        """Outputs of this step that depend on noise."""
         found: set[Output] = set()
         for node in self.trace.nodes:
             for slot in node.outputs:
@@ -841,11 +840,11 @@ class _Side:
         return found
 
     def unread(self) -> list[Output]:
-        """Losses."""
+        """Losses: outputs that no operator reads."""
         return self._rows.unread
 
     def of(self, places: Iterable[Output]) -> Ends:
-        """Those of the places that the other run does not have, and those that say nothing."""
+        """Those of the places that are noise or that the other run lacks."""
         return [
             (place, self.trace.nodes[place[0]].outputs[place[1]], self.state(place) == "noise")
             for place in sorted(places)
@@ -853,7 +852,7 @@ class _Side:
         ]
 
     def met_again(self, lost: Collection[int]) -> Iterator[Node]:
-        """Operators that give what the other run does not have, and all that is made of it comes to the same before long, to rounding."""
+        """Operators whose outputs the other run lacks, although everything computed from them agrees again within rounding."""
         users = self.trace.users()
         apart = set(lost)
         unknown = {index for (index, _), state in self._followed.items() if state == "unknown"}
@@ -867,18 +866,18 @@ class _Side:
                 yield node
 
     def _is_off(self, index: int) -> bool:
-        """Whether a node gives what the other run has by and large alone."""
+        """Whether an output of a node is known only within a wider tolerance."""
         places = ((index, slot) for slot in self.trace.nodes[index].outputs)
         return any(self._followed.get(place) == "known" and self._drifts[place] > self._base for place in places)
 
     def _is_elsewhere(self, place: Output) -> bool:
-        """Whether the other run has a value, though from another operator."""
+        """Whether the other run has the value of a changed output elsewhere."""
         return (
             place in self._changed and self._values.distance(self.trace.nodes[place[0]].outputs[place[1]]) <= self._base
         )
 
     def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
-        """The ways that lead to some ends, of those that the other run has in no pieces either if there are such."""
+        """The paths to these ends, or only to the ends that the other run lacks even in pieces, if there are any."""
         certain = [end for end in ends if self.state(end) == "unknown"]
         ends = certain or ends
         unread = [end for end in unread if self.state(end) == "unknown"]
@@ -920,7 +919,7 @@ def _key(record: TensorRecord) -> Key:
 
 
 def _scales(node: Node, slot: int) -> bool:
-    """Whether an input is one number that the others are multiplied with, or divided by: a rate does not make noise known."""
+    """Whether an input is a single factor or divisor, such as a learning rate: that does not turn noise into a known value."""
     return math.prod(node.inputs[slot].shape) == 1 and not node.concepts.isdisjoint(_SCALES)
 
 
@@ -929,5 +928,5 @@ def _is_uniform(record: TensorRecord) -> bool:
 
 
 def only_arranges(node: Node) -> bool:
-    """Whether what comes out is what goes in, in other places."""
+    """Whether the outputs are the inputs in a different arrangement."""
     return node.moves or node.bare_type in _ARRANGES
