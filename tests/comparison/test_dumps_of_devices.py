@@ -77,7 +77,7 @@ def test_the_same_program_of_another_framework_is_benign(dumps: dict[str, Path],
 def test_another_epsilon_on_a_device_is_named(dumps: dict[str, Path]) -> None:
     for other, kind, evidence in (
         ("torch", "argument", "eps: 1e-05 in A, as if 0.001 in B"),
-        ("onnx", "extra", "for the same values, convolution + native_batch_norm in B is"),
+        ("onnx", "extra", "for the same values, convolution + native_batch_norm in B differs"),
         ("device", "operator", "what it is given agrees to 0, what it gives differs by 0.0017 of its size"),
     ):
         result = opdump.compare(dumps[other], dumps["changed"])

@@ -17,7 +17,7 @@ PLANTED: Final = {
     "mlp": ("argument", "gelu", "approximate: none in A, as if tanh in B"),
     "cnn": ("argument", "native_batch_norm", "eps: 0.001 in A, as if 1e-05 in B"),
     "transformer": ("argument", "gelu", "approximate: none in A, as if tanh in B"),
-    "lstm": ("operator", "mkldnn_rnn_layer", "mkldnn_rnn_layer in A gives in float64"),
+    "lstm": ("operator", "mkldnn_rnn_layer", "mkldnn_rnn_layer in A in float64"),
 }
 """What is to be said of the difference in each copy."""
 

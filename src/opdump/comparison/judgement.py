@@ -1,4 +1,7 @@
-"""Several sequences as one, of which some are made anew whenever somebody looks: the table of a comparison may have millions of rows."""
+"""Judges one rank of two dumps, step by step, up to the first step in which an operator introduced a difference.
+
+The table of a comparison may have millions of rows, so `Chain` joins the rows of all steps without copying them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 class Part(Protocol[Item_co]):
-    """What a chain is made of."""
+    """One part of a chain: sized and iterable. It may create its items on each iteration."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Item_co]: ...
@@ -82,52 +85,52 @@ class Chain(Sequence[Item_co]):
             if place < len(part):
                 return next(itertools.islice(part, place, None))
             place -= len(part)
-        raise IndexError(index)  # range knows it before
+        raise IndexError(index)  # unreachable: `range` has raised already
 
     def __repr__(self) -> str:
         return f"<{len(self)} items>"
 
 
-# What is found in one rank of two dumps, step by step, until a step is found in which an operator introduced a difference.
-
 _SHOWN_PROBLEMS: Final = 3
 _OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})
-"""Kinds of suspects that count whatever the runs come to, since something else was put into them."""
+"""Kinds of suspects that count even if the results agree, because the program was given something else."""
 
 Steps = Sequence[tuple[int, int]]
-"""Which step of A is compared with which of B."""
+"""Pairs of a step of A and the step of B to compare it with."""
 
 
 @dataclass(slots=True)
 class Judgement:
-    """Of one rank. `outputs` are those of all matched operators, step by step in the order of B; from `diverging` on of the part with a source."""
+    """The findings in one rank. `outputs` has one part per step, with the outputs of all matched operators in the order of B. `diverging` is
+    the first part that may contain an introduced difference.
+    """
 
     matched: int = 0
     unmatched: int = 0
     most: int = 0
-    """How many operators could have been matched at most: those of the smaller program."""
+    """How many operators could be matched at most: the number in the smaller program, over all steps."""
     steps: list[int] = field(default_factory=list)
-    """Steps of A that were judged: all up to the first with a source."""
+    """Steps of A that were judged: all up to the first with a difference."""
     suspects: Sequence[Suspect] = ()
     window: Sequence[Neighbour] = ()
     outputs: list[list[Outputs] | RepeatedStep] = field(default_factory=list)
     matches: list[Part[StepMatches]] = field(default_factory=list)
     diverging: int = 0
     alone: set[int] = field(default_factory=set)
-    """Steps that have statistics alone."""
+    """Steps that have only statistics."""
     not_run: set[str] = field(default_factory=set)
     """Kernels that could not be run again."""
     without_effect: list[str] = field(default_factory=list)
-    """Operators that have other arguments and give the same for the same."""
+    """Operators whose arguments differ without effect on their outputs."""
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What of the dumps could not be read."""
+    """Parts of the dumps that could not be read."""
     nearest: list[str] = field(default_factory=list)
-    """Of programs that have hardly an operator in common, names that are alike."""
+    """Similar names, if the programs have hardly any operators in common."""
     is_judged: bool = True
     """Whether any step could be judged."""
     of_frameworks: bool = False
-    """Whether the runs are of different frameworks, whose bits are never expected to be the same."""
+    """Whether the runs are of different frameworks, so that equal bits are not expected."""
 
 
 def judge(
@@ -140,8 +143,8 @@ def judge(
     *,
     may_join: bool = False,
 ) -> Judgement:
-    """Judges a rank of two dumps, where the pairs of `given` are matched. `done` is called after each step. With `may_join` all steps of each run are
-    judged as one where the runs are cut into steps at other places.
+    """Judge a rank of two dumps, keeping the matched pairs in `given`. `done` is called after each step. With `may_join`, all steps of each run are
+    judged as one if the runs have different step boundaries.
     """
     found = Judgement()
     before: Comparison | None = None
@@ -260,7 +263,7 @@ def judge(
 
 
 class _Traces:
-    """The steps of both dumps, each read once. Of each, only the operators that both runs selected."""
+    """The steps of both dumps, each read once, with only the operators that both runs selected."""
 
     def __init__(
         self,
@@ -277,7 +280,7 @@ class _Traces:
         self._read: dict[int, tuple[Trace, Trace]] = {}
 
     def of(self, number: int) -> tuple[Trace, Trace] | None:
-        """The two traces of a step, by its place among the steps; None after the last."""
+        """The two traces of a step, by its position among the steps; None after the last."""
         if number == len(self._steps):
             return None
         if number not in self._read:
@@ -315,7 +318,7 @@ def _shown(*selected: Sequence[KernelPattern]) -> str:
 
 
 def _are_all_matched(a: Trace, b: Trace, alignment: Alignment) -> bool:
-    """Whether both runs have the same operators: then each was held against its bound, and what comes together on the way is within them."""
+    """Whether every operator has a counterpart. Then each was judged by its bound, and the accumulated difference is within bounds."""
     return alignment.matched == len(a.nodes) == len(b.nodes)
 
 
@@ -343,7 +346,7 @@ def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
 def _add_sweep(
     found: Judgement, comparison: Comparison, graphs: JudgedGraphs, values: StepValues | None, *, whole: bool
 ) -> None:
-    """What the sweep of a step found, but of compiled graphs, and what was found of these. `values` are there if no operator can be run again."""
+    """Add the findings of the sweep of a step, and those of compiled graphs. `values` is None if operators can be run again."""
     apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
     opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
     drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
@@ -360,7 +363,9 @@ def _add_sweep(
     _note_arguments(found, comparison.found.without_effect)
     if not found.suspects:
         names = (_permuted_name(each) for each in comparison.found.permuted)
-        found.notes += [f"step {comparison.a.step}: {name} holds the same elements in another order" for name in names]
+        found.notes += [
+            f"step {comparison.a.step}: {name} has the same elements in a different order" for name in names
+        ]
     found.notes += [
         f"step {comparison.a.step}: {name} differs, and no difference at the end depends on it"
         for name in dict.fromkeys(comparison.found.idle)
@@ -369,14 +374,14 @@ def _add_sweep(
 
 
 def _permuted_name(suspect: Suspect) -> str:
-    """What the input of a suspect is called."""
+    """The name of a suspect's input."""
     assert suspect.b is not None
     record = suspect.b.inputs[suspect.slot]
     return record.source or record.argument or suspect.b.op.op_name
 
 
 def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
-    """Notes operators whose arguments differ without effect."""
+    """Note operators whose arguments differ without effect, each once."""
     new = [each for each in dict.fromkeys(told) if each not in found.without_effect]
     found.without_effect += new
 
@@ -396,10 +401,11 @@ def _weigh_by_results(
     *,
     whole: bool,
 ) -> None:
-    """Of runs of which no operator can be run again, what they come to tells whether the programs differ: another way to the same is no difference.
-    `spread` is there for such runs: the effect of rounding, as the statistics of all values tell it.
+    """If no operator can be run again, decide by the results whether the programs differ: another way to the same results is no difference.
+    `spread` is the effect of rounding, from the statistics of all values; None if operators can be run again, and then nothing is done.
 
-    Runs that are compared as a `whole` go other ways: operators of one type that compute something else may be matched there.
+    In runs that are compared as a `whole`, differing arguments do not count either, because operators of one type with different purposes may be
+    matched.
     """
     if spread is None:
         return
@@ -418,7 +424,7 @@ def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:
 
 
 def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
-    """All of them, each place once. What was seen by looking at what one operator read and gave stands before what ran after it."""
+    """All suspects, each place once. Suspects in `seen` that ran before the first of `others` come first, the rest of them last."""
     others = _numbers_last(others)
     told = {suspect.place for suspect in others}
     first = others[0].b if others else None
@@ -428,7 +434,7 @@ def _merged(seen: Sequence[Suspect], others: Sequence[Suspect]) -> list[Suspect]
 
 
 def _numbers_last(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """The suspects; single numbers that the program put into a tensor come behind what differs before: they may have been counted from that."""
+    """The suspects, with single numbers that the program supplied moved behind the others: they may be computed from an earlier difference."""
     first = min((each.b.index for each in suspects if each.kind != "data" and each.b is not None), default=math.inf)
 
     def is_counted(suspect: Suspect) -> bool:
@@ -458,7 +464,7 @@ def _add_across(found: Judgement, a: Trace, b: Trace, outcome: Outcome) -> None:
 
 
 def _frameworks_of(dump: Catalog) -> set[str]:
-    """The frameworks that ran, as far as they are known."""
+    """The known frameworks of the runs."""
     return {run.framework for run in dump.runs if run.framework}
 
 
@@ -467,7 +473,7 @@ def _has_elements(trace: Trace) -> bool:
 
 
 def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool]) -> list[str]:
-    """What a reader has to know of how it was judged."""
+    """The notes of the report on how the ranks were judged."""
     notes = list(dict.fromkeys(note for found in judgements for note in found.notes))
     problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
     notes += [f"not read: {problem}" for problem in problems[:_SHOWN_PROBLEMS]]

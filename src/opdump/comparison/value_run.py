@@ -1,7 +1,7 @@
-"""Runs A's program on B's values, from one value that both have to the next, and tells which of B's values are not what A makes of them.
+"""Runs A's program on B's values, from one common value to the next, and finds the values of B that A does not produce.
 
-What A computes between two such places is run in float64, and once in float32, which tells what rounding makes of it. So nothing of an
-earlier difference plays a part, and B's operators need not be run at all.
+Each stretch of A runs in float64, and in float32 to measure the effect of rounding. Every stretch starts from values of B, so no earlier
+difference is inherited, and operators of B are not run.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from opdump.records import IO, TensorRecord
 Array = NDArray[Any]
 
 ROUNDINGS: Final = 16.0
-"""How many times further off than rounding makes A's operators a value of B may be: it may round at other places."""
+"""A value of B may differ by this many times the effect of rounding on A's operators, because B may round elsewhere."""
 _BOUND: Final = 1024.0
-"""Units of the element type that an operator of equal inputs may be off, where nothing could be run again."""
+"""If an operator could not be run again: units of rounding by which its output may differ for equal inputs."""
 _NARROW_BOUND: Final = 16.0
-"""The same of types narrower than float32, in which few operators add up."""
+"""The same for types narrower than float32, in which few operators accumulate."""
 _BY_STATISTICS: Final = 1e-3
 _BYTES: Final = frozenset({"int8", "uint8"})
 _SCALE: Final = 1
-"""The slot of what a level is worth."""
+"""The slot with the scale of a quantised value."""
 _ONE_LEVEL: Final = 1.01
-"""A level of a quantised value, and what float32 rounds of it."""
+"""One level of a quantised value, plus its rounding in float32."""
 _LEAST: Final = 2.0**-52
-"""The unit of types that are exact."""
+"""The unit of rounding for exact types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A value of B that is not what A makes of the values before it."""
+    """A value of B that A does not produce from the values before it."""
 
     pair: Pair
     times: float
-    """How far off, in units of what rounding makes of it."""
+    """The difference, in multiples of the effect of rounding."""
     off: float
-    """The same, relative to the root mean square."""
+    """The difference relative to the root mean square."""
     given: float | None = None
-    """Where A's operator could not be run again: how far apart the two runs are in what it is given."""
+    """If A's operator could not be run again: how far its inputs differ between the runs."""
 
 
 @dataclass(slots=True)
 class ValueRun:
-    """What came of a run of A on B's values."""
+    """The result of running A on B's values."""
 
     failures: list[Failure] = field(default_factory=list)
     not_run: set[str] = field(default_factory=set)
     inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
-    """What the nodes were given whose inputs are kept."""
+    """The inputs of the nodes in `keep`, by node and slot."""
 
 
 def run_on_values(
@@ -76,14 +76,14 @@ def run_on_values(
     keep: Collection[int] = (),
     drifted: Mapping[Place, Array] = MappingProxyType({}),
 ) -> ValueRun:
-    """Runs A's nodes in order; B's value takes over wherever there is a pair. The inputs of the nodes in `keep` are kept.
+    """Run A's nodes in order, and continue with B's value after each pair. Keep the inputs of the nodes in `keep`.
 
-    The run that tells what rounding makes begins with `drifted` inputs, which rounding of the steps before has moved.
+    The float32 run, which measures rounding, starts with the `drifted` inputs: those moved by the rounding of earlier steps.
     """
     run = ValueRun()
     exact, rounded = Execution(a), Execution(a)
     inherited: dict[int, float] = {}
-    """How far apart the two runs are in what a node was given, of those that could not be run again."""
+    """For nodes that could not be run again: how far their inputs differ between the runs."""
     for node in a.nodes:
         own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
         moved = {slot: drifted.get((node.index, slot), leaf) for slot, leaf in own.items()}
@@ -127,14 +127,14 @@ def run_on_values(
 
 
 def value_in_a(b: Trace, pair: Pair) -> Array | None:
-    """B's value of a pair in A's layout; None where there are statistics alone."""
+    """B's value of a pair in A's layout; None if there are only statistics."""
     values = recorded(b.nodes[pair.b[0]].outputs[pair.b[1]])
     return None if values is None or pair.layout is None else pair.layout.apply(values)
 
 
 def in_roundings(expected: Array, rounded: Array, theirs: Array, epsilon: float) -> tuple[float, float]:
-    """How far a value is from the expected one, in units of rounding and relative to its size; by the root mean square, or by the largest
-    element where that is further.
+    """How far a value is from the expected one, in multiples of the effect of rounding and relative to its size. The first is the larger of
+    two measures: by root mean square, and by largest element.
     """
     expected = expected.reshape(theirs.shape)
     off, noise = difference(expected, theirs), difference(expected, rounded.reshape(theirs.shape))
@@ -149,13 +149,13 @@ def epsilon_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
 
 
 def between(trace: Trace, last: int, ends: Collection[Place]) -> list[Node]:
-    """The nodes that lead to this one, back to the outputs that both runs have, in order."""
+    """The node and those that lead to it, back to the outputs in `ends`, in order."""
     return [trace.nodes[index] for index in sorted(trace.with_ancestors([last], ends))]
 
 
 def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair) -> float:
-    """The rounding of the narrowest type on the way to a pair from those before it: of A, which is what should be given, of B's values, and of
-    what B's own choice of a type is.
+    """The coarsest rounding of the pair and of the stretch that leads to it. A type of B that is coarser than float32 counts only up to the
+    type that most of B uses.
     """
     of_a = coarsest(record for node in between(a, pair.a[0], pairs) for record in node.outputs.values())
     of_b = coarsest(
@@ -177,14 +177,14 @@ def _by_replay(
 
 
 def _is_next_level(one: Node, other: Node, expected: Array, theirs: Array) -> bool:
-    """Whether a quantised value is one level off at most: rounding before it decides between the two."""
+    """Whether quantised values differ by at most one level: earlier rounding decides between two levels."""
     step = max(_level(one), _level(other))
     apart = np.abs(expected.reshape(theirs.shape).astype(np.float64) - theirs)
     return step > 0 and bool(np.all(apart <= step * _ONE_LEVEL))
 
 
 def _level(node: Node) -> float:
-    """By how much two neighbours of the values that an operator gives differ, if they are quantised; 0 of others."""
+    """The distance of two levels of an operator's output if it is quantised; otherwise 0."""
     if node.bare_type == "DequantizeLinear" and _SCALE in node.inputs:
         scale = recorded(node.inputs[_SCALE])
         return float(
@@ -194,7 +194,7 @@ def _level(node: Node) -> float:
 
 
 def _level_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
-    """A level of quantised values of which there are statistics alone, relative to their root mean square."""
+    """The distance of two levels relative to the root mean square, for quantised values with only statistics; otherwise 0."""
     one, other = a.nodes[pair.a[0]], b.nodes[pair.b[0]]
     record = one.outputs[pair.a[1]]
     norm = float(record.statistics.get("l2norm", 0.0)) if pair.layout is None else 0.0
@@ -202,7 +202,7 @@ def _level_of_pair(a: Trace, b: Trace, pair: Pair) -> float:
 
 
 def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | None:
-    """Where A's operator could not be run: what is given agrees, and what comes of it does not by any rounding."""
+    """Judge a pair whose operator in A could not be run: by the distance of the outputs and of the inputs."""
     epsilon = epsilon_of_pair(a, b, pair)
     bound = _BOUND if epsilon <= epsilon_of("float32") else _NARROW_BOUND
     allowed = max(bound * epsilon, _BY_STATISTICS if pair.layout is None else 0.0, ROUNDINGS * inherited)
@@ -211,18 +211,18 @@ def _by_bounds(a: Trace, b: Trace, pair: Pair, inherited: float) -> Failure | No
     return Failure(pair, pair.distance / max(epsilon, _LEAST), pair.distance, inherited)
 
 
-# Which operators of two frameworks give something else than their own inputs do in float64: wrong kernels, bits that flipped in an output.
+# Wrong kernels and flipped bits: operators of either run whose outputs differ from those of their own inputs in float64.
 
 _A_GOOD_PART: Final = 0.1
-"""So much of a difference has to be an operator's own for it to be the cause."""
+"""An operator is the cause only if its own error is at least this share of the difference."""
 
 
 def wrong_kernel(
     a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair, off: float, sides: tuple[str, str]
 ) -> Suspect | None:
-    """The first operator, in B or in A, between a pair of values and those before it, whose own inputs give something else.
+    """The first operator between a pair and the pairs before it, in B or else in A, whose output is wrong for its own inputs.
 
-    `off` is how far the two values are apart.
+    `off` is the difference of the pair's values.
     """
     ends = set(pairs), {each.b for each in pairs.values()}
     for side, (trace, last) in ((1, (b, pair.b[0])), (0, (a, pair.a[0]))):
@@ -240,7 +240,7 @@ def wrong_kernel(
 def wrong_kernels(
     a: Trace, b: Trace, pairs: Mapping[Place, Pair], doubtful: Iterable[Pair], sides: tuple[str, str]
 ) -> list[Suspect]:
-    """The same of several pairs, each operator once."""
+    """The wrong kernels of several pairs, each pair of operators once."""
     found: dict[tuple[Node | None, Node | None], Suspect] = {}
     for pair in doubtful:
         suspect = wrong_kernel(a, b, pairs, pair, pair.distance, sides)
@@ -250,7 +250,7 @@ def wrong_kernels(
 
 
 def _own_errors(node: Node) -> Iterator[tuple[int, float]]:
-    """The outputs that are further off than rounding allows, and how far."""
+    """The output slots with an error larger than rounding allows, and the error."""
     if not any(epsilon_of(record.dtype) for record in node.outputs.values()):
         return
     values = recorded_inputs(node)
@@ -270,44 +270,44 @@ def _own_errors(node: Node) -> Iterator[tuple[int, float]]:
             yield slot, error
 
 
-# What lies between two values that both runs have, and which of it makes the difference.
+# Which operator in a failing stretch causes the difference.
 
 _OTHER_ARGUMENTS: Final[Mapping[str, Sequence[Any]]] = {
     "eps": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
     "epsilon": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),
 }
-"""Values that other frameworks give an argument."""
+"""Values that frameworks use for an argument."""
 _ARGUMENTS_OF: Final[Mapping[str, tuple[str, Sequence[Any]]]] = {"gelu": ("approximate", ("none", "tanh"))}
-"""The same of arguments that a record lacks where they have their default."""
+"""The same for arguments that a record omits at their default."""
 _EXPLAINS: Final = 4.0
-"""What is off by this many roundings, and by this much less than before, is explained."""
+"""A change explains a difference if it leaves at most this many roundings, and reduces it at least by this factor."""
 _MOST_CHANGES: Final = 64
 _MOST_LISTED: Final = 6
 _SCALED: Final = 1e-5
-"""Channels that are this near to being scaled are."""
+"""Channels count as scaled if the remaining relative difference is below this."""
 _CHOOSES: Final = frozenset({"MaxPool", "MaxPool3D", "AdaptiveMaxPool2D", "ClipByValue", "NanToNum"})
-"""Concepts that give elements as they are, and may be an error's place all the same."""
+"""Concepts that pass elements on unchanged, and can still be the cause of a difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Something else that A might have done, and what it means if B's value is that."""
+    """A change to A's program, and what to report if it produces B's value."""
 
     kind: Kind
     node: Node
     evidence: str
     slot: int = 0
     op: Node | None = None
-    """The node with other arguments."""
+    """The node with changed arguments."""
     values: Array | None = None
-    """What it reads at `slot`."""
+    """The changed input at `slot`."""
     skips: bool = False
-    """It hands its first input on."""
+    """Whether the node only passes on its first input."""
     other: Node | None = None
-    """The operator of B that does so."""
+    """The operator of B to report with it."""
 
     def slots_of(self, node: Node) -> list[int]:
-        """Where a node reads what is changed."""
+        """The slots at which a node reads the changed tensor."""
         changed = self.node.inputs[self.slot]
         name = leaf_name(changed)
         if not name:
@@ -318,9 +318,10 @@ class _Change:
 def named(
     a: Trace, b: Trace, pairs: Mapping[Place, Pair], failure: Failure, *, sides: tuple[str, str] = ("A", "B")
 ) -> Suspect:
-    """The operator that makes the difference: the one that gives B's value if it is changed, else the one without a counterpart, else the last.
+    """The operator that causes the difference: one that produces B's value if changed, or reads a parameter that B lacks; else one without a
+    counterpart; else the last.
 
-    `sides` is what the two runs are called in words.
+    `sides` are the names of the two runs in messages.
     """
     pair = failure.pair
     ours = between(a, pair.a[0], pairs)
@@ -341,26 +342,26 @@ def named(
     alone, others = _without_counterpart(ours, theirs), _without_counterpart(theirs, ours)
     if len(ours) == 1 and not alone and len(others) == 1:
         return Suspect("extra", ours[0], others[0], "output", 0, failure.times, how)
-    # A batch norm has no counterpart where the other side folded it into a convolution.
+    # A batch norm has no counterpart if the other side folded it into a convolution.
     likely = [node for node in alone if not is_batch_norm(node)] if others else []
     one, another = (likely or alone or ours)[-1], others[-1] if alone and others else other
     return Suspect("operator", one, another, "output", 0, failure.times, how)
 
 
 def is_batch_norm(node: Node) -> bool:
-    """Whether it scales channels by statistics of its parameters."""
+    """Whether the operator is a batch norm."""
     return "BatchNorm" in node.concepts
 
 
 def _how(failure: Failure, ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> str:
     if failure.given is not None:
         return (
-            f"what it is given agrees to {failure.given:.2g}, what it gives differs by {failure.off:.2g} of its size; it could not be "
-            "run again, so whether rounding can do that is not proven"
+            f"its inputs agree to {failure.given:.2g}, its output differs by {failure.off:.2g} of its size; it could not be run again, "
+            "so whether rounding explains this is not proven"
         )
     return (
-        f"for the same values, {_listed(theirs)} in {sides[1]} is {failure.off:.2g} of its size off what {_listed(ours)} in {sides[0]} "
-        f"gives in float64, {failure.times:,.0f} times what rounding makes of that"
+        f"for the same values, {_listed(theirs)} in {sides[1]} differs by {failure.off:.2g} of its size from {_listed(ours)} in {sides[0]} "
+        f"in float64, {failure.times:,.0f} times the effect of rounding"
     )
 
 
@@ -370,7 +371,7 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 
 def _without_counterpart(ours: Sequence[Node], theirs: Sequence[Node]) -> list[Node]:
-    """The nodes of which the other side has none of the kind left; those that compute shapes or move elements do not count."""
+    """The nodes for which no node of the same kind is left on the other side, without those that compute shapes or move elements."""
     free = list(theirs)
     alone = []
     for node in ours:
@@ -383,14 +384,14 @@ def _without_counterpart(ours: Sequence[Node], theirs: Sequence[Node]) -> list[N
 
 
 def _computes(node: Node) -> bool:
-    """Whether it makes numbers that it was not given, or chooses among them."""
+    """Whether the operator computes new floating-point values, or chooses among its inputs."""
     if not any(epsilon_of(record.dtype) for record in node.outputs.values()):
         return False
     return bool(node.concepts & _CHOOSES) or class_of(node.op.op_type) not in ("moves", "casts")
 
 
 def _changes(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> Iterator[_Change]:
-    """What might have been done otherwise, the likeliest first."""
+    """Changes that may explain the difference, the likeliest first."""
     for node in ours:
         for name, values in _choices(node):
             old = node.arguments.get(name, values[0])
@@ -416,12 +417,14 @@ def _other_parameters(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple
             if found is None or same_bits(values := found[0].apply(leaf.numpy()), mine):
                 continue
             name = leaf_name(record) or f"input {slot}"
-            evidence = f"{name} is {found[1]:.2g} of its size off {leaf_name(leaf) or 'what is read'} in {sides[1]}"
+            evidence = (
+                f"{name} differs by {found[1]:.2g} of its size from {leaf_name(leaf) or 'the input'} in {sides[1]}"
+            )
             yield _Change("parameter", node, evidence, slot, values=values, other=_first_to_compute(other, theirs))
 
 
 def _odd_parameter(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[str, str]) -> _Change | None:
-    """A parameter that B seems not to have, where it cannot be tried: packed with others, or scaled by a batch norm that was folded into it."""
+    """A parameter of A that B seems to lack, and that cannot be substituted: packed with others, or scaled by a folded batch norm."""
     leaves = list(_once(_leaves(theirs)))
     for node, slot, record in _once(_leaves(ours)):
         mine = record.numpy()
@@ -430,7 +433,7 @@ def _odd_parameter(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[st
             continue
         for other, _, leaf in leaves:
             if leaf_name(leaf) == name and leaf.shape == record.shape and not _is_scaled(mine, leaf.numpy()):
-                evidence = f"{name} has other elements in {sides[1]}, whatever each channel is scaled by"
+                evidence = f"{name} has different elements in {sides[1]}, even if its channels are scaled"
                 return _Change("parameter", node, evidence, slot, other=_first_to_compute(other, theirs))
         for turned in (mine, mine.T):
             held = {row.tobytes() for _, _, leaf in leaves for row in _rows(leaf.numpy(), turned)}
@@ -443,14 +446,14 @@ def _odd_parameter(ours: Sequence[Node], theirs: Sequence[Node], sides: tuple[st
 
 
 def _rows(array: Array, like: Array) -> Array:
-    """The rows of a tensor, if they are as long as those of the other."""
+    """The rows of a tensor; none if their length or dtype differs from that of `like`."""
     length = like.shape[-1]
     fits = array.ndim > 1 and array.dtype == like.dtype and array.shape[-1] == length
     return np.ascontiguousarray(array).reshape(-1, length) if fits else np.empty((0, length), like.dtype)
 
 
 def _is_scaled(one: Array, other: Array) -> bool:
-    """Whether each channel of the other is that of the first, times some factor."""
+    """Whether each channel of `other` is that of `one` times a factor."""
     x, y = (array.reshape(len(array), -1).astype(np.float64) for array in (one, other))
     squares = np.sum(x * x, axis=1, keepdims=True)
     factors = np.divide(np.sum(x * y, axis=1, keepdims=True), squares, out=np.zeros_like(squares), where=squares > 0)
@@ -458,7 +461,7 @@ def _is_scaled(one: Array, other: Array) -> bool:
 
 
 def _first_to_compute(reader: Node, nodes: Sequence[Node]) -> Node:
-    """The first operator that does more than move what the reader reads."""
+    """The first operator, from the reader on, that does more than move its input."""
     reached = {reader.index}
     for node in nodes:
         if node.index in reached or any(maker in reached for maker, _ in node.makers.values()):
@@ -469,7 +472,7 @@ def _first_to_compute(reader: Node, nodes: Sequence[Node]) -> Node:
 
 
 def _once(leaves: Iterable[tuple[Node, int, TensorRecord]]) -> Iterator[tuple[Node, int, TensorRecord]]:
-    """Those of one name and shape at their first reader: a recurrent network reads its weights at every position."""
+    """The leaves, each name and shape only at its first reader: a recurrent network reads its weights at every position."""
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for node, slot, record in leaves:
         key = leaf_name(record), record.shape
@@ -479,7 +482,7 @@ def _once(leaves: Iterable[tuple[Node, int, TensorRecord]]) -> Iterator[tuple[No
 
 
 def _leaves(nodes: Sequence[Node]) -> Iterator[tuple[Node, int, TensorRecord]]:
-    """What the nodes read that no operator made."""
+    """The inputs that no operator produced, with their reader and slot."""
     for node in nodes:
         for slot, record in node.inputs.items():
             if slot not in node.makers and has_elements(record):
@@ -487,7 +490,7 @@ def _leaves(nodes: Sequence[Node]) -> Iterator[tuple[Node, int, TensorRecord]]:
 
 
 def _choices(node: Node) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Arguments of which other values are tried."""
+    """The arguments to vary, with the values to try."""
     yield from ((name, values) for name, values in _OTHER_ARGUMENTS.items() if name in node.arguments)
     if node.bare_type.lower() in _ARGUMENTS_OF:
         yield _ARGUMENTS_OF[node.bare_type.lower()]
@@ -495,7 +498,7 @@ def _choices(node: Node) -> Iterator[tuple[str, Sequence[Any]]]:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """A's operators of one stretch with what each was given, and B's value that they should give."""
+    """A's operators of one stretch with their inputs, and the pair with B's value that they should produce."""
 
     a: Trace
     b: Trace
@@ -504,7 +507,7 @@ class _Stretch:
     inputs: Mapping[int, Mapping[int, Array]]
 
     def explained(self, changes: Iterator[_Change], times: float) -> _Change | None:
-        """The first change with which A gives B's value."""
+        """The first change with which A produces B's value."""
         theirs = value_in_a(self.b, self.pair)
         if theirs is None:
             return None
