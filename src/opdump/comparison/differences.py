@@ -1,7 +1,4 @@
-"""Fill values of masks: -1e9 in the place of elements that do not count, among numbers of ordinary size.
-
-A fill dominates every sum of squares. Comparisons leave out minus infinity already; a finite fill has the same purpose.
-"""
+"""Measures how far two tensors are apart: by their elements, by their statistics, and in different layouts."""
 
 from __future__ import annotations
 
@@ -21,14 +18,17 @@ from opdump.statistics.table import OWN
 
 Array = NDArray[Any]
 
+# Fill values of masks, such as -1e9 for excluded elements. A fill dominates every sum of squares, so comparisons leave it out like the minus
+# infinity that it stands for.
+
 LEAST_FILL: Final = 1e4
-"""A fill is as large as this at least, and so many times as large as anything beside it."""
+"""A fill has at least this magnitude, and at least this ratio to all other elements."""
 
 
 def fill_of(values: Array) -> float | None:
-    """The number that a mask was filled with; None where there is none, as of NaN and of an empty array.
+    """Return the fill value of a mask; None if there is none, for example if all elements are NaN or the array is empty.
 
-    It has the largest magnitude of what is finite, stands there twice or more, and is far larger than all else.
+    It is the finite value of largest magnitude, occurs at least twice, and is far larger than all others.
     """
     if values.dtype.kind != "f" or values.size < 3:
         return None
@@ -50,7 +50,10 @@ def fill_of(values: Array) -> float | None:
 
 
 def without_fill(one: Array, other: Array) -> tuple[Array, Array]:
-    """Two tensors of one shape without the elements at which both have the fill of the first, in a row; as they are where there is none."""
+    """Return 1-D arrays of two tensors of the same shape, without the elements where both have the fill value of the first.
+
+    If there is no fill value or nothing else, the arrays are returned unchanged.
+    """
     fill = fill_of(one)
     if fill is None or other.dtype.kind != "f":
         return one, other
@@ -59,17 +62,17 @@ def without_fill(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def fill_as_infinity(values: Array) -> Array:
-    """The tensor with an infinity for each fill, which is not counted as a number; as it is where there is none."""
+    """Replace the fill value of a mask by an infinity of the same sign. Without a fill value, the array is returned unchanged."""
     fill = fill_of(values)
     return values if fill is None else np.where(values == fill, math.copysign(math.inf, fill), values)
 
 
 def is_fill(end: float, other_end: float) -> bool:
-    """Whether the one of the largest and the smallest element is a fill, by their sizes."""
+    """Whether an extreme (maximum or minimum) is a fill value, given the other extreme."""
     return abs(end) >= LEAST_FILL * max(1.0, abs(other_end))
 
 
-# How far two tensors are apart, in units of what their element type can tell apart.
+# The distance of two tensors by their elements.
 
 _EPSILONS: Final = {
     "float64": 2.0**-52,
@@ -84,7 +87,7 @@ _EPSILONS: Final = {
 
 
 def epsilon_of(dtype: str) -> float:
-    """The distance of 1 to the next number of the type; 0 for types that are exact."""
+    """The distance from 1 to the next larger number of the type; 0 for exact types."""
     return _EPSILONS.get(dtype, 0.0)
 
 
@@ -101,14 +104,17 @@ _LARGEST: Final = {
 
 
 def largest_of(dtype: str) -> float:
-    """The largest finite number of the type; infinite for types that are exact."""
+    """The largest finite number of the type; infinite for exact types."""
     return _LARGEST.get(dtype, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`relative` is the root mean square of the difference over that of the first; infinite where that is zero, where one has NaN
-    or an infinity and the other has not, and for other shapes. `peak` is the largest difference over the largest element.
+    """The distance of two tensors.
+
+    `relative` is the root mean square of the difference, divided by that of the first tensor. It is infinite if the first is zero, if NaN or
+    infinities differ, or if the shapes differ. `peak` is the largest difference, divided by the largest element of the first. For integers and
+    booleans, `relative` is the share of elements that differ.
     """
 
     relative: float
@@ -122,15 +128,13 @@ class Difference:
 
 _SQUARES_LEAST: Final = 1e-150
 _SQUARES_MOST: Final = 1e150
-"""Sums of squares of numbers in between are numbers of float64."""
+"""Sums of squares of numbers in this range neither overflow nor underflow in float64."""
 _NONE: Final = Difference(0.0, 0.0, 0.0)
 _WHOLLY: Final = Difference(math.inf, math.inf, math.inf)
 
 
 def difference(one: Array, other: Array) -> Difference:
-    """How far `other` is from `one`. NaN at the same place, the same infinity, and the same fill of a mask are no difference, and add nothing
-    to the size of either.
-    """
+    """Return the distance of `other` from `one`. NaN, infinities and fill values that both have in the same position are left out."""
     if one.shape != other.shape:
         return _WHOLLY
     one, other = comparable(one), comparable(other)
@@ -149,29 +153,29 @@ def difference(one: Array, other: Array) -> Difference:
     top = max(found.peak_a, found.peak_b)
     unit = 1.0
     if not _SQUARES_LEAST < found.max_absolute <= top < _SQUARES_MOST:
-        # Squares leave the range of float64, or differences do: in units of the largest element they do not.
+        # Squares or differences exceed the range of float64, so both are scaled by the largest element.
         unit = top
         found = compare_pair(one / unit, other / unit)
     parts = 2 if "c" in (one.dtype.kind, other.dtype.kind) else 1
     return Difference(
-        found.relative_l2 or math.ulp(0.0),  # of what lies too far below the largest element
+        found.relative_l2 or math.ulp(0.0),  # it underflows if the difference is too far below the largest element
         found.max_absolute / found.peak_a if found.peak_a else math.inf,
         found.rmse * unit * math.sqrt(parts),
     )
 
 
 def comparable(array: Array) -> Array:
-    """The array in a type that the kernels read, which is its own for all types of numpy."""
+    """Convert types that the kernels cannot read to float64."""
     return array if array.dtype.kind in "biufc" and array.dtype.name != "float128" else array.astype(np.float64)
 
 
 def unshaped_difference(one: Array, other: Array) -> Difference:
-    """The same where the shape alone does not matter: of as many elements, in row-major order."""
+    """The difference of two tensors with the same number of elements in row-major order, whatever their shapes."""
     return difference(one, other.reshape(one.shape) if one.size == other.size else other)
 
 
 def is_permutation(one: Array, other: Array) -> bool:
-    """Whether both hold the same elements in another order."""
+    """Whether both tensors have the same elements in any order."""
     return (
         one.size == other.size
         and one.dtype == other.dtype
@@ -180,7 +184,7 @@ def is_permutation(one: Array, other: Array) -> bool:
 
 
 def equal_elements(one: Array, other: Array) -> NDArray[np.bool_]:
-    """Which elements are the same, NaN being the same as NaN."""
+    """Whether each pair of elements is equal; NaN equals NaN."""
     equal = np.asarray(one == other)
     if one.dtype.kind in "fc" and other.dtype.kind in "fc":
         equal = equal | (np.isnan(one) & np.isnan(other))
@@ -188,7 +192,7 @@ def equal_elements(one: Array, other: Array) -> NDArray[np.bool_]:
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether both hold the same elements, NaN included."""
+    """Whether both have the same shape, dtype and elements; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.dtype.kind in "fc":
@@ -196,18 +200,20 @@ def same_bits(one: Array, other: Array) -> bool:
     return bool(np.array_equal(one, other))
 
 
-# How far the statistics of two tensors are apart.
+# The distance of two tensors by their statistics.
 
 DIFFERS: Final = 1e-3
-"""Statistics that are further apart, relative to the root mean square of the elements, are those of different tensors."""
+"""If statistics are further apart, relative to the root mean square of the elements, the tensors are different."""
 NAMES: Final = ("max", "min", "avg", "l2norm")
 _DIGESTS: Final = frozenset(name for name, each in OWN.items() if each.of_bytes is not None)
 Numbers = tuple[float | None, ...]
-"""The statistics of `NAMES` of a tensor, None where it lacks one."""
+"""The statistics of a tensor by `NAMES`; None for a missing one."""
 
 
 def apart(one: TensorRecord, other: TensorRecord) -> float | None:
-    """How far the statistics are apart, relative to the root mean square of the elements; None where they cannot be compared."""
+    """The distance of the statistics, relative to the root mean square of the elements of the first tensor. It is infinite if the sizes differ,
+    and None if the tensors have no statistic in common.
+    """
     size = math.prod(one.shape)
     if size != math.prod(other.shape):
         return math.inf
@@ -215,7 +221,7 @@ def apart(one: TensorRecord, other: TensorRecord) -> float | None:
 
 
 def numbers_of(record: TensorRecord) -> Numbers:
-    """The statistics that are compared."""
+    """Return the statistics to compare."""
     statistics = record.statistics
     if type(statistics) is SummaryStatistics:
         found = statistics.summary
@@ -225,7 +231,7 @@ def numbers_of(record: TensorRecord) -> Numbers:
 
 
 def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
-    """The same of two tensors of so many elements. Where both have the fill of a mask for one end, the other end tells, which is no fill."""
+    """The distance (`apart`) of two tensors with `size` elements. If both have the same fill value as one extreme, only the other is compared."""
     for end, other in ((1, 0), (0, 1)):
         fill, mine, its = before[end], before[other], after[other]
         if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
@@ -250,7 +256,7 @@ def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
 
 
 def _scale(numbers: Numbers, size: int) -> float:
-    """The root mean square of the elements; where their norm is not known, or infinite, the largest that is finite."""
+    """The root mean square of the elements. If the norm is unknown or infinite, the largest finite extreme."""
     most, least, _, norm = numbers
     if norm is not None and math.isfinite(norm):
         return norm / math.sqrt(size) if size else 0.0
@@ -259,7 +265,7 @@ def _scale(numbers: Numbers, size: int) -> float:
 
 
 def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
-    """Whether both have the same statistics and digests, NaN being the same as NaN."""
+    """Whether both have the same statistics and digests; NaN equals NaN."""
     first, second = one.statistics, other.statistics
     return first == second or (
         first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
@@ -267,9 +273,9 @@ def same_statistics(one: TensorRecord, other: TensorRecord) -> bool:
 
 
 def differ_only_in_digests(one: TensorRecord, other: TensorRecord) -> bool:
-    """Whether two tensors of one shape and dtype have different digests and no statistic that differs, as the same elements in another order do.
+    """Whether tensors of the same shape and dtype differ in their digests and in no other statistic, for example because of a different order.
 
-    Zeros are excluded: the sign of a zero changes a digest and no result.
+    Tensors of zeros are excluded, because the sign of a zero changes the digest but no result.
     """
     first, second = one.statistics, other.statistics
     if (one.shape, one.dtype) != (other.shape, other.dtype) or first.get("max") == first.get("min") == 0:
@@ -283,36 +289,36 @@ def _same(one: StatisticValue, other: StatisticValue) -> bool:
     return both_nan or one == other
 
 
-# Finds how the same elements lie in two tensors of different frameworks: NCHW and NHWC, transposed weights, heads before or after positions.
+# Finds the layout that relates two tensors of different frameworks: NCHW and NHWC, transposed weights, heads before or after positions.
 
 _MOST_AXES: Final = 5
-"""Axes longer than one that are permuted: 120 orders."""
+"""Limit for permuted axes of more than one element: 120 orders."""
 _SAMPLES: Final = 64
 _NO_NEARER: Final = 1e-5
-"""Other orders of the same elements are much further off."""
+"""Below this difference the search stops, because any other order is much further off."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """How B's tensor becomes one of A's: its shape for a start, the axes in their new order, A's shape."""
+    """Converts a tensor of B to A's layout: reshape to `start`, transpose by `axes`, reshape to `end`."""
 
     start: tuple[int, ...]
     axes: tuple[int, ...]
     end: tuple[int, ...]
 
     def apply(self, other: Array) -> Array:
-        """B's elements, in A's layout."""
+        """Return B's tensor in A's layout."""
         moved: Array = other.reshape(self.start).transpose(self.axes).reshape(self.end)
         return moved
 
     def turned(self, shape: tuple[int, ...]) -> TensorLayout:
-        """How A's tensor becomes B's, which has this shape."""
+        """Return the inverse: A's tensor to B's layout. `shape` is that of B's tensor."""
         axes = tuple(self.axes.index(axis) for axis in range(len(self.axes)))
         return TensorLayout(tuple(self.start[axis] for axis in self.axes), axes, shape)
 
 
 def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayout, float] | None:
-    """The layout in which B's elements are nearest to A's, and the relative difference that is left; None where that is not `within`."""
+    """Return the layout in which B's elements are nearest to A's, and the remaining relative difference; None if it exceeds `within`."""
     best: tuple[TensorLayout, float] | None = None
     picks = np.unique(np.linspace(0, one.size - 1, min(one.size, _SAMPLES)).astype(np.int64))
     sample = one.reshape(-1)[picks]
@@ -331,7 +337,7 @@ def find_layout(one: Array, other: Array, *, within: float) -> tuple[TensorLayou
 
 
 def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLayout]:
-    """The row-major order first, then permutations of B's axes, and those of A's that make B's order."""
+    """Yield the row-major order, the permutations of B's axes, and the inverse permutations of A's axes."""
     long_a, long_b = tuple(size for size in one if size > 1), tuple(size for size in other if size > 1)
     yield TensorLayout(long_b, tuple(range(len(long_b))), one)
     if len(long_b) <= _MOST_AXES:
@@ -343,21 +349,20 @@ def _layouts(one: tuple[int, ...], other: tuple[int, ...]) -> Iterator[TensorLay
             yield TensorLayout(tuple(long_a[axis] for axis in axes), inverse, one)
 
 
-# Looks for the elements of a tensor among those of others, wherever they are: what one program holds in one tensor, another holds in parts.
-#
-# That a number is near proves nothing where there are many: each of some random numbers is near one of a hundred million others. So all of a
-# tensor's elements are found there by chance, or they lie there as they lie in the tensor: in rows, in columns, in order.
+# Searches for the elements of a tensor in other tensors, because one program may have in parts what another has as a whole. Among many
+# elements, a near one is found by chance. In that case the elements must also be in the order of the tensor: by rows, by columns, or in
+# sequence.
 
 _BY_CHANCE: Final = 1e-6
-"""What is less probable is no chance."""
+"""Matches with a lower probability are not chance."""
 _STEPS: Final = 4
-"""From one element to the next in a tensor it is one of so many distances in the other: the next, the next row, the next part."""
+"""Number of different distances between consecutive elements that still count as order: to the next element, row or part."""
 _MOST: Final = 0.5
-"""The share of elements that are followed by the same elements as in the tensor; others are the ends of parts, or rounded."""
+"""The share of elements that must be in order. The others are at the ends of parts, or rounded."""
 
 
 class Elements:
-    """Those of some tensors, each with how far its elements may be off."""
+    """The elements of some tensors, each tensor with the tolerance of its elements."""
 
     def __init__(self, tensors: Sequence[tuple[Array, float]]) -> None:
         flat = np.concatenate([values.reshape(-1) for values, _ in tensors] or [np.zeros(0)])
@@ -367,7 +372,7 @@ class Elements:
         self._tolerances = np.array([tolerance for _, tolerance in tensors])
 
     def have(self, values: Array, tolerance: float, *, is_noise: bool = False) -> bool:
-        """Whether they have all elements of a tensor. Of noise no more is asked than that each is near."""
+        """Whether all elements of a tensor are found, and not by chance. For noise, it is enough that each has a near element."""
         own = values.reshape(-1)
         if not len(self._values):
             return False
@@ -375,7 +380,7 @@ class Elements:
         return bool(near.all()) and (is_noise or not self._by_chance(own, tolerance) or _are_in_order(places))
 
     def _nearest(self, own: Array, tolerance: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Whether an element is near each of these, and the place of the nearest."""
+        """Whether each element has a near one, and the position of the nearest."""
         after = np.searchsorted(self._values, own).clip(max=len(self._values) - 1)
         (near, apart), (near_before, apart_before) = (
             self._near(own, at, tolerance) for at in (after, (after - 1).clip(min=0))
@@ -392,7 +397,7 @@ class Elements:
         return near, apart
 
     def _by_chance(self, own: Array, tolerance: float) -> bool:
-        """Whether numbers that are none of these, and lie where they lie, would be found as well."""
+        """Whether other numbers in the same range, the midpoints between the elements, would be found as well."""
         distinct = np.unique(own[np.isfinite(own)])
         if len(distinct) < 2:
             return True
@@ -401,6 +406,6 @@ class Elements:
 
 
 def _are_in_order(places: NDArray[np.int64]) -> bool:
-    """Whether most elements follow each other by one of a few distances."""
+    """Whether most positions follow each other at one of a few distances."""
     steps, counts = np.unique(np.diff(places), return_counts=True)
     return int(np.sort(counts)[-_STEPS:].sum()) >= _MOST * (len(places) - 1) if len(steps) else True

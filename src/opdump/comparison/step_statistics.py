@@ -1,4 +1,4 @@
-"""The statistics of all tensors of a step as columns, so that those of two runs are compared at once."""
+"""The statistics of all tensors of a step as columns, so that two runs are compared with array operations."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A row for each tensor."""
+    """One row per tensor."""
 
     sizes: Floats
-    """How many elements it has."""
+    """The number of elements."""
     numbers: Floats
-    """The statistics of `NAMES`; NaN where it lacks one."""
+    """The statistics of `NAMES`; NaN for a missing one."""
     held: Bools
-    """Which of them it has."""
+    """Whether each statistic is known."""
     told: Bools
-    """Whether there is something to tell the tensor by."""
+    """Whether the tensor was captured and its norm is known."""
 
     @property
     def norms(self) -> Floats:
-        """Infinite where the tensor holds NaN, or nothing is known."""
+        """The norms; infinite if the tensor contains NaN, or if the norm is unknown."""
         norms = self.numbers[:, -1]
         return np.where(np.isnan(norms), np.inf, norms)
 
     def at(self, rows: Places) -> Columns:
-        """Some rows, in this order."""
+        """Return these rows, in this order."""
         return Columns(self.sizes[rows], self.numbers[rows], self.held[rows], self.told[rows])
 
 
 def columns_of(records: Iterable[TensorRecord]) -> Columns:
-    """The columns of some tensors."""
+    """Return the columns of the tensors."""
     found = list(records)
     numbers = [numbers_of(record) for record in found]
     table = np.array(numbers, np.float64).reshape(len(found), len(NAMES))
@@ -61,11 +61,11 @@ def columns_of(records: Iterable[TensorRecord]) -> Columns:
 
 
 def columns_of_summaries(rows: Floats, sizes: Floats, *, captured: Bools) -> Columns:
-    """The columns of tensors of these sizes, by rows of their summaries; NaN for the count of one that has none."""
+    """Return the columns of tensors with these summaries and sizes. The count of a tensor without a summary is NaN."""
     column = dict(zip(SUMMARY_FIELDS, rows.T, strict=True))
     counts = column["count"]
     averages = np.full(len(rows), np.nan)
-    with np.errstate(all="ignore"):  # NaN and infinities are numbers too
+    with np.errstate(all="ignore"):  # sums may be NaN or infinite
         np.divide(column["sum"], counts, out=averages, where=counts > 0)
         table = np.stack((column["max"], column["min"], averages, np.sqrt(column["sum_squares"])), axis=1)
     has_summary = ~np.isnan(counts)
@@ -75,10 +75,10 @@ def columns_of_summaries(rows: Floats, sizes: Floats, *, captured: Bools) -> Col
 
 
 def rows_apart(one: Columns, other: Columns) -> Floats:
-    """How far the tensors of each row are apart, as `apart` says it; NaN where they cannot be compared."""
+    """The distance between the tensors of each row, as in `apart`; NaN if they have no statistic in common."""
     a, b, both = one.numbers, other.numbers, one.held & other.held
     roots = np.sqrt(one.sizes)
-    with np.errstate(all="ignore"):  # NaN and infinities are compared too
+    with np.errstate(all="ignore"):  # statistics may be NaN or infinite
         distances = np.abs(a - b)
         distances[:, -1] /= roots
         same = ~both | (a == b) | (np.isnan(a) & np.isnan(b))
@@ -87,7 +87,7 @@ def rows_apart(one: Columns, other: Columns) -> Floats:
     parts[same] = 0.0
     found: Floats = parts.max(axis=1, initial=0.0)
     for row in np.flatnonzero((np.abs(a[:, :2]).max(axis=1, initial=0.0) >= LEAST_FILL) & (found > 0)).tolist():
-        # The fill of a mask may rule all sums: few tensors have one.
+        # The fill value of a mask may dominate all sums. Few tensors have one, so they are compared one by one.
         distance = numbers_apart(_numbers(one, row), _numbers(other, row), int(one.sizes[row]))
         found[row] = found[row] if distance is None else distance
     found[~both.any(axis=1)] = np.nan
@@ -108,11 +108,11 @@ def _scales(columns: Columns, roots: Floats) -> Floats:
     return np.where(np.isfinite(norms), of_elements, largest)
 
 
-# Finds a tensor of one run in another by its statistics alone: same number of elements, same max, min, mean and norm but for rounding.
+# Finds a tensor of one run in another by size, maximum, minimum, mean and norm, with a tolerance for rounding.
 
 
 class ValueIndex:
-    """The tensors of a step, to be looked up by their statistics. Norms that differ by more than the ratio `wide` are not compared."""
+    """Looks up tensors of a step by their statistics. Tensors whose norms differ by more than the ratio `wide` are not compared."""
 
     def __init__(self, records: Iterable[TensorRecord], wide: float) -> None:
         self._wide = wide
@@ -127,13 +127,13 @@ class ValueIndex:
             self._by_size[size] = [norm for norm, _ in found], [numbers for _, numbers in found]
 
     def distance(self, record: TensorRecord, wide: float | None = None) -> float:
-        """How far the nearest tensor is from this one (`apart`); infinite where none is near: within `wide`, where it is given."""
+        """The distance (`apart`) to the nearest tensor; infinite if no norm is within `wide` (by default, that of the index)."""
         wide = self._wide if wide is None else wide
         size, norm, numbers = math.prod(record.shape), norm_of(record), numbers_of(record)
         norms, others = self._by_size.get(size, ([], []))
         nearest = math.inf
         for place in self._near(norms, norm, wide):
-            # The norms alone are at least so far apart.
+            # The norms are a lower bound of the distance.
             if norm and math.isfinite(norm) and abs(norms[place] - norm) / norm > nearest * (1 + wide):
                 break
             distance = numbers_apart(numbers, others[place], size)
@@ -144,7 +144,7 @@ class ValueIndex:
         return nearest
 
     def _near(self, norms: Sequence[float], norm: float, wide: float) -> Iterator[int]:
-        """The places of like norms, the nearest first."""
+        """The positions of similar norms, nearest first."""
         if math.isinf(norm):
             yield from range(bisect_left(norms, math.inf), len(norms))
             return
@@ -161,18 +161,18 @@ class ValueIndex:
 
 
 def has_statistics(record: TensorRecord) -> bool:
-    """Whether there is something to tell the tensor by."""
+    """Whether the tensor was captured and its norm is known."""
     return not record.skip and "l2norm" in record.statistics
 
 
 def norm_of(record: TensorRecord) -> float:
-    """The norm of a tensor; infinite where it holds NaN."""
+    """The norm of a tensor; infinite if it contains NaN."""
     norm = float(record.statistics["l2norm"])
     return math.inf if math.isnan(norm) else norm
 
 
 def _complement(mask: TensorRecord) -> TensorRecord:
-    """What a mask leaves out: it says the same."""
+    """The statistics of the inverted mask, which counts as the same value."""
     given = mask.statistics
     size = math.prod(mask.shape)
     numbers = {
@@ -184,26 +184,26 @@ def _complement(mask: TensorRecord) -> TensorRecord:
     return replace(mask, statistics={name: value for name, value in numbers.items() if name in given})
 
 
-# What is the same wherever the same operators run: which row of a step's columns is which tensor, who reads what, where it ends, what sums.
+# What depends only on the operators of a step, and is shared by all steps that run the same ones: rows, readers, end results, sums.
 
 Slot = tuple[int, int]
-"""A node and a slot of its outputs, or of its inputs."""
+"""A node and a slot of its outputs or inputs."""
 
 OF_LISTS: Final = "_foreach_"
-"""What the names of operators begin with that do the same to each of a list of tensors."""
+"""Prefix of operators that apply one operation to each tensor of a list."""
 _FUSED: Final = "_fused_"
-"""What the names of operators begin with that are all of an optimizer's step."""
+"""Prefix of operators that perform a whole optimizer step."""
 _SHARE: Final = 0.1
-"""A type that at least this share of the values of a run has is its choice, and no accident."""
+"""If at least this share of a run's outputs has a type, the type is a choice."""
 PRODUCTS: Final = frozenset({"MatMul", "BatchMatMul"})
-"""Concepts of products of matrices."""
+"""Concepts of matrix products."""
 _CONVOLUTIONS: Final = frozenset({"Conv1D", "Conv2D", "Conv3D"})
 _SUMS: Final = PRODUCTS | _CONVOLUTIONS | {"ReduceSum", "ReduceMean", "Add", "AddN", "Sub", "CumSum", "BiasAddGrad"}
 """Concepts of operators whose outputs are sums."""
 
 
 class StepRows:
-    """The outputs of all nodes, then their inputs."""
+    """The rows of a step's columns: the outputs of all nodes, followed by their inputs."""
 
     def __init__(self, nodes: Sequence[Node], finals: Collection[TensorRecord] = ()) -> None:
         self._nodes, self._finals = nodes, finals
@@ -216,14 +216,14 @@ class StepRows:
         self.leaves: Places = np.array(
             [row for (index, slot), row in self.of_input.items() if slot not in nodes[index].makers], np.intp
         )
-        """The rows of inputs that no operator was seen to make."""
+        """The rows of inputs without a known maker."""
         self._sums: tuple[Bools, _Sums] | None = None
         self._ends: tuple[Bools, list[Slot]] | None = None
         self._partners: tuple[StepRows, Mapping[int, int], Places] | None = None
 
     @cached_property
     def users(self) -> Mapping[Slot, list[Slot]]:
-        """Who reads each output."""
+        """The readers of each output."""
         found: dict[Slot, list[Slot]] = {}
         for node in self._nodes:
             for slot, maker in node.makers.items():
@@ -232,7 +232,7 @@ class StepRows:
 
     @cached_property
     def usual_rounding(self) -> float:
-        """The coarsest rounding, beyond that of float32, of the types that a good part of the outputs has."""
+        """The coarsest rounding of the types that at least a tenth of the float outputs have; 0 if none is coarser than float32."""
         counts: dict[float, int] = {}
         for node in self._nodes:
             for record in node.outputs.values():
@@ -244,18 +244,18 @@ class StepRows:
         return max(usual, default=0.0)
 
     def partners(self, other: StepRows, matched: Mapping[int, int]) -> Places:
-        """The row of each output of the matched operator of the other run; -1 where there is none."""
+        """For each output, the row of the same output of the matched operator in the other run; -1 if there is none."""
         if self._partners is None or self._partners[0] is not other or self._partners[1] is not matched:
             rows = [other.of_output.get((matched.get(index, -1), slot), -1) for index, slot in self.outputs]
             self._partners = other, matched, np.array(rows, np.intp)
         return self._partners[2]
 
     def ends(self, told: Bools) -> list[Slot]:
-        """What the step leaves: the last writes to what was there before it; where nothing of it is written, what nobody reads."""
+        """The results of the step: `written`, or if it is empty, `unread`."""
         return self.written(told) or self.unread
 
     def written(self, told: Bools) -> list[Slot]:
-        """The last writes to what was there before the step. `told` says of which rows there are statistics."""
+        """The last writes to memory that existed before the step. `told` marks the rows with statistics."""
         if self._ends is None or not np.array_equal(self._ends[0], told):
             self._ends = told, self._written(told)
         return self._ends[1]
@@ -279,7 +279,7 @@ class StepRows:
 
     @cached_property
     def unread(self) -> list[Slot]:
-        """First outputs that no operator makes anything of, of operators that may leave results: losses."""
+        """First outputs of operators that may leave results, if no operator computes anything from them: losses, for example."""
         nodes = self._nodes
         read = {
             maker
@@ -293,7 +293,7 @@ class StepRows:
         ]
 
     def shares_left(self, norms: Floats, told: Bools) -> Floats:
-        """How large each output is, as a part of what its summands are, by the norms of all rows; infinite for what is no sum."""
+        """The size of each sum relative to its terms, from the norms of all rows; infinite for outputs that are not sums."""
         if self._sums is None or not np.array_equal(self._sums[0], told):
             self._sums = told, self._read_sums(told)
         return self._sums[1].shares_left(norms, len(self.outputs))
@@ -333,7 +333,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
-    """The outputs that are sums. Of products of two, the rows of both; of others, the rows of the summands from `starts` on."""
+    """The outputs that are sums. A product has its two factors in `first` and `second`; another sum has its terms in `rest`, from `starts`."""
 
     outputs: Places
     first: Places
@@ -357,7 +357,7 @@ class _Sums:
 
 
 def inputs_of(node: Node, slot: int) -> list[int]:
-    """The inputs that an output is made of: all, but where an operator does the same to each of a list of tensors."""
+    """The inputs that an output depends on: all, except for operators on lists, whose outputs depend on their own list elements."""
     slots, count = sorted(node.inputs), len(node.outputs)
     if is_fused(node) and (place := place_in_list(node.outputs[slot])):
         return sorted([*node.inputs_by_place.get(place, ()), *node.inputs_by_place.get("", ())])
@@ -367,7 +367,7 @@ def inputs_of(node: Node, slot: int) -> list[int]:
 
 
 def is_fused(node: Node) -> bool:
-    """Whether it is all of an optimizer's step, for each of a list of parameters: `_fused_adam_`."""
+    """Whether the node performs a whole optimizer step on a list of parameters: `_fused_adam_`."""
     return node.op.phase == "optimizer" and node.bare_type.startswith(_FUSED)
 
 
