@@ -1,7 +1,6 @@
-"""Whether what operators read is what was written there: one run by itself, bit for bit.
+"""Checks in each run that every input contains, bit for bit, what was last written to its memory.
 
-A flipped bit, memory that somebody else wrote, a write that went past the framework: the input of an operator differs from what its
-maker left, and no operator in between wrote it.
+If it does not, something other than an operator changed it: a flipped bit, a stray write, a write that bypassed the framework.
 """
 
 from __future__ import annotations
@@ -38,19 +37,21 @@ from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 _STEPS: Final = 8
-"""So many steps back a tensor without a name is known again."""
+"""Tensors without a name are recognized for this many steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An input that does not hold what was written: how many elements, of how many, and which nodes had written it (-1: none of the step)."""
+    """An input that does not contain what was written: the number of changed elements, the size, and the nodes that wrote it (-1: an
+    earlier step).
+    """
 
     changed: int
     size: int
     writers: frozenset[int]
 
     def is_like(self, other: Violation) -> bool:
-        """Whether as much of as much memory is changed."""
+        """Whether both have the same size and the same number of changed elements."""
         return (self.changed, self.size) == (other.changed, other.size)
 
 
@@ -63,33 +64,33 @@ def _digest(dtype: str, values: Array) -> Digest:
 
 @dataclass(slots=True)
 class Integrity:
-    """`violations` by node and slot. `state` is what named tensors (parameters, buffers, states of optimizers) held at the end."""
+    """`violations` by node and slot. `state` has the named tensors (parameters, buffers, optimizer states) at the end of the step."""
 
     violations: dict[tuple[int, int], Violation] = field(default_factory=dict)
     inherited: set[tuple[int, int]] = field(default_factory=set)
-    """Inputs that no operator of the step wrote, and that hold what the step before left in them."""
+    """Named inputs that no operator of the step wrote, and that are unchanged since the previous step."""
     state: dict[str, Named] = field(default_factory=dict)
     left: dict[Digest, frozenset[int]] = field(default_factory=dict)
-    """What the storages held at the end, and who wrote it: tensors without a name go from step to step as well."""
+    """The final contents of storages, and the nodes that wrote them. They identify unnamed tensors in the next step."""
     came_from: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
-    """Inputs that nobody in the step wrote and that a storage held at the end of the step before: who wrote it there."""
+    """For inputs not written in this step whose contents the previous step left in a storage: the nodes of that step that wrote them."""
     left_earlier: dict[Digest, int] = field(default_factory=dict)
-    """What the storages held at the end of steps before that, and how many steps ago: two optimizers may step in turn."""
+    """The final contents of storages in steps before the previous one, and how many steps ago: two optimizers may alternate."""
     came_earlier: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Inputs that hold that, and how many steps ago it was left."""
+    """Inputs with such contents, and how many steps ago they were left."""
 
     @property
     def found_again(self) -> set[tuple[int, int]]:
-        """Inputs that nobody in the step wrote and that a step before left."""
+        """Inputs that no operator of the step wrote, and whose contents an earlier step left."""
         return {*self.inherited, *self.came_from, *self.came_earlier}
 
 
 def were_left_alike(
     a: Integrity, at_a: tuple[int, int], b: Integrity, at_b: tuple[int, int], b_of_before: Mapping[int, int]
 ) -> bool:
-    """Whether an input of each run is what the same operators of the step before left, or both are what as old a step left.
+    """Whether the contents of two inputs were left by matched operators of the previous step, or by equally old steps.
 
-    `b_of_before` has the operators of B in the step before by those of A.
+    `b_of_before` has the operators of B in the previous step by those of A. Operators without a match are no evidence against it.
     """
     if at_a in a.came_earlier or at_b in b.came_earlier:
         return a.came_earlier.get(at_a) == b.came_earlier.get(at_b)
@@ -101,7 +102,7 @@ def were_left_alike(
 
 
 def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
-    """Follows the memory of a step. `before` is the step before."""
+    """Follow the memory of a step. `before` is the result of the previous step."""
     known: Mapping[str, Named] = {} if before is None else before.state
     left_before = {} if before is None else before.left
     left_earlier = {} if before is None else before.left_earlier
@@ -109,9 +110,9 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     found = Integrity(state=dict(known))
     named: dict[str, tuple[Node, int]] = {}
     changed: dict[int, frozenset[int]] = {}
-    """By storage: which nodes had written what something else then changed. It may change it again."""
+    """By storage, the nodes whose output was changed by something else, which may change it again."""
     first_read: dict[int, tuple[int, int]] = {}
-    """Which input read a storage first that no operator of the step wrote."""
+    """By storage that no operator of the step wrote, the input that read it first."""
     ends = lifetimes(trace, {record.memory.storage for record in _named(trace) if record.memory is not None})
     for node in trace.nodes:
         for slot, record in node.inputs.items():
@@ -130,7 +131,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 elif unequal and name.removeprefix("Parameter.") in trace.finals:
                     found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
                 elif read.values is None and left_before:
-                    # Other names are those of data, which the program may fill anew, or of the place that reads it.
+                    # Other names belong to data, which the program may refill, or to the place that reads it.
                     flat = in_storage_order(values, record)
                     digest = None if flat is None else _digest(record.dtype, flat)
                     if digest in left_before:
@@ -143,7 +144,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
                 continue
             unequal = 0 if record.memory is None else int(np.count_nonzero(~equal_elements(read.values, values)))
             if not unequal and not read.writers - {-1} and record.memory is not None:
-                # Read again, and still what it was: it comes from where it came from then.
+                # Read again and unchanged: it has the same origin as at the first read.
                 before_it = first_read.get(record.memory.storage)
                 if before_it in found.inherited:
                     found.inherited.add((node.index, slot))
@@ -189,8 +190,9 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
 
 
 def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
-    """Whether an input is not what its maker left there, though the framework counted no write since; by their elements, or by their statistics
-    where it is all of the output. False where that cannot be told.
+    """Whether an input differs from what its maker wrote, although the framework counted no write since. False if unknown.
+
+    Elements are compared, or statistics if the input covers all of the output.
     """
     before, after = made.memory, read.memory
     if before is None or after is None or made.dtype != read.dtype:
@@ -212,33 +214,33 @@ def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Dige
 
 
 def _named(trace: Trace) -> Iterator[TensorRecord]:
-    """Inputs with a name, which the next step may find as this one left them."""
+    """Named inputs, which may keep their contents until the next step."""
     for node in trace.nodes:
         yield from (record for record in node.inputs.values() if leaf_name(record))
 
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:
-    """Whether any of the tensors has its elements in the dump."""
+    """Whether the dump has the elements of any of the tensors."""
     return any(has_elements(record) for record in records.values())
 
 
-# What is said of two values that differ.
+# Messages about values that differ.
 
 
 def changed(violation: Violation, record: TensorRecord, trace: Trace) -> str:
-    """How much of an input is not what was written there."""
+    """Describe how much of an input was changed."""
     maker = maker_of(violation, record, trace)
-    return f"{violation.changed:,} of {violation.size:,} elements are not what {maker} left there, and no operator wrote them"
+    return f"{violation.changed:,} of {violation.size:,} elements differ from what {maker} left there, and no operator wrote there since"
 
 
 def maker_of(violation: Violation, record: TensorRecord, trace: Trace) -> str:
-    """What had written an input that was changed since: the name of the last operator of the step, or whose output it was before."""
+    """The maker of a changed input: the name of the last operator of the step that wrote it, otherwise its source."""
     makers = sorted(violation.writers - {-1})
-    return trace.nodes[makers[-1]].op.op_name if makers else record.source or "the step before"
+    return trace.nodes[makers[-1]].op.op_name if makers else record.source or "the previous step"
 
 
 def amount_apart(one: Array, other: Array) -> str:
-    """How many elements differ, of how many: `1 of 8 elements`. Empty of other shapes."""
+    """The number of elements that differ: `1 of 8 elements`. Empty if the shapes differ."""
     if one.shape != other.shape:
         return ""
     with np.errstate(all="ignore"):
@@ -246,7 +248,7 @@ def amount_apart(one: Array, other: Array) -> str:
 
 
 def apart(one: Array, other: Array) -> str:
-    """How many elements differ, and the first of them."""
+    """The number of elements that differ, and the first of them with both values."""
     if one.shape != other.shape:
         return f"shape {one.shape} in A, {other.shape} in B"
     with np.errstate(all="ignore"):
@@ -258,22 +260,20 @@ def apart(one: Array, other: Array) -> str:
     )
 
 
-# Data that both programs read, with other elements in one of them: memory that no operator wrote, or that something else changed since.
-#
-# Data is found by what it holds, whatever reads it. It counts where something differs for it in the end: memory that was never written holds
-# what was there before, and a mask may leave it out.
+# Finds data that both programs read and that differ in some elements: memory that no operator wrote, or that something else changed. Data are
+# matched by content. They count only if they affect a result, because uninitialized memory has arbitrary contents, which a mask may exclude.
 
 _ALIKE: Final = 0.5
-"""At least this share of the elements is the same to the bit."""
+"""At least this share of the elements must be equal."""
 _ROUNDINGS: Final = 64.0
-"""What is less apart than so many units of the largest element's rounding is rounded."""
+"""A difference up to this many units of rounding of the largest element counts as rounding."""
 _SHOWS: Final = 8.0
-"""What follows from other data is further apart than so many units of rounding."""
+"""A difference above this many units of rounding shows an effect of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What no operator made, where a program reads it first."""
+    """Data that no operator made, at the first read."""
 
     node: Node
     slot: int
@@ -283,8 +283,8 @@ class Read:
 def changed_data(
     a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
 ) -> Iterator[tuple[Read, Read]]:
-    """Pairs of inputs of A and of B, by node and slot, that are the same but for some elements, and that the other program has nowhere as
-    they are. What is apart by rounding is the same. Parameters are no data.
+    """Yield pairs of data of A and B that differ in some elements by more than rounding. Data that the other program reads unchanged, and
+    parameters, are left out. `read_a` and `read_b` are the inputs, by node and slot.
     """
     first, second = _data(a, read_a), _data(b, read_b)
     only_a = [one for one in first if not any(same_bits(one.values, other.values) for other in second)]
@@ -299,9 +299,9 @@ def changed_data(
 def data_suspects(
     a: Trace, b: Trace, read_a: Collection[tuple[int, int]], read_b: Collection[tuple[int, int]]
 ) -> Iterator[Suspect]:
-    """The same pairs, each where it is read first."""
+    """Yield the pairs of `changed_data` as suspects, at their first read."""
     for one, other in changed_data(a, b, read_a, read_b):
-        what = f"data differ: {apart(one.values, other.values)}; an input of the program, where it is read first"
+        what = f"data differ: {apart(one.values, other.values)}; an input of the program, first read here"
         amount = amount_apart(one.values, other.values)
         yield Suspect("data", one.node, other.node, "input", other.slot, math.inf, what, amount)
 
@@ -309,21 +309,21 @@ def data_suspects(
 def data_suspect(
     one: Node, other: Node, slot: int, values: tuple[Array, Array], found: Difference, written_by: str = ""
 ) -> Suspect:
-    """What is said where both programs read data that differ by `found`; `written_by` is the operator whose output was changed there since."""
+    """Describe data that differ by `found` between the runs. `written_by` is the operator whose output was overwritten; empty if there is none."""
     record = other.inputs[slot]
     kind: Kind = "parameter" if names_a_state(leaf_name(record)) else "data"
-    what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, where it is read first'}"
+    what = f"data differ: {apart(*values)}; {changed_since(written_by) if written_by else f'{shown_data(record)}, first read here'}"
     score, amount = in_roundings(found, record), amount_apart(*values)
     return Suspect(kind, one, other, "input", slot, score, what, amount)
 
 
 def changed_since(maker: str) -> str:
-    """What is said of memory that something else wrote after an operator."""
-    return f"what {maker} left there was changed since by something other than an operator"
+    """Describe memory that something else overwrote after an operator wrote it."""
+    return f"what {maker} left there was overwritten by something other than an operator"
 
 
 def shown_data(record: TensorRecord) -> str:
-    """What an input that no operator made is called: `data-0`, `inputs0, an input of the network`."""
+    """The name of an input without a maker, for messages: `data-0`, `inputs0, an input of the network`."""
     name = leaf_name(record)
     if name and not names_a_state(name) and name.startswith("Parameter."):
         return f"{name.removeprefix('Parameter.')}, an input of the network"
@@ -331,8 +331,8 @@ def shown_data(record: TensorRecord) -> str:
 
 
 def shows(a: Trace, b: Trace, alignment: Alignment, other: Node) -> bool:
-    """Whether what a node of B gives leads to a result that differs: to an output that no operator reads, a number that the program reads, or
-    an operator that only B has. Where what follows is the same in both runs, what was read differently does not matter.
+    """Whether a node of B affects a result: an output that no operator reads, a number that the program reads, or an operator that only B
+    runs. Paths are followed while the outputs of the two runs differ.
     """
     users = b.users()
     waiting, seen = [other.index], {other.index}
@@ -372,13 +372,13 @@ def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
 
 
 def _is_written(node: Node, record: TensorRecord) -> bool:
-    """Whether an operator writes into what it reads: a gradient that adds up, an average."""
+    """Whether an operator also writes the memory of this input, such as an accumulated gradient or a running average."""
     written = {output.memory.storage for output in node.outputs.values() if output.memory is not None}
     return record.memory is not None and record.memory.storage in written
 
 
 def _is_changed(one: Read, other: Read) -> bool:
-    """Whether elements are others, and not rounded or in another order."""
+    """Whether elements differ by more than rounding, and not only in their order."""
     if is_permutation(one.values, other.values):
         return False
     least = _ROUNDINGS * epsilon_of(other.node.inputs[other.slot].dtype)
@@ -386,22 +386,21 @@ def _is_changed(one: Read, other: Read) -> bool:
 
 
 def _share(one: Array, other: Array) -> float:
-    """The share of elements that are the same; 0 for other types and sizes."""
+    """The share of equal elements; 0 if dtypes or sizes differ."""
     if one.dtype != other.dtype or one.size != other.size:
         return 0.0
     return float(np.mean(equal_elements(one, other)))
 
 
-# Random numbers that were drawn into memory, as parameters are at first: whether the runs drew the same, and whether anybody reads them.
-#
-# Who reads a parameter names the parameter, and not who drew it, so it is found by the memory. What is written over before anybody reads it means nothing.
+# Finds random initial values, such as those of parameters, that differ between the runs and that an operator reads. The source of such an
+# input is the parameter and not the random operator, so reads are found by memory. Values that are overwritten before a read do not count.
 
 OTHER_NUMBERS: Final = 0.05
-"""Relative: another draw differs by much more than rounding does."""
+"""Relative: random numbers with a larger difference were drawn differently."""
 
 
 def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:
-    """The draws of B that gave other numbers than in A, and that somebody reads."""
+    """Yield the random operators of the forward pass of B that produced different numbers than in A, if an operator reads them."""
     for there, here in sorted(alignment.a_of.items()):
         one, other = a.nodes[here], b.nodes[there]
         if other.op.phase != "forward" or not draws(other) or one.written_arguments != other.written_arguments:
@@ -415,13 +414,15 @@ def initial_draws(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]
 
 
 def drawn_otherwise(one: Node, other: Node, slot: int) -> Suspect:
-    """What speaks against a draw that gave other numbers."""
-    what = "the same draw gave different random numbers: a different seed, or a different number of draws before it"
+    """Return the suspect for a random operator that produced different numbers."""
+    what = "the same operator drew different random numbers: the seed or the number of earlier draws differs"
     return Suspect("random", one, other, "output", slot, math.inf, what)
 
 
 def is_read(trace: Trace, drawn: Node, slot: int) -> bool:
-    """Whether an operator that does not write over it reads an output, or what others made of it in place; true where its place is unknown."""
+    """Whether an operator reads this output, or a result of in-place operators on it. Operators that only overwrite it do not count. True if
+    its memory or values are unknown.
+    """
     record = drawn.outputs[slot]
     values = recorded(record)
     if record.memory is None or values is None:
