@@ -1,4 +1,4 @@
-"""How far a kernel is from what its own inputs give in float64: a wrong kernel, a bit that flipped in an output."""
+"""Compares the outputs of a kernel with float64 results for its own inputs. This finds wrong kernels and flipped bits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 
 class Kernel(Protocol):
-    """One execution of an operator: a node of a comparison, or what a catalog has of it."""
+    """One execution of an operator: a node of a comparison, or its record in a catalog."""
 
     @property
     def op(self) -> OpRecord: ...
@@ -52,15 +52,16 @@ _ROUNDINGS: Final = 256.0
 _NARROW_ROUNDINGS: Final = 8.0
 _TIMES_THE_OTHER: Final = 64.0
 _FEWEST: Final = 8
-"""Of fewer elements none is unlike the others."""
+"""With fewer elements than this, none can be called an outlier."""
 _SHARE_OF_USUAL: Final = 0.9
 
 
 def erring_kernel(
     a: Trace, b: Trace, alignment: Alignment, alike: Sequence[tuple[Node, Node]], suspects: Sequence[Suspect]
 ) -> Suspect | None:
-    """The first kernel that errs, of pairs that are given the same, of B alone, and of A alone. It is looked for before the first suspect: later
-    inputs differ.
+    """The first kernel that errs: among pairs with the same inputs, then among operators that only B has, then among those that only A has.
+
+    Only operators before the first suspect are examined, because later inputs differ.
     """
     first_a = min((each.a.index for each in suspects if each.a is not None), default=len(a.nodes))
     first_b = min((each.b.index for each in suspects if each.b is not None), default=len(b.nodes))
@@ -73,12 +74,12 @@ def erring_kernel(
 
 
 def _lone(trace: Trace, matched: Container[int], end: int) -> Iterator[Node]:
-    """The operators before a place that only one of the programs has."""
+    """The operators before `end` that only one program has, without moves and random draws."""
     return (node for node in trace.nodes[:end] if node.index not in matched and not node.moves and not draws(node))
 
 
 def kernel_suspect(one: Node, other: Node) -> Suspect | None:
-    """The same operator with the same arguments: whether each run's result is that of its own inputs."""
+    """A suspect if one run's output is wrong for its own inputs. Both nodes are the same operator with the same arguments."""
     given = {slot: recorded(record) for slot, record in one.outputs.items()}
     given_b = {slot: recorded(record) for slot, record in other.outputs.items()}
     for slot, record in other.outputs.items():
@@ -95,15 +96,16 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
             if mine > allowed and mine > _TIMES_THE_OTHER * its:
                 what = (
                     f"{'' if is_b else 'in A: '}off by {mine:.2g} of its largest element from what its own inputs give in "
-                    f"float64, where the other run is off by {its:.2g}"
+                    f"float64; the other run is off by {its:.2g}"
                 )
                 return Suspect("kernel", one, other, "output", slot, mine / rounding_of(record, None), what)
     return None
 
 
 def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
-    """An operator that only one of the programs has: whether a few elements are further from what its own inputs give than rounding gets,
-    and than all others.
+    """A suspect if a few elements of an output are further from the float64 result than rounding allows, and further than all the others.
+
+    For an operator that only one program has.
     """
     for slot, record in node.outputs.items():
         given = recorded(record)
@@ -142,16 +144,16 @@ def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
 
 
 def _left_its_type(reference: Array, given: Array, largest: float) -> NDArray[np.bool_]:
-    """Where an output is infinite, or NaN, since float64 is too, or since it is more than the type can hold."""
+    """Where an output is infinite or NaN because the float64 result is too, or because the value exceeds the range of the type."""
     with np.errstate(invalid="ignore"):
         return ~np.isfinite(given) & (equal_elements(given, reference) | (np.abs(reference) > largest / 2))
 
 
 def allowed_error(node: Kernel, record: TensorRecord) -> float:
-    """How far from float64 an output of a kernel may be, relative to the largest element: long sums and fast algorithms round more than once.
+    """The allowed error of a kernel's output relative to float64, as a share of the largest element: long sums and fast algorithms round repeatedly.
 
-    A kernel may compute in the narrowest type that it reads, whatever it gives the result as: sums of bfloat16 that are kept in bfloat16.
-    No kernel computes in fewer bits than that. 0 for outputs of types that are exact.
+    A kernel may compute in the narrowest type that it reads, whatever the type of its result: sums of bfloat16 may be kept in bfloat16. No kernel
+    computes in fewer bits than that. 0 for outputs of exact types.
     """
     epsilon = epsilon_of(record.dtype)
     if epsilon and class_of(node.op.op_type) not in _EXACT_CLASSES:
@@ -161,36 +163,36 @@ def allowed_error(node: Kernel, record: TensorRecord) -> float:
 
 
 def allowed_for(epsilon: float) -> float:
-    """The same for a kernel that computes in a type of this rounding."""
+    """The same for a kernel that computes in a type with this rounding."""
     return epsilon * (_ROUNDINGS if epsilon <= epsilon_of("float32") else _NARROW_ROUNDINGS)
 
 
 def _own_error(node: Node, slot: int, given: Array) -> float | None:
-    """The largest difference from float64, over the largest element or, where it is larger, the largest sum of absolute summands."""
+    """The largest difference from float64, as in `error_of`; None if the operator cannot be run again."""
     reference = _replayed(node, slot)
     return None if reference is None else error_of(reference, given, _summands(node, slot))
 
 
 def _replayed(node: Node, slot: int) -> Array | None:
-    """What its recorded inputs give in float64."""
+    """The float64 output for the recorded inputs; None if the operator cannot be run again."""
     done = replay(node, recorded_inputs(node))
     return None if done is None else done.outputs.get(slot)
 
 
 def _summands(node: Node, slot: int) -> Array | None:
-    """The same of their absolute values."""
+    """The same for the absolute values of the inputs."""
     done = replay(node, {place: np.abs(value) for place, value in recorded_inputs(node).items()})
     return None if done is None else done.outputs.get(slot)
 
 
 def error_of(reference: Array, given: Array, summands: Array | None) -> float:
-    """How far an output is from float64, over the largest element; over the largest sum of absolute summands where that is larger."""
+    """The largest difference from float64, divided by the largest element or the largest sum of absolute summands, whichever is larger."""
     found = unshaped_difference(reference, given)
     if found.peak == 0 or summands is None:
         return found.peak
     top, reach = float(np.abs(reference).max()), float(np.abs(summands).max())
     if top == 0 and 0 < reach < math.inf:
-        # What cancels exactly in float64 leaves its rounding behind.
+        # The terms cancel exactly in float64, so the kernel's output is only its rounding.
         largest = float(np.abs(given).max())
         return largest / reach if math.isfinite(largest) else math.inf
     if not math.isfinite(found.peak):
@@ -209,23 +211,21 @@ def in_roundings(found: Difference, record: TensorRecord) -> float:
     return found.relative / epsilon if epsilon else math.inf
 
 
-# Operators that nobody here can run again, as those of other packages and graphs of `torch.compile`: given the same, do they give the same?
-#
-# Without a second run in float64, only what was recorded tells. Where both runs gave such an operator the same bits, what it gives may differ by
-# the rounding of all that it does, and by no more.
+# Judges operators that cannot be run again (of other packages, graphs of `torch.compile`) by their recorded values. If their inputs have the same
+# bits in both runs, their outputs may differ only by the rounding of all that they compute.
 
 _MOST_OF_ROUNDING: Final = 256.0
-"""Units of rounding that may come together in an operator that is a whole network."""
+"""Units of rounding that may accumulate in an operator that is a whole network."""
 _HALF: Final = 0.5
-"""The same for narrow types, relative."""
+"""The limit for narrow types, relative."""
 _OF_THE_LARGEST: Final = 64.0
-"""Units of rounding of the largest number that it reads or gives: what cancels to next to nothing is off by these."""
+"""In units of rounding of the largest input or output element: a result that cancels to almost nothing may be off by this much."""
 _OF_SEVERAL_PROCESSES: Final = "c10d"
-"""In the names of collectives: what they give depends on what other processes gave them."""
+"""Part of the names of collectives, whose outputs depend on other processes."""
 
 
 def opaque_suspects(a: Trace, b: Trace, alignment: Alignment) -> tuple[list[Suspect], set[str]]:
-    """Those that are given the same bits and give something else, and the kernels of those whose differences prove nothing."""
+    """The operators whose outputs differ although their inputs have the same bits, and the kernels whose differences prove nothing."""
     suspects: list[Suspect] = []
     not_proven: set[str] = set()
     for there, here in sorted(alignment.a_of.items()):
@@ -241,7 +241,7 @@ def opaque_suspects(a: Trace, b: Trace, alignment: Alignment) -> tuple[list[Susp
 
 
 def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
-    """What speaks against an operator, and whether its outputs are the same."""
+    """The suspect for an operator, or None, and whether its outputs are equal in both runs."""
     given, given_b = recorded_inputs(one), recorded_inputs(other)
     are_given_the_same = (
         given.keys() == given_b.keys()
@@ -274,7 +274,7 @@ def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
 
 
 def _largest(values: Array) -> float:
-    """The largest absolute element; 0 where there is none that is finite."""
+    """The largest absolute finite element; 0 if there is none."""
     if values.dtype.kind not in "fc":
         return 0.0
     absolute = np.abs(values)
@@ -282,47 +282,42 @@ def _largest(values: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-# Judges a compiled graph, which is one operator, against the operators that do the same in the other run.
-#
-# What a graph gives is found in the plain run by who reads it, or as a result that nobody reads. There the plain run's operators are run again in float64,
-# from what either run gave them, so both are held against what is right for their own inputs. A graph rounds at other places than its operators do, and
-# neither is more right; how far the plain operators are off tells how much rounding makes of it. Where a result is off by more than rounding can be, rounding
-# decides what it is: a step (`floor` of a sum that is 1 but for its last bit) makes a difference of it.
-#
-# Operators of TensorFlow are not run again. There what XLA compiled is held against what the other run's operators gave, by what was recorded of both.
+# Judges a compiled graph, which is one operator, against the operators that compute the same in the other run. These are run again in float64 on the
+# inputs of each run. A graph rounds at different places, so its error is compared with theirs. Operators of TensorFlow are not run again: the outputs
+# of a graph compiled by XLA are compared with the recorded outputs of the other run.
 
 Place = tuple[int, int]
 """A node and the slot of an output."""
 
 _TIMES_THE_OPERATORS: Final = 8.0
-"""A graph may be so many times further off than the operators are: it rounds at other places."""
+"""A graph may be this many times further off than the operators, because it rounds at different places."""
 _MOST_OF_A_GRAPH: Final = 2.0**14
-"""Units of rounding; what is off by more is off by no rounding."""
+"""Units of rounding. A larger error is not rounding: a step function, such as `floor` of a sum near 1, turns a last bit into a difference."""
 _CLOSE: Final = 1e-3
-"""Relative: what a step left in a buffer that has no name (running statistics) is that of the other run if it is so close."""
+"""Relative: buffers without a name (running statistics) that are this close are the same buffer in both runs."""
 _RECORDED_ROUNDINGS: Final = 100.0
 _LAUNCH: Final = "XlaLaunch"
 _WRAPPED: Final = "_orig_mod."
-"""What `torch.compile` puts before the names of a module's parameters."""
+"""The prefix that `torch.compile` adds to the names of a module's parameters."""
 
 
 @dataclass(slots=True)
 class JudgedGraphs:
-    """What was found of the graphs of a part of a step."""
+    """The findings about the graphs of a part of a step."""
 
     suspects: list[Suspect] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     of_a: set[int] = field(default_factory=set)
-    """The operators of A that were judged with it: graphs, and what computes the same."""
+    """The operators of A that were judged: graphs, and operators that compute the same."""
     of_b: set[int] = field(default_factory=set)
     kernels: set[str] = field(default_factory=set)
-    """What the dumps call these graphs."""
+    """The kernel names of these graphs in the dumps."""
 
     pairs: int = 0
-    """How many graphs were held against operators of the other run by what was recorded, and so have a counterpart."""
+    """The number of graphs that were compared with operators of the other run by recorded values, and so have a counterpart."""
 
     def judged(self, suspect: Suspect) -> bool:
-        """Whether a suspect is of an operator that is judged here, where each run is held against its own inputs in float64, or reads what it gives."""
+        """Whether a suspect concerns an operator that is judged here, or an input that such an operator made."""
         return any(
             node is not None
             and (
@@ -338,7 +333,7 @@ class JudgedGraphs:
 
 
 def judge_graphs(a: Trace, b: Trace, alignment: Alignment) -> JudgedGraphs:
-    """Judges the graphs of the one run that has some without a counterpart; nothing where both have, or neither."""
+    """Judge the graphs without a counterpart, if exactly one of the runs has any."""
     in_a = has_graphs(node for node in a.nodes if node.index not in alignment.b_of)
     in_b = has_graphs(node for node in b.nodes if node.index not in alignment.a_of)
     if in_a == in_b:
@@ -358,7 +353,7 @@ def _is_graph(node: Node) -> bool:
 
 
 def _is_launch(node: Node) -> bool:
-    """Whether the node is what XLA compiled of a TensorFlow program."""
+    """Whether the node is code that XLA compiled from a TensorFlow program."""
     return node.op.kernel == _LAUNCH
 
 
@@ -367,12 +362,12 @@ class _Run:
     """The plain program on the values of one run."""
 
     exact: dict[Place, Array] = field(default_factory=dict)
-    """What float64 gives for outputs that a graph gives, too."""
+    """The float64 results for outputs that a graph has as well."""
     summands: dict[Place, Array] = field(default_factory=dict)
 
 
 class _Graphs:
-    """The graphs of one run, `other`, against `plain`. `matched` has the node of `other` for each that both have."""
+    """The graphs of one run, `other`, and the operators of `plain`. `matched` maps nodes of `plain` to their counterparts in `other`."""
 
     def __init__(self, plain: Trace, other: Trace, matched: Mapping[int, int], name: str, plain_name: str) -> None:
         self.plain, self.other, self.matched = plain, other, matched
@@ -406,10 +401,10 @@ class _Graphs:
         return found
 
     def _compare(self, found: JudgedGraphs, places: Mapping[Place, Place]) -> None:
-        """Holds what graphs gave against what the plain run gave there, by what was recorded."""
+        """Compare the recorded outputs of graphs with those of the plain run."""
         if not places:
             return
-        # What has no counterpart may be in a graph: it gives nothing else than what is compared here, or what both runs have reads.
+        # An operator without a counterpart may be inside a graph. It only affects the outputs compared here, or inputs of matched operators.
         found.of_a |= {node.index for node in self.plain.nodes if node.index not in self.matched}
         for graph, place in sorted(places.items()):
             found.of_b.add(graph[0])
@@ -426,7 +421,7 @@ class _Graphs:
             )
 
     def _unlike(self, graph: Place, place: Place) -> Suspect | None:
-        """What speaks against a graph whose output is further from that of the plain run than rounding gets."""
+        """A suspect if the output of a graph is further from the plain run's than rounding allows."""
         other, record, expected = (
             self.other.nodes[graph[0]],
             self.other.nodes[graph[0]].outputs[graph[1]],
@@ -439,26 +434,22 @@ class _Graphs:
         largest = max(map(_largest_recorded, self._summands(place)), default=0.0)
         if relative <= min(_HALF, _RECORDED_ROUNDINGS * epsilon) or absolute <= _OF_THE_LARGEST * epsilon * largest:
             return None
-        size = (
-            f"off by {relative:.2g} of its size"
-            if math.isfinite(relative)
-            else f"off by {absolute:.2g} where that is 0"
-        )
+        size = f"off by {relative:.2g} of its size" if math.isfinite(relative) else f"off by {absolute:.2g} from 0"
         what = (
-            f"it gives something else than {between[0].op.op_name} to {between[-1].op.op_name} of {self.plain_name} ({amounts.count(len(between), 'operator')}) "
-            f"do, {size}; it is compiled by XLA, and is not run again"
+            f"its output differs from that of {between[0].op.op_name} to {between[-1].op.op_name} of {self.plain_name} ({amounts.count(len(between), 'operator')}), "
+            f"{size}; it is compiled by XLA, and is not run again"
         )
         return Suspect("operator", between[-1], other, "output", graph[1], relative / (epsilon or 1.0), what)
 
     def _summands(self, place: Place) -> Iterable[TensorRecord]:
-        """What the last operator that computes before an output was given: what cancels there is off by the rounding of that."""
+        """The inputs of the last computing operator before an output: a result that cancels is off by their rounding."""
         node = self.plain.nodes[place[0]]
         while class_of(node.op.op_type) in ("moves", "casts") and 0 in node.makers:
             node = self.plain.nodes[node.makers[0][0]]
         return node.inputs.values()
 
     def _places(self) -> dict[Place, Place]:
-        """Which output of the plain run each output of a graph is."""
+        """Map outputs of graphs to outputs of the plain run: to one with the same readers, or else to the closest one."""
         users, users_plain = self.other.users(), self.plain.users()
         results = [
             (node.index, slot)
@@ -481,25 +472,25 @@ class _Graphs:
                     open_.append((node.index, slot))
         self._add_closest(found, open_, results)
         if any(_is_launch(self.other.nodes[graph[0]]) for graph in open_ if graph not in found):
-            # What the program goes on with is a result there and none here.
+            # An output that is a result of the graph may have readers in the plain run: consider those outputs too.
             alone = (node for node in self.plain.nodes if node.index not in self.matched)
             self._add_closest(found, open_, [(node.index, slot) for node in alone for slot in node.outputs])
         return found
 
     def _add_closest(self, found: dict[Place, Place], graphs: Iterable[Place], places: Iterable[Place]) -> None:
-        """The closest two first: of two outputs of one shape each has its own."""
+        """Pair the closest outputs first, so that two outputs of one shape are not both given the same counterpart."""
         near = [(self._apart(place, graph), graph, place) for graph in graphs if graph not in found for place in places]
         for _, graph, place in sorted(each for each in near if not math.isnan(each[0])):
             if graph not in found and place not in found.values():
                 found[graph] = place
 
     def _apart(self, place: Place, graph: Place) -> float:
-        """How far an output of a graph is from one of the plain run; NaN where it cannot be that."""
+        """The distance of a graph's output from an output of the plain run; NaN if their types or sizes differ."""
         one, other = self._record(place), self.other.nodes[graph[0]].outputs[graph[1]]
         return _recorded_distance(one, other)[0] if _is_like(one, other) else math.nan
 
     def _read_by(self, readers: list[Place], record: TensorRecord) -> Place | None:
-        """What the same readers read in the plain run."""
+        """The output of the plain run that the same readers read there."""
         for reader, slot in readers:
             here = self.plain_of.get(reader)
             maker = None if here is None else self.plain.nodes[here].makers.get(slot)
@@ -511,10 +502,10 @@ class _Graphs:
         return self.plain.nodes[place[0]].outputs[place[1]]
 
     def _run(self, run: Execution, leaves: _Leaves | None) -> _Run:
-        """Runs the plain program on its own values, or on those of the other run: what both have hands on what was recorded."""
+        """Run the plain program on its own values, or on those of the other run. Operators that both runs have pass on their recorded outputs."""
         found = _Run()
         unknown: set[int] = set()
-        """Operators whose values are not those of that run."""
+        """Operators that could not be run again on the values of that run."""
         for node in self.plain.nodes:
             values, is_known = self._inputs(run, node, leaves, unknown)
             partner = self.matched.get(node.index)
@@ -570,7 +561,7 @@ class _Graphs:
     def _judged(
         self, graph: Place, place: Place, own: _Run, theirs: _Run
     ) -> tuple[Suspect | None, tuple[float, float] | None]:
-        """A suspect, or how far the plain run and the graph are off; neither where they have the same bits."""
+        """A suspect, or the errors of the plain run and of the graph; neither if their outputs have the same bits."""
         node, other = self.plain.nodes[place[0]], self.other.nodes[graph[0]]
         record = other.outputs[graph[1]]
         one, two = recorded(self._record(place)), recorded(record)
@@ -587,23 +578,23 @@ class _Graphs:
             return None, (self._distance(one, place, own), self._distance(two, place, theirs))
         unequal = int(np.count_nonzero(one != two))
         what = (
-            f"the graph gives something else than {node.op.op_name} of {self.plain_name}: {unequal:,} of {one.size:,} elements; from what float64 gives "
-            f"for their inputs it is off by {off_other:.2g} of the largest element, {self.plain_name} by {off:.2g}"
+            f"the output of the graph differs from that of {node.op.op_name} of {self.plain_name} in {unequal:,} of {one.size:,} elements; from the float64 "
+            f"result for its own inputs it is off by {off_other:.2g} of the largest element, {self.plain_name} by {off:.2g}"
         )
         if off > most:
-            what += ", which is no rounding: the last bit decides what it is"
+            what += ", which is more than rounding: the last bit decides the result"
         units = max(off, off_other) / (epsilon_of(record.dtype) or 1.0)
         return Suspect("operator", node, other, "output", graph[1], units, what), None
 
     def _distance(self, given: Array, place: Place, run: _Run) -> float:
-        """How far an output is from float64, as a share of its size or, where it is larger, that of its absolute summands; by root mean square."""
+        """The root mean square difference of an output from float64, relative to its size or that of its absolute summands, whichever is larger."""
         exact = run.exact[place]
         found = unshaped_difference(exact, given)
         size = max(_root_mean_square(exact), _root_mean_square(run.summands.get(place, exact)))
         return found.absolute / size if size else found.relative
 
     def _between(self, index: int) -> set[int]:
-        """This operator of the plain run and those before it, up to what both runs have."""
+        """This operator of the plain run and those before it, back to operators that both runs have."""
         waiting, seen = [index], {index}
         while waiting:
             makers = (
@@ -621,14 +612,14 @@ class _Graphs:
         else:
             closer = f"{self.name if graph < plain else self.plain_name} is closer to float64"
         return (
-            f"{op.op_name} of {self.name} (step {op.step}) is a compiled graph that rounds at other places than the operators of {self.plain_name}: {closer}, "
+            f"{op.op_name} of {self.name} (step {op.step}) is a compiled graph that rounds at different places than the operators of {self.plain_name}: {closer}, "
             f"{self.plain_name} is off by {plain:.2g} and {self.name} by {graph:.2g} of their size"
         )
 
 
 def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, float]:
-    """How far two tensors are apart, relative to the size of the first and by root mean square: by elements, or by statistics. Infinite where neither
-    tells.
+    """The distance of two tensors, relative to the size of the first and as a root mean square, from elements or statistics. Infinite if neither
+    suffices.
     """
     first, second = recorded(one), recorded(other)
     if first is not None and second is not None:
@@ -641,7 +632,7 @@ def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, f
 
 
 def _largest_recorded(record: TensorRecord) -> float:
-    """The largest absolute element that is finite, by elements or statistics."""
+    """The largest absolute finite element, from elements or statistics."""
     values = recorded(record)
     if values is None:
         ends = (record.statistics.get(name) for name in ("max", "min"))
@@ -651,7 +642,7 @@ def _largest_recorded(record: TensorRecord) -> float:
 
 
 def _size_of(record: TensorRecord) -> float:
-    """The root mean square of the elements, by statistics."""
+    """The root mean square of the elements, from statistics."""
     count = math.prod(record.shape)
     return float(record.statistics.get("l2norm", math.inf)) / math.sqrt(count) if count else 0.0
 
@@ -671,7 +662,7 @@ def _is_like(one: TensorRecord, other: TensorRecord) -> bool:
 
 
 class _Leaves:
-    """What no operator of a run made: found by the name of a parameter, and else by the elements."""
+    """The tensors that no operator of a run made. They are found by the name of a parameter, or else by their elements."""
 
     def __init__(self, trace: Trace) -> None:
         run = Execution(trace)
@@ -687,7 +678,7 @@ class _Leaves:
         self._named = {name.replace(_WRAPPED, ""): held for name, held in run.leaves.items() if not _is_number(name)}
 
     def of(self, record: TensorRecord, own: Array) -> Array | None:
-        """What the run has for an input of the other run; None where it has none."""
+        """The run's value for an input of the other run; None if it has none."""
         known = self._named.get(leaf_name(record).replace(_WRAPPED, ""))
         value = None if known is None else known.seen_as(record)
         if value is not None:
@@ -700,10 +691,10 @@ class _Leaves:
 
 
 def _is_number(name: str) -> bool:
-    """Whether a name only counts the tensors of a run, as `data-3` does."""
+    """Whether a name only numbers the tensors of a run, as `data-3` does."""
     return not name.startswith("Parameter.")
 
 
 def _digest(values: Array) -> int:
-    """The same for the same elements in any order."""
+    """A hash that is equal for the same elements in any order."""
     return hash((values.size, np.sort(values, axis=None).tobytes()))

@@ -1,11 +1,12 @@
-"""Which differences of two programs matter, and which they leave behind.
+"""Finds the differences of two programs that change what they leave, and those without such an effect.
 
-Both programs run in float64 from the same values. A difference is left behind where everything that B computes from it, on every way to what
-remains of the step, comes to a value that A has as well: a factor that is applied before a product in one program and after it in the other.
-Of the rest, one after another is mended: an operator of B gives what A's gives. What brings B nearer to what A leaves is a cause.
+Both programs run in float64 from the same values. A difference has no effect if everything that B computes from it, on every path to the end of the
+step, leads to a value that A has as well: for example a factor that one program applies before a product and the other after it. The other
+differences are mended one after another: an operator of B gets the output of A's. A difference is a cause if that brings the end state of B closer to
+A's.
 
-Of A there are held what it began with, the outputs that B takes over, what it leaves, and fingerprints of everything else. Of B there is held
-one run, with nothing mended: a run that mends something computes what that reaches.
+Of A, memory keeps the initial values, the outputs that B takes over, the end state, and fingerprints of all other values. Of B, it keeps one run
+without changes. A run with mended operators computes only the values that these reach.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ Array = NDArray[Any]
 Lasting = tuple[AbstractSet[int], AbstractSet[int]]
 
 _MOST_RUNS: Final = 24
-"""How often a step is run again."""
+"""The largest number of runs in which a difference is tried."""
 _MOST_LEFT: Final = 0.5
-"""What brings B nearer to A is a cause if no larger share of what B leaves is something else afterwards."""
+"""The largest share of B's differing end values that may still differ once the causes are mended."""
 _ALIKE: Final = 0.5
-"""Two inputs that have at least this share of their elements in common are one, of which some elements were changed."""
+"""Two inputs with at least this share of equal elements are the same input with some elements changed."""
 _CLOSE: Final = 1e-3
 
 
 class Mending:
-    """Both programs, run through the step in float64 from A's data, parameters and random numbers.
+    """Both programs, run through the step in float64 on A's data, parameters and random numbers.
 
-    reached   the operators of B that any of the differences reaches first
+    reached   the operators of B that a difference reaches first
     lasting   the storages of A and of B that outlive the step
     """
 
@@ -61,15 +62,15 @@ class Mending:
         }
         self._first = _First(a, alignment, taken_over, lasting[0])
         self._goal = self._first.goals[0]
-        """Faults are looked for in what is coarsely something else, unless nothing is."""
+        """Coarse, to find large faults; `_whole` makes it exact if B misses nothing of the coarse one."""
         self._leaf_values: dict[tuple[int, int], Array | None] = {}
         self._missed_after: dict[AbstractSet[int], set[object]] = {}
-        """What B leaves that A does not, by the operators that were mended."""
+        """The end values of B that A does not have, by the operators that were mended."""
         self._lifetimes, self._outputs_read = lifetimes(b, lasting[1]), outputs_read(b)
 
     def cures(self, differences: Sequence[AbstractSet[int]]) -> tuple[list[int], bool]:
-        """The differences that bring B nearer to what A leaves when they are mended, and whether B leaves the same then: those first that do
-        most alone. None where most of what it leaves is still something else.
+        """The differences that bring B's end state closer to A's when mended, the most effective first, and whether B then has no end value that A
+        lacks. Empty if most of the end values that differed still do.
         """
         whole = self._whole
         missed = first = whole.missed
@@ -88,7 +89,7 @@ class Mending:
                         chosen.append(place)
         if len(missed) > _MOST_LEFT * len(first):
             return [], False
-        # One that was mended before the cause may have been on its way.
+        # A difference that was chosen before the actual cause may be unnecessary.
         for place in list(chosen):
             rest = [each for each in chosen if each != place]
             if rest and len(self._missed_with(whole, _reached(differences, rest))) <= len(missed):
@@ -99,13 +100,13 @@ class Mending:
         return chosen, not missed
 
     def left_behind(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
-        """The differences from which every way leads to values that A has too. Each is given by the operators of B that it reaches first."""
+        """The differences from which every path leads to values that A has too. A difference is the set of the operators of B that it reaches first."""
         run = Execution(self._b)
         users: dict[int, set[int]] = {}
         unknown: set[int] = set()
-        """Nodes that give what A has nowhere, among those that a difference reaches."""
+        """Nodes that a difference reaches and whose outputs A lacks."""
         other: set[int] = set()
-        """Those that a difference reaches first, and that give something else than their partners, and copies of that."""
+        """Nodes that a difference reaches first and whose outputs differ from their partners', and nodes that copy such outputs."""
         copies: set[int] = set()
         for node in self._b.nodes:
             values = self._inputs(run, node)
@@ -134,21 +135,23 @@ class Mending:
         found = set()
         for place, reached in enumerate(differences):
             seen: set[int] = set()
-            # What one gives instead of its partner's may be there in A, too, but not where it is read: who reads it tells.
+            # A differing output may exist elsewhere in A. Then the outputs of its readers decide.
             waiting = [index for index in reached if index in unknown or (index in other and index not in ends)]
             while waiting and waiting[-1] not in ends:
                 index = waiting.pop()
                 if index not in seen:
                     seen.add(index)
                     waiting.extend(users[index] & (unknown | (copies - ends)))
-            # What a draw gives is taken from A: nothing is known of its differences.
+            # The outputs of random draws are taken from A, so the effect of their differences is unknown.
             if not waiting and not any(draws(self._b.nodes[index]) for index in reached):
                 found.add(place)
         return found
 
     def sources(self) -> list[int]:
-        """The operators of B that are given what A has and give what A has nowhere, where something follows that A does not leave; no constants.
-        Where these are on several lines, or indices, what A has in another order counts as what it has: edges of a graph may be sorted.
+        """The operators of B whose inputs A has and whose output it lacks, on the paths to end values that A lacks; no constants.
+
+        If they are on several lines, or not all of them have float outputs, values that A has in another order count as known, if that leaves one
+        line: the edges of a graph may be sorted.
         """
         run, missed = self._whole.run, self._whole.missed
         lasting = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
@@ -171,7 +174,7 @@ class Mending:
         return any(value.dtype.kind in "fc" for value in self._whole.outputs[index].values())
 
     def makers_elsewhere(self, nodes: Iterable[int]) -> set[int]:
-        """The operators of B that made what these read, whoever handed it on, where A has that too, and has operators that they are matched with."""
+        """The matched operators of B that made the inputs of these nodes, directly or through moves, if A has their outputs too."""
         found: set[int] = set()
         waiting = list(nodes)
         while waiting:
@@ -183,7 +186,7 @@ class Mending:
         return found & self._alignment.a_of.keys()
 
     def not_stepped(self) -> list[int]:
-        """The operators of optimizers in A that write last what outlives the step, and that none of an optimizer of B writes."""
+        """The optimizer operators of A that write a differing end value last, if no optimizer operator of B does."""
         a_of_storage = {there: here for here, there in self._alignment.storages.items()}
         found = set()
         for storage in self._whole.missed:
@@ -195,7 +198,7 @@ class Mending:
         return sorted(found)
 
     def _is_known(self, values: Mapping[int, Array]) -> bool:
-        """Whether what a node of B gives is there in A."""
+        """Whether A has all these values of a node of B."""
         return all(
             _in_order(value) in self._first.floats
             if value.dtype.kind in "fc"
@@ -204,13 +207,13 @@ class Mending:
         )
 
     def _is_reordered(self, values: Mapping[int, Array]) -> bool:
-        """The same, whatever the order of the elements; of floats alone."""
+        """The same regardless of the order of the elements. False if any values are not floats."""
         return all(
             value.dtype.kind in "fc" and _in_any_order(value) in self._first.unordered for value in values.values()
         )
 
     def _is_other(self, index: int, values: Mapping[int, Array]) -> bool:
-        """Whether a node of B gives something else than the node of A that it is matched with."""
+        """Whether a node of B has other float outputs than the node of A that it is matched with."""
         partner = self._alignment.a_of.get(index)
         of_partner = {} if partner is None else self._first.outputs[partner]
         return any(
@@ -221,7 +224,7 @@ class Mending:
 
     @cached_property
     def _whole(self) -> _Whole:
-        """B as it is, and everything that it gives."""
+        """The run of B without changes, with all its outputs."""
         run = Execution(self._b)
         whole = _Whole(run, Sources(self._b), Sources(self._b))
         for node in self._b.nodes:
@@ -247,16 +250,16 @@ class Mending:
         return whole
 
     def _missed_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
-        """What B leaves with these operators mended that A does not."""
+        """The end values of B that A lacks once these operators are mended."""
         if mended not in self._missed_after:
             self._missed_after[mended] = self._run_with(whole, mended)
         return self._missed_after[mended]
 
     def _run_with(self, whole: _Whole, mended: AbstractSet[int]) -> set[object]:
-        """The same, computed. Where nothing that differs is read, an operator gives what it gave."""
+        """The same, computed. An operator that reads nothing changed keeps its outputs of the run without changes."""
         run = Execution(self._b)
         odd: set[_Place] = set()
-        """Where something else is held."""
+        """The places whose values have changed."""
         for node in self._b.nodes:
             values = self._inputs(run, node)
             outputs = whole.outputs[node.index]
@@ -289,20 +292,20 @@ class Mending:
         return _outputs(node, values)
 
     def _keep(self, run: Execution, node: Node, values: Mapping[int, Array], outputs: Mapping[int, Array]) -> None:
-        """What is asked of a run at its end, beside what storages hold."""
+        """Keep what is needed at the end of a run, besides the contents of storages."""
         run.inputs[node.index] = dict(values) if read_as_number(node) else {}
         is_read = any((node.index, slot) in self._outputs_read for slot in node.outputs)
         run.outputs[node.index] = {} if is_read else dict(outputs)
 
     def _leaf(self, node: Node, slot: int) -> Array | None:
-        """What an input of B holds that no operator made: the same in every run."""
+        """The value of an input of B that no operator made: the same in every run."""
         place = node.index, slot
         if place not in self._leaf_values:
             self._leaf_values[place] = self._closest(node, slot)
         return self._leaf_values[place]
 
     def _closest(self, node: Node, slot: int) -> Array | None:
-        """What A has there: of what may be it, that which B's is closest to, unless that is something else."""
+        """A's value for this input: the candidate closest to B's own value, or B's own value if none is close enough."""
         own = recorded(node.inputs[slot])
         if own is None:
             return next(self._first.leaves.of_b(node, slot), None)
@@ -311,7 +314,7 @@ class Mending:
 
 
 class _First:
-    """A, run from what it recorded: what it began with, the outputs of the nodes `taken_over`, and fingerprints of the rest."""
+    """A, run from its recorded values: the initial values, the outputs of the nodes `taken_over`, and fingerprints of the rest."""
 
     def __init__(self, a: Trace, alignment: Alignment, taken_over: AbstractSet[int], lasting: AbstractSet[int]) -> None:
         run = Execution(a)
@@ -320,11 +323,11 @@ class _First:
         self.floats: set[tuple[float, ...]] = set()
         """Fingerprints of every input and output."""
         self.unordered: set[tuple[float, ...]] = set()
-        """The same, whatever the order of the elements."""
+        """The same, regardless of the order of the elements."""
         self.others: set[bytes] = set()
-        """The same of what is no floats."""
+        """Digests of the values that are not floats."""
         self._seen: set[tuple[object, ...]] = set()
-        """The parts of storages whose fingerprints are there, and who wrote them."""
+        """The parts of storages whose fingerprints were taken, and their writers."""
         needed, read = lifetimes(a, lasting), outputs_read(a)
         for node in a.nodes:
             values = {}
@@ -343,9 +346,9 @@ class _First:
         held = _last_held(run, lasting)
         ends = [end_of(run, storage, there) for storage, there in held.items()], of_no_storage(run)
         self.goals = [Goal(*ends, is_coarse=is_coarse) for is_coarse in (True, False)]
-        """What it leaves, coarsely and exactly."""
+        """A's end state, compared coarsely and exactly."""
         self.writers = {storage: run.memory.last_writers(storage) for storage in held}
-        """Who wrote that last, by storage."""
+        """The last writers of each storage."""
         run.memory = Memory()
         run.inputs, run.outputs = {}, {}
 
@@ -353,13 +356,13 @@ class _First:
         value = run.look_up(node, slot, None if run.is_made(node, slot) else recorded(record))
         if value is not None:
             writers = run.writers.get((node.index, slot), frozenset({-1}))
-            # What nodes wrote stays as it is until others write there; what no node wrote may be something else each time.
+            # Values that nodes wrote stay until the next write. Values that no node wrote may differ from read to read.
             is_known = self.leaves.add(node, slot, value) if (node.index, slot) in run.leaf_reads else -1 not in writers
             self._note(record, value, writers if is_known else frozenset())
         return value
 
     def _note(self, record: TensorRecord, value: Array, writers: frozenset[int]) -> None:
-        """Takes the fingerprint of a value, unless that of what these nodes wrote in this place is known."""
+        """Take the fingerprint of a value, unless it was taken of what these nodes wrote in this place."""
         if record.memory is not None and writers:
             lies = (value.size,) if _is_in_order(record) else (value.shape, record.memory.strides)
             part = (record.memory.storage, record.memory.offset, writers, *lies)
@@ -375,15 +378,15 @@ class _First:
 
 @dataclass(slots=True)
 class _Whole:
-    """A run of B with everything that it gave."""
+    """A run of B with all its outputs."""
 
     run: Execution
     sources: Sources
     beside_order: Sources
-    """The same, where the order of elements does not count."""
+    """The same, regardless of the order of elements."""
     outputs: dict[int, Mapping[int, Array]] = field(default_factory=dict)
     missed: set[object] = field(default_factory=set)
-    """What it leaves that A does not."""
+    """The end values that A lacks."""
 
 
 def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:
@@ -391,7 +394,7 @@ def _last_held(run: Execution, storages: Iterable[int]) -> dict[int, Named]:
 
 
 _Place = int | tuple[int, int] | None
-"""A storage, or an output whose memory is not known."""
+"""A storage, or an output whose memory is unknown."""
 
 
 def _place_read(node: Node, slot: int) -> _Place:
@@ -400,7 +403,7 @@ def _place_read(node: Node, slot: int) -> _Place:
 
 
 def _places_that_differ(node: Node, outputs: Mapping[int, Array], others: Mapping[int, Array]) -> Iterator[_Place]:
-    """Where a node writes something else than in another run."""
+    """The places where a node writes other values than in another run."""
     for slot, record in node.outputs.items():
         one, other = outputs.get(slot), others.get(slot)
         if one is None or other is None or not same_bits(one, other):
@@ -408,7 +411,7 @@ def _places_that_differ(node: Node, outputs: Mapping[int, Array], others: Mappin
 
 
 def _share_alike(own: Array, other: Array) -> float:
-    """Which share of the elements is the same, as far as two runs that are rounded differently have the same."""
+    """The share of elements that are equal up to the rounding of two runs."""
     if own.shape != other.shape:
         return 0.0
     return float(np.mean(np.isclose(own, other, rtol=_CLOSE, equal_nan=True))) if own.size else 1.0
@@ -420,34 +423,34 @@ def _reached(differences: Sequence[AbstractSet[int]], places: Iterable[int]) -> 
 
 
 def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:
-    """What a node gives for these inputs; what cannot be run again gives what it gave."""
+    """The outputs of a node for these inputs; its recorded outputs if it cannot be run again."""
     done = replay(node, values)
     own = {slot: recorded(record) for slot, record in node.outputs.items()} if done is None else done.outputs
     return {slot: value for slot, value in own.items() if value is not None}
 
 
 def _lasts(run: Execution, node: Node) -> bool:
-    """Whether it writes what is there after the step: what was there before it, or a state of an optimizer."""
+    """Whether the node writes memory that outlives the step: memory from before the step, or a state of an optimizer."""
     written = {record.memory.storage for record in node.outputs.values() if record.memory is not None}
     read = {record.memory.storage for record in node.inputs.values() if record.memory is not None}
     return bool(written & (run.leaf_storages.keys() | (read if node.op.phase == "optimizer" else set())))
 
 
 def _in_order(values: Array) -> tuple[float, ...]:
-    """The same for the same elements in the same order alone, whatever the shape."""
+    """A fingerprint that is equal only for the same elements in the same order, whatever the shape."""
     flat = fill_as_infinity(values.reshape(-1))
     places = np.arange(1, flat.size + 1)
     return (*fingerprint(flat), *fingerprint(flat * np.sin(places)))
 
 
 def _in_any_order(values: Array) -> tuple[float, ...]:
-    """The same for the same elements in any order. Moments of a higher order tell normalised values apart."""
+    """A fingerprint that is equal for the same elements in any order. Higher moments distinguish normalised values."""
     with np.errstate(all="ignore"):
         return (*fingerprint(values), *fingerprint(values**3))
 
 
 def _exactly(values: Array) -> bytes:
-    """The same for the same shape and elements, of values that are no floats."""
+    """A digest of the shape and the elements, for values that are not floats."""
     whole = np.ascontiguousarray(values, np.int64)
     return hashlib.blake2b(repr(values.shape).encode() + whole.tobytes(), digest_size=16).digest()
 
@@ -463,22 +466,22 @@ def _is_in_order(record: TensorRecord) -> bool:
     return True
 
 
-# Which suspects are the cause of what two programs leave otherwise, where both run on in float64.
+# Finds the suspects that cause the different end states of two programs that run in float64.
 
 _AGREES: Final = 8.0
-"""What is so many units of rounding apart is the same."""
+"""Tensors that differ by at most this many units of rounding count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """Of the suspects that say that the programs differ. What is in none of the lists is as likely as before."""
+    """The judgement of suspects that concern the programs. A suspect in none of the lists is as likely as before."""
 
     causes: Sequence[Suspect] = ()
     leading: Sequence[Suspect] = ()
-    """Those of the causes that come first."""
+    """The causes that come first."""
     refuted: Sequence[Suspect] = ()
     doubtful: Sequence[Suspect] = ()
-    """Those that explain nothing which the causes do not explain."""
+    """The suspects that explain nothing beyond the causes."""
 
 
 def convict(
@@ -489,16 +492,16 @@ def convict(
     unreached: Sequence[Suspect],
     lasting: tuple[AbstractSet[int], AbstractSet[int]],
 ) -> Conviction:
-    """Finds the cause.
+    """Find the causes.
 
-    suspects    with the operators of B that each reaches first
-    unreached   those that are seen at the end of the step alone
+    suspects    each with the operators of B that it reaches first
+    unreached   suspects that are seen only at the end of the step
     lasting     the storages of A and of B that outlive the step
     """
     mending = Mending(a, b, alignment, {index for _, nodes in suspects for index in nodes}, lasting)
     behind = mending.left_behind([nodes for _, nodes in suspects])
     if len(behind) == len(suspects) and not unreached:
-        behind = set()  # they do leave something else: one of the suspects is the cause
+        behind = set()  # the end states differ, so one of the suspects is the cause
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
     rest = [each for place, each in enumerate(suspects) if place not in behind]
     chosen, is_all = mending.cures([nodes for _, nodes in rest])
@@ -529,14 +532,14 @@ def _leading(
     places = [suspect.b.index for suspect in accused if suspect.b is not None]
     first = sources[0] if _is_one_line(b, sources) else None
     if first is not None and (first <= min(places, default=first) or _comes_before(b, first, causes, is_all=is_all)):
-        # What its partner gives something else than: then who gives it is the cause.
+        # If the output of a maker differs from its partner's, the maker is the cause.
         makers = mending.makers_elsewhere(sources)
         return [suspect for suspect, _ in suspects if _says_of(suspect, makers)] or [
             _source(a, b, alignment, index, suspects) for index in sources
         ]
     if not causes:
         return [_not_stepped(a.nodes[index]) for index in mending.not_stepped()]
-    # On several lines there are others among them, of which something follows that does not matter.
+    # Sources on several lines include some whose effects do not matter.
     if is_all:
         return [cause for cause in causes[:1] if cause.b is not None and cause.b.op.phase != "backward"]
     of_the_model = {index for index in sources if _is_of_the_model(b, index)}
@@ -544,7 +547,7 @@ def _leading(
 
 
 def _says_of(suspect: Suspect, nodes: AbstractSet[int]) -> bool:
-    """Whether it is about one of these operators of B, and not about a gradient that one of A has."""
+    """Whether the suspect concerns one of these operators of B, and not a gradient in A."""
     return (
         suspect.b is not None
         and suspect.b.index in nodes
@@ -557,27 +560,27 @@ def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
 
 
 def _comes_before(trace: Trace, source: int, causes: Sequence[Suspect], *, is_all: bool) -> bool:
-    """Whether a source is the cause, and not these that come before it: some of what follows from those does not matter."""
+    """Whether a source is the cause although `causes` come before it: some of their effects do not matter."""
     if trace.nodes[source].op.phase == "backward":
         return not is_all
     return _is_of_the_model(trace, source) and not (is_all and len(causes) == 1)
 
 
 def _is_of_the_model(trace: Trace, index: int) -> bool:
-    """Whether a node is of the forward pass: before all gradients, which are clipped, and handed to an optimizer."""
+    """Whether a node is in the forward pass, before all gradients and what is done with them (clipping, the optimizer)."""
     return all(node.op.phase == "forward" for node in trace.nodes[: index + 1])
 
 
 def _not_stepped(node: Node) -> Suspect:
-    """What speaks against an operator of A that writes a parameter or a state, where no optimizer of B does."""
-    what = f"no operator of an optimizer in B writes what {node.op.op_name} of A writes last"
+    """The suspect for an operator of A that writes a parameter or a state, if no optimizer of B does."""
+    what = f"no optimizer operator in B writes the tensor that {node.op.op_name} of A writes last"
     return Suspect("missing", node, None, "output", 0, math.inf, what)
 
 
 def _source(
     a: Trace, b: Trace, alignment: Alignment, index: int, suspects: Sequence[tuple[Suspect, AbstractSet[int]]]
 ) -> Suspect:
-    """The suspect that says this of an operator of B, or that was noticed in it, or a new one."""
+    """The existing suspect for an operator of B, or one that was noticed in it, or a new one."""
     node, partner = b.nodes[index], alignment.a_of.get(index)
     known = [suspect for suspect, _ in suspects if suspect.b is node]
     noticed = [suspect for suspect, nodes in suspects if index in nodes]
@@ -590,7 +593,7 @@ def _source(
 
 
 def _given(a: Trace, one: Node | None, node: Node) -> str:
-    """How the recorded inputs of an operator of B compare with those in A, as the begin of a sentence."""
+    """How the recorded inputs of an operator of B compare with those in A, as the beginning of a sentence."""
     if one is None:
         return "has the inputs of A and " if all(_is_in(a, each) for each in node.inputs.values()) else "has "
     apart = max((_roundings(record, one.inputs.get(slot)) for slot, record in node.inputs.items()), default=0.0)
