@@ -78,7 +78,7 @@ def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common()
 def test_nothing_is_called_the_same_bits_of_which_statistics_are_known_alone(tmp_path: Path) -> None:
     path = dumped(tmp_path, "statistics", PROGRAM, "statistic")
     headline = opdump.compare(path, path).headline
-    assert headline == "IDENTICAL: the same operators gave the same statistics"
+    assert headline == "IDENTICAL: the same operators produced the same statistics"
 
 
 def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
     lost.unlink()
     result = opdump.compare(dump, other)
     assert result.verdict == "identical"
-    assert "the same statistics where the dumps have no elements" in result.headline
+    assert "the same statistics for outputs without recorded values" in result.headline
     assert [note for note in result.notes if lost.name in note], result.notes
 
 

@@ -81,12 +81,12 @@ def test_pairs_by_hand_override(dumps: tuple[Path, Path], tmp_path: Path) -> Non
         ("steps:\n- step: one", 2, "expected step and rank as numbers"),
         ("steps: 3", 1, "expected a list"),
         ("- step", 1, "expected keys a, b, steps"),
-        ("steps:\n- step: 0\n  ? [pairs]\n  : []", 3, "unknown key that is no word"),
+        ("steps:\n- step: 0\n  ? [pairs]\n  : []", 3, "unknown key that is not a scalar"),
         ("steps:\n- step: 0\n  pairs:\n  - {a: &again [*again], b: x}", 4, "expected the name of an operator"),
         ("steps:\n- step: 9\n  pairs:\n  - {a: x, b: x}", 4, "the dumps do not both have rank 0, step 9"),
         ("steps:\n- step: 0\n  step of b: 9\n  pairs:\n  - {a: x, b: x}", 5, "rank 0, step 0, of B 9"),
         ("steps:\n- rank: 3\n  step: 0\n  pairs:\n  - {a: x, b: x}", 5, "the dumps do not both have rank 3"),
-        ("steps: [", 1, "is no YAML"),
+        ("steps: [", 1, "is not valid YAML"),
     ],
 )
 def test_mistakes_are_told_with_their_line(
@@ -97,7 +97,7 @@ def test_mistakes_are_told_with_their_line(
     done = compare(dumps, "--match", file)
     assert done.exit_code == 2
     assert why in done.stderr
-    assert f"{file}:{line}:" in done.stderr or why == "is no YAML"
+    assert f"{file}:{line}:" in done.stderr or why == "is not valid YAML"
 
 
 def test_nearest_names_are_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_operator_in_two_pairs_is_told(dumps: tuple[Path, Path], tmp_path: Path)
     file = tmp_path / "match.yaml"
     one, other = (op.op_name for op in opdump.open(dumps[0]).ops() if op.op_type == "mul")
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {one}, b: {one}}}\n  - {{a: {other}, b: {one}}}\n")
-    with pytest.raises(ConfigError, match=f":5: {one} stands in another pair"):
+    with pytest.raises(ConfigError, match=f":5: {one} is already in another pair"):
         opdump.compare(*dumps, match=file)
 
 

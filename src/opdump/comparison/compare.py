@@ -1,4 +1,4 @@
-"""Compares two dumps: judges their ranks, and measures how far all outputs are apart.
+"""Compares two dumps: judges each rank, and measures the distance of all matched outputs.
 
 result = opdump.compare("/data/before", "/data/after")
 result.verdict, [each.b.line for each in result.introduced]
@@ -35,7 +35,7 @@ from opdump.records import OpRecord
 
 Dump = str | os.PathLike[str] | Catalog
 Progress = Callable[[str, int, int], None]
-"""Told what is being done (`judging steps`, `comparing outputs`), how much of it is done, and of how much."""
+"""Called with the current activity (`judging steps`, `comparing outputs`), the amount done, and the total."""
 
 
 @dumps_unchanged()
@@ -53,19 +53,18 @@ def compare(
     """Compare two runs of a program and name the operators that introduced a difference.
 
     a, b      dumps: paths that `opdump.open` reads, or catalogs
-    step      this step alone, of both; `step_b` where B's is another. Without it all steps that both have, in order, up to the first
-              in which a difference was introduced
-    rank      the rank of both; without it all that both have
-    match     a match.yaml with pairs of operators that are kept as they are there; `Result.save_matches` writes one
-    executor  runs the work: ranks (of dumps that are paths), and ranges of operators. Of any kind that `concurrent.futures` knows;
-              without it everything runs here
-    progress  is told how far it is
+    step      compare only this step; `step_b` is its number in B if that differs. Default: all steps that both runs have, in order, up to the
+              first in which a difference was introduced
+    rank      compare only this rank; default: all ranks that both runs have
+    match     a match.yaml whose pairs of operators are kept; `Result.save_matches` writes one
+    executor  any executor of `concurrent.futures`; it judges ranks (if `a` and `b` are paths) and measures ranges of operators. Default: this
+              process does all the work
+    progress  a function to call with the progress
 
-    NaN at the same place, and the same infinity, are no difference. Where the dumps have statistics alone, structure and
-    arguments are compared, and statistics.
+    NaN at the same place and equal infinities are no difference. If the dumps have only statistics, structure, arguments and statistics are
+    compared.
 
-    Raises as `opdump.open` does, NotInDumpError where a dump has no such rank or step, and ConfigError, with the line, for a match.yaml that
-    cannot be used.
+    Raises the errors of `opdump.open`, NotInDumpError if a dump lacks the rank or step, and ConfigError with the line if the match.yaml is invalid.
     """
     one, other = _opened(a), _opened(b)
     names = str(one.path), str(other.path)
@@ -140,7 +139,7 @@ def _result(
 
 
 def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
-    """Those of all ranks, the earliest step first. What a collective hands on came from another rank, if that has a suspect of its own."""
+    """The suspects of all ranks, by step. Within a step, collectives come last: they may pass on a difference of another rank."""
     suspects = [suspect for found in judged.values() for suspect in found.suspects]
     if len(judged) == 1:
         return suspects
@@ -159,7 +158,7 @@ def _window_of(suspects: Sequence[Suspect], judged: dict[int, Judgement]) -> Seq
 
 
 def _untold(_what: str, _done: int, _total: int) -> None:
-    """Nobody wants to know how far it is."""
+    """Ignore the progress."""
 
 
 def _opened(dump: Dump) -> Catalog:
@@ -192,7 +191,7 @@ def _check_step(dump: Catalog, step: int) -> None:
 
 def _nothing_common(a: Catalog, b: Catalog) -> str:
     what, one, other = ("step", a.steps, b.steps) if set(a.ranks) & set(b.ranks) else ("rank", a.ranks, b.ranks)
-    return f"the dumps have no {what} in common: {a.path} holds {what}s {list(one)}, {b.path} holds {list(other)}"
+    return f"the dumps have no {what} in common: {a.path} has {what}s {list(one)}, {b.path} has {list(other)}"
 
 
 def _judged(
@@ -221,7 +220,7 @@ def _judged(
 def _judge_rank(
     paths: tuple[str, str], steps: Steps, rank: int, given: GivenMatches | None, may_join: bool
 ) -> Judgement:
-    """The same in another process."""
+    """Judge a rank, in a process of an executor."""
     return judge(open_dump(Path(paths[0])), open_dump(Path(paths[1])), steps, rank, given, may_join=may_join)
 
 
@@ -235,7 +234,7 @@ def _counted(found: Iterator[Judgement], total: int, tell: Progress) -> Iterator
 def _measured(
     outputs: Sequence[Outputs], executor: Executor | None, tell: Progress
 ) -> tuple[list[Measured], dict[str, str]]:
-    """A row for each pair of outputs, and which metrics of installed packages are missing."""
+    """The measurements of each pair of outputs, and the metrics of installed packages that some pair lacks, with the reason."""
     rows: list[Measured] = []
     missing: dict[str, str] = {}
     cut = units(outputs)
@@ -247,7 +246,7 @@ def _measured(
 
 
 def _states(found: Judgement, rows: Iterator[Measured]) -> Iterator[list[PairRow] | RepeatedStep]:
-    """The pairs of a rank with what each of them is, step by step. The next rows are those of its pairs."""
+    """The pairs of a rank with their states, step by step. `rows` continues with the measurements of these pairs."""
     accused = [(suspect, node.op) for suspect in found.suspects if (node := suspect.b or suspect.a) is not None]
     outputs = {(_place(op), suspect.slot) for suspect, op in accused if suspect.io == "output"}
     readers = {_place(op) for suspect, op in accused if suspect.io == "input"}
@@ -275,5 +274,5 @@ Place = tuple[int, int, int, str]
 
 
 def _place(op: OpRecord) -> Place:
-    """Where an operator stands in a run."""
+    """The position of an operator in a run, for sorting."""
     return op.rank_id, op.step, op.order, op.op_name

@@ -1,4 +1,4 @@
-"""match.yaml: which operator of A is which of B, as a comparison found it and as somebody corrects it.
+"""The matched pairs of two runs: match.yaml, which users may edit, and the measurements of paired outputs.
 
     steps:
     - rank: 0
@@ -10,9 +10,9 @@
         a: [Default/gelu-op2]
         b: [Default/tanh-op3]
 
-The second execution of an operator in a step is `NAME #2`. Runs of two frameworks are matched by values; there a list of names stands for
-operators that together give what the other side's give, the last of them the value, and an operator may stand in several pairs. Pairs that are read are fixed, and the rest is matched as ever, what stands under
-`unmatched` included: to keep two operators apart, give one of them another partner.
+`NAME #2` is the second execution of an operator in a step. Runs of two frameworks are matched by values: there, a list of names stands for
+operators that together correspond to the other side, with the producer of the value last, and an operator may be in several pairs. Pairs in the
+file are kept, and all other operators are matched as usual, even those under `unmatched`: to keep two operators apart, pair one of them with another.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 _EXECUTION: Final = re.compile(r"(.*) #(\d{1,18})")
 _NUMBER: Final = re.compile(r"\d{1,18}")
 _HEAD: Final = """\
-# Which operator of A is which of B, as opdump compare matched them. Edit pairs and give the file back with --match:
-# they are kept as they are here, and all others are matched as ever. score says how much speaks for a pair, from 0 to 1.
+# Operators of A and B that opdump compare matched. Edit the pairs and pass the file with --match:
+# its pairs are kept, and all other operators are matched as usual. score rates a pair from 0 to 1.
 """
 _Place = tuple[int, int, int]
 """Rank, step of A, step of B."""
@@ -67,13 +67,13 @@ class Match:
     kind: MatchKind | ValueKind
     score: float
     with_a: Sequence[str] = ()
-    """Further operators of A that are matched with it, as a batch norm and the convolution that it is folded into elsewhere."""
+    """Further operators of A that are matched with it, such as the convolution before a batch norm that B folded."""
     with_b: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepMatches:
-    """What was matched in a step."""
+    """The matches of a step."""
 
     rank: int
     step: int
@@ -82,13 +82,13 @@ class StepMatches:
     unmatched_a: Sequence[str]
     unmatched_b: Sequence[str]
     unused_a: Sequence[str] = ()
-    """Operators that lead to no result of the other program: runs of two frameworks have such."""
+    """Operators that lead to no result of the other program, in runs of two frameworks."""
     unused_b: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A pair that somebody wrote, with the line where it stands."""
+    """A pair of a match.yaml, with its line."""
 
     a: str
     b: str
@@ -103,7 +103,7 @@ class GivenMatches:
     steps: Mapping[_Place, Sequence[_Given]]
 
     def check_places(self, known: Collection[_Place]) -> None:
-        """Raises ConfigError for pairs of a rank or a step that is not in both dumps."""
+        """Raise ConfigError for pairs of a rank or step that is not in both dumps."""
         for place, pairs in self.steps.items():
             if pairs and place not in known:
                 rank, step, step_b = place
@@ -120,13 +120,13 @@ class GivenMatches:
         for pair, here, there in self._pairs(a, b):
             if here in found or there in used:
                 name = pair.a if here in found else pair.b
-                raise self._error(pair.line, f"{name} stands in another pair of this step already")
+                raise self._error(pair.line, f"{name} is already in another pair of this step")
             found[here] = there
             used.add(there)
         return found
 
     def of_values(self, a: Trace, b: Trace) -> list[tuple[int, int]]:
-        """The same of a step of two frameworks, where an operator may stand in several pairs: others hold the same, or it has several outputs."""
+        """The pairs of a step of two frameworks. An operator may be in several: it has several outputs, or others have the same values."""
         return [(here, there) for _, here, there in self._pairs(a, b)]
 
     def _pairs(self, a: Trace, b: Trace) -> Iterator[tuple[_Given, int, int]]:
@@ -149,7 +149,7 @@ class GivenMatches:
 
 
 def names_of(trace: Trace) -> list[str]:
-    """The names of the operators of a step, those that ran before with a number."""
+    """The names of the operators of a step; repeated executions have a number."""
     executions: dict[str, int] = {}
     names = []
     for node in trace.nodes:
@@ -159,7 +159,7 @@ def names_of(trace: Trace) -> list[str]:
 
 
 def matches_of(a: Trace, b: Trace, alignment: Alignment) -> StepMatches:
-    """What was matched in a step."""
+    """The matches of a step, from its alignment."""
     names_a, names_b = names_of(a), names_of(b)
     pairs = [
         Match(names_a[here], names_b[there], alignment.kinds[here], round(score(a.nodes[here], b.nodes[there]), 3))
@@ -176,7 +176,7 @@ def matches_of(a: Trace, b: Trace, alignment: Alignment) -> StepMatches:
 
 
 def write_matches(path: Path, a: str, b: str, steps: Sequence[StepMatches]) -> None:
-    """Writes the file. Raises DumpPathError where it cannot be written."""
+    """Write a match.yaml. Raises DumpPathError if it cannot be written."""
     import yaml
 
     lines = [_HEAD, yaml.safe_dump({"a": a, "b": b}, allow_unicode=True), "steps:\n"]
@@ -201,7 +201,7 @@ def write_matches(path: Path, a: str, b: str, steps: Sequence[StepMatches]) -> N
 
 
 def _together(others: Sequence[str], name: str) -> str | list[str]:
-    """One name, or a list that ends in it."""
+    """The name, or a list that ends with it."""
     return [*others, name] if others else name
 
 
@@ -213,7 +213,7 @@ def _listed(key: str, a: Sequence[str], b: Sequence[str]) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line."""
+    """The value as YAML on one line."""
     import yaml
 
     text: str = yaml.safe_dump(value, default_flow_style=True, width=2**31, sort_keys=False, allow_unicode=True)
@@ -221,7 +221,7 @@ def _flow(value: Any) -> str:
 
 
 def read_matches(path: Path) -> GivenMatches:
-    """Reads a match.yaml. Raises ConfigError, with the line, for what is none."""
+    """Read a match.yaml. Raises ConfigError if it is invalid, with the line."""
     import yaml
 
     try:
@@ -233,8 +233,8 @@ def read_matches(path: Path) -> GivenMatches:
         ValueError,
         RecursionError,
         yaml.YAMLError,
-    ) as error:  # no UTF-8, a number of no character, brackets too deep
-        raise ConfigError(f"{path}: is no YAML: {error}") from error
+    ) as error:  # not UTF-8, an invalid escaped character, nesting too deep
+        raise ConfigError(f"{path}: is not valid YAML: {error}") from error
     reader = _Reader(path)
     steps: dict[_Place, list[_Given]] = {}
     for each in reader.items(reader.fields(root, ("a", "b", "steps")).get("steps")):
@@ -251,7 +251,7 @@ def read_matches(path: Path) -> GivenMatches:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Takes the nodes of a YAML file apart, which know their lines."""
+    """Reads the nodes of a YAML file, whose line numbers its errors report."""
 
     path: Path
 
@@ -260,7 +260,7 @@ class _Reader:
             raise self._error(node, f"expected keys {', '.join(known)}")
         for key, _ in node.value:
             if key.id != "scalar" or key.value not in known:
-                what = repr(key.value) if key.id == "scalar" else "that is no word"
+                what = repr(key.value) if key.id == "scalar" else "that is not a scalar"
                 raise self._error(key, f"unknown key {what}; known are {', '.join(known)}")
         return {key.value: value for key, value in node.value}
 
@@ -277,7 +277,7 @@ class _Reader:
         return int(node.value)
 
     def name(self, node: Any, around: Any) -> str:
-        """The name of an operator; of a list of those that are matched together the last."""
+        """The name of an operator; the last one if it is a list."""
         if node is not None and node.id == "sequence" and node.value:
             node = node.value[-1]
         if node is None or node.id != "scalar":
@@ -294,16 +294,14 @@ def _line(node: Any) -> int:
     return 1 if node is None else int(node.start_mark.line) + 1
 
 
-# How far the outputs of matched operators are apart: the rows of the table of a comparison.
-#
-# Work is cut into units (rank, step, range of operators) that any process can measure by itself: `measured` takes one and gives a row for
-# each of its pairs. It holds one pair at a time, and large files are mapped.
+# Measures the distance of paired outputs, for the table of a comparison. The work is split into units (rank, step, range of operators) that any
+# process can measure independently. Only one pair is in memory at a time, and large files are mapped.
 
 Array = NDArray[Any]
 State = Literal["identical", "noise", "introduced", "inherited"]
 
 _MOST_OF_ROUNDING: Final = 100.0
-"""Units of rounding that come together on the way through a network: what is further apart is more than noise, or hands it on."""
+"""Units of rounding that may accumulate in a network; a larger distance is beyond rounding."""
 _PAIRS_OF_A_UNIT: Final = 512
 _ELEMENTS_OF_A_UNIT: Final = 1 << 26
 _TOLERANCES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
@@ -316,49 +314,49 @@ _TOLERANCES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
         "bfloat16": (1e-5, 1.6e-2),
     }
 )
-"""Absolute and relative, those of `torch.testing.assert_close`; 0 for other types."""
+"""Absolute and relative tolerance, as in `torch.testing.assert_close`; 0 for other types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The same output of an operator in A and in B, and by what the operators were matched, from a score of 0 to 1."""
+    """An output of an operator in A and the same output in B, with the kind of match of the operators and its score from 0 to 1."""
 
     a: TensorRecord
     b: TensorRecord
     matched_by: MatchKind | ValueKind = "name"
     match_score: float = 1.0
     layout: TensorLayout | None = None
-    """How B's elements lie where A has its own; None where they lie the same."""
+    """The layout that turns B's tensor into A's; None if both have the same layout."""
     with_a: Sequence[str] = ()
-    """Operators of A that are matched together with it: those between the values before it that both runs have and this one."""
+    """Operators of A that are matched together with it: those between the earlier common values and this one."""
     with_b: Sequence[str] = ()
     fails: bool = False
-    """Whether it was found to be no rounding of what the other program makes of the same values."""
+    """Whether the output differs by more than rounding from what the other program computes from the same values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """How far an output is apart in the two runs. What cannot be told is None, and `reason` says why nothing can."""
+    """The distance of an output between the two runs. An unknown measure is None; `reason` explains why nothing could be measured."""
 
     identical: bool
     roundings: float | None = None
-    """Relative L2 in units of rounding of the (narrower) element type; None for types that are exact."""
+    """Relative L2 in units of rounding of the (narrower) element type; None for exact types."""
     max_absolute: float | None = None
     relative_l2: float | None = None
     cosine: float | None = None
     max_ulp: int | None = None
-    """At most so many numbers of their type lie between two elements: the histogram's last class, 2^n - 1."""
+    """The upper limit of the largest distance in units in the last place: that of the last histogram class, 2^n - 1."""
     out_of_tolerance: int | None = None
     """Elements further apart than `torch.testing.assert_close` allows for the type."""
     by_statistics: float | None = None
-    """Where elements are missing: the largest difference of a statistic, relative to the root mean square of the elements."""
+    """If values are missing: the largest difference of a statistic, relative to the root mean square of the elements."""
     added: Mapping[str, float] = field(default_factory=dict)
     """The metrics of installed packages, by name."""
     reason: str = ""
 
     @property
     def is_beyond_rounding(self) -> bool:
-        """Whether it is further apart than rounding that comes together."""
+        """Whether the distance exceeds accumulated rounding."""
         if self.identical or self.reason == _UNKNOWN:
             return False
         if self.by_statistics is not None:
@@ -366,15 +364,15 @@ class Measured:
         return self.roundings is None or not self.roundings <= _MOST_OF_ROUNDING
 
 
-_UNKNOWN: Final = "the dumps have neither its elements nor statistics"
+_UNKNOWN: Final = "the dumps have neither its values nor its statistics"
 
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """One output of an operator that both runs have, with what was measured.
+    """One output of an operator that both runs have, with its measurements.
 
     `state` is "identical" (the same bits), "noise" (rounding, or a difference that the verdict explains), "introduced" (by this operator),
-    or "inherited" (it was given a difference).
+    or "inherited" (from its inputs).
     """
 
     outputs: Outputs
@@ -425,7 +423,7 @@ class PairRow:
 
 
 def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterator[Outputs]:
-    """The outputs that both operators have, without those that mean nothing."""
+    """Pairs of the outputs that both operators have, without those whose contents are unspecified."""
     unspecified = unspecified_outputs(one.op.kernel or one.op.op_type) | unspecified_outputs(
         other.op.kernel or other.op.op_type
     )
@@ -436,7 +434,7 @@ def outputs_of(one: Node, other: Node, matched_by: MatchKind = "name") -> Iterat
 
 
 def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
-    """Cuts pairs into units of work: a range of the operators of one step of one rank each, as B runs them."""
+    """Split pairs into units of work, each a range of operators of one step and rank, in the order of B."""
     for _, step in itertools.groupby(pairs, key=lambda pair: (pair.b.op.rank_id, pair.b.op.step)):
         unit: list[Outputs] = []
         elements = 0
@@ -451,7 +449,7 @@ def units(pairs: Iterable[Outputs]) -> Iterator[list[Outputs]]:
 
 
 def measured(unit: Sequence[Outputs]) -> tuple[list[Measured], dict[str, str]]:
-    """A row for each pair, and why metrics of installed packages are missing in some, by their names."""
+    """The measurements of each pair, and why metrics of installed packages are missing in some, by metric."""
     added = AddedMetrics()
     return [measure(pair.a, pair.b, added, pair.layout) for pair in unit], added.reasons
 
@@ -459,7 +457,7 @@ def measured(unit: Sequence[Outputs]) -> tuple[list[Measured], dict[str, str]]:
 def measure(
     one: TensorRecord, other: TensorRecord, added: AddedMetrics, layout: TensorLayout | None = None
 ) -> Measured:
-    """How far one output is apart: by elements, or by statistics where elements are missing."""
+    """Measure the distance of one output, by values, or by statistics if values are missing."""
     if math.prod(one.shape) != math.prod(other.shape):
         return Measured(identical=False, reason=f"shape {one.shape} in A, {other.shape} in B")
     if not (_is_readable(one) and _is_readable(other)):
@@ -498,7 +496,7 @@ def _metrics(a: Array, dtype_a: str, b: Array, dtype_b: str) -> PairMetrics:
 
 
 def _bits(widened: Array) -> Array:
-    """bfloat16 that was widened to float32, as the upper halves of these: a view."""
+    """The bits of bfloat16 values that were widened to float32: a view of the upper halves."""
     bits = np.ascontiguousarray(widened, np.dtype("<f4")).reshape(*widened.shape, 1).view("<u2")
     return bits[..., 1].reshape(widened.shape)
 
@@ -511,37 +509,36 @@ def _roundings(found: PairMetrics, epsilon: float) -> float:
     return found.relative_l2 / epsilon
 
 
-# Steps of both runs that run what two steps before did, with statistics alone: matched as these, compared as columns.
-#
-# A program does the same in every step. Of such a step no record is made but of what differs, and of all where somebody asks for the table.
+# Repeated steps: if two steps with only statistics run the same operators as an earlier pair of steps, its matches are reused and the statistics
+# are compared as columns. Rows of the table are created only when they are read.
 
 _COUNTS_AND_ENDS = SUMMARY_FIELDS.index("sum")
-"""So many fields of a summary are statistics themselves, the first ones."""
+"""The number of fields, at the start of a summary, that are statistics themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatedPair:
-    """Two steps that others repeat, and which output of A is which of B."""
+    """Two matched steps that later steps may repeat, and their pairs of outputs."""
 
     a: Model
     b: Model
     alignment: Alignment
     rows_a: Places
     rows_b: Places
-    """Rows of `Trace.columns`, for each pair of outputs in the order of B."""
+    """The rows of `Trace.columns` for each pair of outputs, in the order of B."""
     always_identical: Places
-    """Those of the pairs that have no elements, and are the same."""
+    """Numbers of the pairs whose tensors are empty and identical."""
     has_other_arguments: bool
-    """Whether any of the matched operators has other arguments, so that what it gives has to be looked at in each step."""
+    """Whether arguments of any matched operators differ, so that their outputs must be judged in each step."""
 
     @property
     def unmatched(self) -> int:
-        """Operators without a counterpart, of both."""
+        """The number of operators without a counterpart, in both steps."""
         return len(self.a.trace.nodes) + len(self.b.trace.nodes) - 2 * self.alignment.matched
 
     @classmethod
     def of(cls, a: Model, b: Model, alignment: Alignment) -> RepeatedPair:
-        """Two steps that were matched."""
+        """The pair of two steps with this alignment."""
         pairs = list(_outputs(a.trace, b.trace, alignment))
         places = [
             (a.trace.rows.of_output[one, pair.a.slot], b.trace.rows.of_output[other, pair.b.slot])
@@ -557,24 +554,27 @@ class RepeatedPair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatedStep:
-    """Two steps that repeat a pair, and in which no operator introduced a difference."""
+    """Two steps that repeat a pair, and in which no operator introduced a difference.
+
+    It is a sequence of rows, which each iteration creates anew.
+    """
 
     pair: RepeatedPair
     a: StepNumbers
     b: StepNumbers
     identical: Bools
-    """Whether each pair of outputs is the same."""
+    """For each pair of outputs, whether they are identical."""
     by_statistics: int
-    """How many of the pairs there are statistics of."""
+    """The number of pairs that were compared by statistics."""
 
     @property
     def differing(self) -> int:
-        """How many of the pairs are not the same."""
+        """The number of pairs that are not identical."""
         return int(np.count_nonzero(~self.identical))
 
     @classmethod
     def of(cls, pair: RepeatedPair, a: RepeatedTrace, b: RepeatedTrace) -> RepeatedStep:
-        """Compares all outputs."""
+        """Compare all outputs of two steps that repeat the pair."""
         one, other = a.columns.at(pair.rows_a), b.columns.at(pair.rows_b)
         summaries_a = a.numbers.summaries[pair.a.rows[pair.rows_a]]
         summaries_b = b.numbers.summaries[pair.b.rows[pair.rows_b]]
@@ -589,7 +589,7 @@ class RepeatedStep:
         return len(self.identical)
 
     def __iter__(self) -> Iterator[PairRow]:
-        """The rows of the table, made anew each time."""
+        """Create the rows of the table."""
         added = AddedMetrics()
         for _, _, pair in _outputs(*self._traces(), self.pair.alignment):
             found = measure(pair.a, pair.b, added, pair.layout)
@@ -597,7 +597,7 @@ class RepeatedStep:
             yield PairRow(pair, state, found)
 
     def matches(self) -> StepMatches:
-        """What was matched."""
+        """The matches of the step."""
         return matches_of(*self._traces(), self.pair.alignment)
 
     def _traces(self) -> tuple[Trace, Trace]:
@@ -606,7 +606,7 @@ class RepeatedStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatedMatches:
-    """What was matched in a step, as a part of a sequence of such."""
+    """The matches of a repeated step, as a part of a `Chain` with one item."""
 
     step: RepeatedStep
 
@@ -624,10 +624,10 @@ class Repeats:
         self._a, self._b, self._rank = a, b, rank
         self._pairs: dict[tuple[Program, Program], RepeatedPair] = {}
         self._read: tuple[BatchColumns, BatchColumns] | None = None
-        """The steps that were asked for last."""
+        """The steps of the last call of `of`."""
 
     def of(self, step_a: int, step_b: int) -> tuple[RepeatedPair, RepeatedTrace, RepeatedTrace] | None:
-        """Two steps, if they repeat a pair."""
+        """The pair that two steps repeat, with their traces; None if they repeat none."""
         a, b = _summaries_alone(self._a, step_a, self._rank), _summaries_alone(self._b, step_b, self._rank)
         self._read = None if a is None or b is None else (a, b)
         if a is None or b is None:
@@ -638,7 +638,9 @@ class Repeats:
         return pair, repeated(pair.a, StepNumbers.of(a)), repeated(pair.b, StepNumbers.of(b))
 
     def add(self, a: Trace, b: Trace, alignment: Alignment) -> RepeatedStep | None:
-        """The traces of the steps that were asked for last, in which no operator introduced a difference: others may repeat them."""
+        """Register the steps of the last call of `of`, in which no operator introduced a difference, so that later steps may repeat them. None if
+        steps like these cannot be repeated.
+        """
         if self._read is None:
             return None
         one, other = self._read
@@ -653,19 +655,19 @@ class Repeats:
 
 
 def _summaries_alone(catalog: Catalog, step: int, rank: int) -> BatchColumns | None:
-    """A step of which there are summaries and nothing else."""
+    """The columns of a step with only summaries; None if it has more."""
     columns = catalog.columns(step, rank)
     return None if columns is None or columns.files or columns.statistics else columns
 
 
 def _outputs(a: Trace, b: Trace, alignment: Alignment) -> Iterator[tuple[int, int, Outputs]]:
-    """The outputs that both have, with the nodes in A and in B that give them."""
+    """The pairs of outputs of matched nodes, each with the index of its node in A and in B."""
     for other, one in sorted(alignment.a_of.items()):
         for pair in outputs_of(a.nodes[one], b.nodes[other], alignment.kinds[one]):
             yield one, other, pair
 
 
 def _same(one: Floats, other: Floats) -> Bools:
-    """Whether the numbers of each row are the same, NaN being the same as NaN."""
+    """For each row, whether all numbers are equal; NaN equals NaN."""
     found: Bools = np.all((one == other) | (np.isnan(one) & np.isnan(other)), axis=1)
     return found

@@ -1,4 +1,4 @@
-"""The operators around a divergence, in both runs, as a diff shows lines."""
+"""The result of a comparison: the verdict, the introduced differences, and the operators around the first one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from opdump.comparison.pairs import Measured, Outputs, PairRow, StepMatches, mea
 from opdump.comparison.trace import Trace, shown_scope
 from opdump.records import IO, OpRecord
 
+# The window shows the operators around a divergence in both runs, like a diff.
+
 _BEFORE: Final = 3
 _AFTER: Final = 3
 
@@ -31,22 +33,22 @@ OutputsOf = Callable[[Node, Node], Iterable[Outputs]]
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A line of the window: an operator of A, of B, or of both. `outputs` are measured where both have it."""
+    """A line of the window: an operator of A, of B, or of both. `outputs` has measurements only if both runs have it."""
 
     a: OpRecord | None
     b: OpRecord | None
     outputs: Sequence[Measured]
     is_source: bool
     told: str = ""
-    """Of an operator that stands alone, and whose work is not missing in the other run: what that does instead."""
+    """Text for an operator without a counterpart that is not missing in the other run, such as `other operators in A`."""
 
     @property
     def worst(self) -> Measured | None:
-        """The output that is furthest apart; None where there is none to compare."""
+        """The output with the largest distance; None if there is nothing to compare."""
         return max(self.outputs, key=_distance, default=None)
 
     def cells(self) -> tuple[str, ...]:
-        """The line as cells of a table: a mark as in a diff, the place in either run, operator and line, the difference."""
+        """The cells of the line: a mark as in a diff, the order in each run, operator, module, source line, difference."""
         op = self.b or self.a
         assert op is not None, "a line has an operator"
         side = "" if self.told else "-" if self.b is None else "+" if self.a is None else ""
@@ -91,8 +93,8 @@ def window(
     outputs: OutputsOf = outputs_of,
     told: tuple[Mapping[int, str], Mapping[int, str]] = ({}, {}),
 ) -> list[Neighbour]:
-    """The operators before and after a suspect, in the order of B; those of A alone stand where A ran them. `outputs` says which of two
-    matched operators' outputs belong together. `told` says why nodes of A and of B have no single counterpart.
+    """The operators before and after a suspect, in the order of B; operators of only A stand where A ran them. `outputs` pairs the outputs of two
+    matched operators. `told` has a text for each node of A and of B that has no single counterpart but is not missing in the other run.
     """
     rows = list(_merged(a, b, alignment))
     places = [place for place, row in enumerate(rows) if _is_of(suspect, row)]
@@ -105,7 +107,7 @@ def window(
 
 
 def _merged(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Row]:
-    """Both traces as one sequence. Operators that ran in another order stand where B has them; where both have some alone, A's come first."""
+    """Both traces as one sequence, in the order of B. At one position, operators of only A precede those of only B."""
     next_a = 0
     waiting: list[Row] = []
     for node in b.nodes:
@@ -128,7 +130,7 @@ def _alone(nodes: Sequence[Node], alignment: Alignment) -> Iterator[Row]:
 
 
 def _is_of(suspect: Suspect, row: Row) -> bool:
-    """Whether a row is the suspect's: of one that has no counterpart the node itself, and not what reads it."""
+    """Whether a row has the suspect. If it is missing in B, only its node in A counts: the node in B is a reader."""
     one, other = row
     if suspect.kind == "missing":
         return one is not None and one is suspect.a
@@ -164,7 +166,7 @@ def _named(op: OpRecord | None) -> dict[str, Any] | None:
     return None if op is None else {"name": op.op_name, "op_type": op.op_type, "order": op.order, "source": op.line}
 
 
-# A difference that an operator introduced, as it is reported: for people, for programs.
+# How an introduced difference is reported:
 #
 # #239 gelu network-GPT/blocks-ModuleList/2-Block output.0: inputs agree, arguments differ, output is off by 1,709 roundings; gpt.py:17
 
@@ -184,12 +186,12 @@ _WORDS: Final[Mapping[Kind, tuple[str, str]]] = MappingProxyType(
         "result": ("cause not found", "it"),
     }
 )
-"""The words for each kind, and the tensor that the score belongs to."""
+"""For each kind, its words in a headline, and the subject of the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduced:
-    """A difference that an operator introduced. `score` counts units of rounding of the element type; None where that is exact."""
+    """A difference that an operator introduced. `score` is in units of rounding of the element type; None for exact types."""
 
     kind: Kind
     io: IO
@@ -201,7 +203,7 @@ class Introduced:
     of_ranks: bool = False
     """Whether several ranks were compared, so that the rank is named even if it is 0."""
     amount: str = ""
-    """Of data that differ: `1 of 8 elements`. Empty where that is not known."""
+    """For differing data, such as `1 of 8 elements`; empty if unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -216,7 +218,7 @@ class Introduced:
 
     @property
     def op(self) -> OpRecord:
-        """The operator of B, or that of A if B has none."""
+        """The operator in B, or in A if B has none."""
         op = self.a if self.b is None else self.b
         assert op is not None, "a difference is introduced by an operator"
         return op
@@ -245,7 +247,7 @@ class Introduced:
 
 
 def introduced(suspect: Suspect, *, of_ranks: bool = False) -> Introduced:
-    """A suspect as it is reported."""
+    """Convert a suspect for the report."""
     return Introduced(
         suspect.kind,
         suspect.io,
@@ -283,15 +285,15 @@ def _operator(op: OpRecord | None) -> dict[str, Any] | None:
     }
 
 
-# What a comparison found: for people, for programs (docs/json/compare.json).
+# The whole result; the schema of its JSON is docs/json/compare.json.
 
 Verdict = Literal["identical", "benign", "divergent", "incomparable"]
 
 _SHOWN: Final = 20
-"""Sources that a notebook shows."""
+"""The number of introduced differences that a notebook shows."""
 _NO_SOURCE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "identical": "IDENTICAL: the same operators gave the same bits",
+        "identical": "IDENTICAL: the same operators produced the same bits",
         "benign": "BENIGN: nothing differs beyond rounding",
         "incomparable": "INCOMPARABLE: nothing of A was found in B",
     }
@@ -300,10 +302,10 @@ _NO_SOURCE: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What `opdump.compare` gives. `introduced` is in the order of likelihood, `inherited` counts operators that hand a difference on.
+    """The result of `opdump.compare`. `introduced` is sorted by likelihood; `inherited` counts operators that pass on a difference.
 
-    `pairs` has each output of the operators that both runs have, in the order of execution, up to the step with the first source; `window`
-    the operators around that. `missing_metrics` are those of installed packages that some pair lacks, with the reason.
+    `pairs` has each output of the operators that both runs have, in the order of execution, up to the step with the first introduced
+    difference; `window` has the operators around it. `missing_metrics` maps metrics of installed packages that some pair lacks to the reason.
     """
 
     verdict: Verdict
@@ -320,17 +322,17 @@ class Result:
     differing: int = 0
     """How many of the pairs are not identical."""
     by_statistics: int = 0
-    """How many of the pairs were compared by statistics, since a dump has no elements of them."""
+    """How many of the pairs were compared by statistics, because a dump has no values of them."""
     window: Sequence[Neighbour] = field(default=(), repr=False)
     matches: Sequence[StepMatches] = field(default=(), repr=False)
-    """Which operator of A is which of B, step by step, with what it was matched by."""
+    """The matched operators of A and B, step by step, with the kind of match."""
     missing_metrics: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
-    """Why the runs cannot be compared, where that was known before."""
+    """Why the runs cannot be compared, if they were not judged for that reason."""
 
     @property
     def sources(self) -> int:
-        """How many differences stand by themselves: not the gradient of an operator that was named before it."""
+        """The number of independent differences: a gradient does not count if its forward operator is listed before it."""
         named: set[str] = set()
         count = 0
         for each in self.introduced:
@@ -354,14 +356,14 @@ class Result:
         if self.why:
             return f"INCOMPARABLE: {self.why}"
         if self.verdict == "incomparable" and self.matched:
-            return "INCOMPARABLE: hardly anything of A was found in B"
+            return "INCOMPARABLE: hardly any operator of A was found in B"
         if self.verdict == "identical" and self.by_statistics:
             others = (
                 ""
                 if self.by_statistics == len(self.pairs)
-                else " where the dumps have no elements, and else the same bits"
+                else " for outputs without recorded values, and the same bits for all others"
             )
-            return f"IDENTICAL: the same operators gave the same statistics{others}"
+            return f"IDENTICAL: the same operators produced the same statistics{others}"
         return _NO_SOURCE[self.verdict]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -371,11 +373,11 @@ class Result:
         return [{name: row.get(name) for name in columns} for row in rows]
 
     def save_matches(self, path: str | os.PathLike[str]) -> None:
-        """Write a match.yaml, which can be edited and given to `compare(match=...)`. Raises DumpPathError where it cannot be written."""
+        """Write a match.yaml to edit and pass to `compare(match=...)`. Raises DumpPathError if it cannot be written."""
         write_matches(Path(path), self.a, self.b, self.matches)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values, after the schema in docs/json/compare.json."""
+        """The result as JSON values, in the schema of docs/json/compare.json."""
         return {
             "verdict": self.verdict,
             "a": self.a,
