@@ -1,6 +1,6 @@
-"""A program in float64, step after step: each step begins with what the steps before left, and not with what was recorded.
+"""Runs a program in float64, step after step. Each step begins with the end state of the step before, and not with recorded values.
 
-So rounding does not gather in it: what float32 made of gradients that are zero by mathematics, and an optimizer of those, is not there.
+So rounding does not accumulate. For example, the float32 rounding of a gradient that is mathematically zero, and its effect on an optimizer, are absent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from opdump.records import TensorRecord
 
 Array = NDArray[Any]
 Given = Callable[[Execution, Node, int], Array | None]
-"""What an input or an output of a node holds, in an execution that cannot tell by itself."""
+"""Returns the value of an input or an output that an execution cannot determine itself."""
 
 Noise = Literal["begin", "outputs", "all"]
-"""What has other last bits: what a program begins with, outputs of operators that are not run in float64, or both and all other outputs, in
-the types that were recorded.
+"""Where last bits are changed: in the initial values of a program, in outputs of operators that do not run in float64, or in both and all other outputs,
+in the recorded types.
 """
 
 _DRAWS_ALONE: Final = frozenset(
@@ -46,34 +46,34 @@ _DRAWS_ALONE: Final = frozenset(
         "uniform",
     }
 )
-"""Types of operators that give random numbers and nothing else; `rand`, `randn_like` and the like are some more."""
+"""Types of operators that only draw random numbers, besides those whose names begin with `rand`."""
 _SHAKEN_BITS: Final = 2.0
-"""By how many units of their last place numbers are moved in a run with noise."""
+"""The noise of initial values, in units of the rounding of float64."""
 
 
 class Shaker:
-    """Moves the last bits of numbers: how far that goes shows what rounding can do."""
+    """Changes the last bits of numbers, to measure the effect of rounding."""
 
     def __init__(self, kind: Noise, seed: int, most: float = math.inf) -> None:
         self._kind = kind
         self._most = most
-        """Of recorded types that round more coarsely, numbers are moved by so much."""
+        """The largest relative change, for types that round more coarsely."""
         self._random = np.random.default_rng(seed)
 
     def begin(self, values: Array) -> Array:
-        """What a program begins with, with other last bits of float64."""
+        """Initial values of a program, with different last bits of float64."""
         return self._moved(values, _SHAKEN_BITS * epsilon_of("float64")) if self._kind == "begin" else values
 
     def leaf(self, values: Array, record: TensorRecord) -> Array:
-        """What no operator made, as `begin` has it, or with other last bits of the type that was recorded."""
+        """Values that no operator made: as in `begin`, or with different last bits of the recorded type."""
         return self.recorded_type(values, record) if self._kind == "all" else self.begin(values)
 
     def output(self, values: Array, epsilon: float) -> Array:
-        """The output of an operator that was rounded to `epsilon`, with other last bits."""
+        """The output of an operator that rounds to `epsilon`, with different last bits."""
         return self._moved(values, min(epsilon, self._most)) if self._kind != "begin" else values
 
     def recorded_type(self, values: Array, record: TensorRecord) -> Array:
-        """An output that float64 gave, with other last bits of the type that was recorded; whole numbers count or fill."""
+        """A float64 output with different last bits of the recorded type. Whole numbers stay unchanged: they are counts or fill values."""
         if self._kind != "all" or values.dtype.kind not in "fc":
             return values
         with np.errstate(invalid="ignore"):
@@ -89,39 +89,39 @@ class Shaker:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of a step once it has run. Everything else is forgotten as soon as no operator reads it."""
+    """What to keep of a step that has run. Everything else is dropped as soon as no operator reads it."""
 
     storages: AbstractSet[int]
-    """What these hold at the end."""
+    """Storages whose values at the end are kept."""
     wanted: AbstractSet[int] = frozenset()
-    """Of these, what the next step finds again."""
+    """Storages that the next step uses again."""
     nodes: AbstractSet[int] = frozenset()
-    """What these read and gave."""
+    """Nodes whose inputs and outputs are kept."""
     leaves: Leaves | None = None
-    """Takes what no operator made; what nodes read and gave that could not be run again is asked with it."""
+    """Collects values that no operator made. If set, the inputs and outputs of nodes that cannot be run again are kept too."""
 
 
 @dataclass(slots=True)
 class Simulation:
-    """One program."""
+    """One program in float64."""
 
     shaker: Shaker | None = None
     _held: dict[int, Named] = field(default_factory=dict)
-    """What storages hold that the next step finds again."""
+    """The contents of the storages that the next step uses again."""
 
     @property
     def left(self) -> Mapping[int, Named]:
-        """What the latest step left that the next one finds again, by its storage there."""
+        """The contents that the latest step left for the next one, by storage of the latest step."""
         return self._held
 
     def step(self, run: Execution, carried: Carried, leaf: Given, output: Given, asked: Asked) -> bool:
-        """Runs a step; False where an input is not known.
+        """Run a step. Return False if an input is unknown.
 
-        carried   what it finds of the step before
-        leaf      gives an input that no operator and no step before made
-        output    gives an output of a node that cannot be run again
+        carried   the state from the step before
+        leaf      returns an input that no operator and no earlier step made
+        output    returns an output of a node that cannot be run again
 
-        Afterwards the execution has what is asked, and what `ends_of` asks for.
+        Afterwards the execution has what `asked` names, and what `ends_of` needs.
         """
         read = outputs_read(run.trace)
         ends = lifetimes(run.trace, asked.storages | asked.wanted)
@@ -186,49 +186,45 @@ class Simulation:
         return {slot: self.shaker.output(value, epsilon_of(node.outputs[slot].dtype)) for slot, value in given.items()}
 
 
-# Whether the differences of two programs matter in the end.
-#
-# Two programs may part and meet again: a factor that is applied before a product in one and after it in the other. So before operators are
-# accused, both programs are run in float64 from the same values, from the first step on, and what remains of the step is compared: the
-# parameters and states, losses, and where nothing is trained the outputs. How far apart it may be is measured: both run again with other
-# last bits, and what moves by that is noise.
+# Decides whether the differences of two programs matter: both run in float64 from the same values, from the first step on, and their end states
+# (parameters, states, losses; outputs if nothing is trained) are compared. The tolerance is measured by running both again with different last bits.
 
 _SAME: Final = 1e-9
-"""Relative: inputs that are as close are the same in float64."""
+"""Relative: inputs that are this close are the same in float64."""
 _CLOSE: Final = 1e-3
-"""Relative: as close as this, what A begins with stands for what B begins with."""
+"""Relative: an initial value of A that is this close to B's is used for B."""
 
 Following = Callable[[], tuple[Trace, Trace] | None]
-"""Reads the step after one; None where there is none."""
+"""Reads the next step; None if there is none."""
 
 
 _TIMES: Final[Mapping[Noise, float]] = {"begin": 2.0**29, "outputs": 64.0}
-"""How much farther than in a run with noise something may go. What begins with other last bits of float64 goes 2 ** 29 times as far with other
-last bits of float32, which constants of a program have that are rounded in one and not in the other.
+"""How many times further than in a run with noise a value may move. Last bits of float32 have 2 ** 29 times the effect of last bits of float64, and
+a constant may be rounded to float32 in only one of the programs.
 """
 
 _SHAKEN: Final = 2
-"""So many runs with other last bits show how far rounding goes."""
+"""The number of runs with different last bits that measure the effect of rounding."""
 
 _Traces = tuple[Trace, Trace]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of both programs; pairs are of A and B."""
+    """A step of both programs. Pairs are for A and B."""
 
     traces: _Traces
     alignment: Alignment
     carried: tuple[Carried, Carried]
-    """What each finds of the step before."""
+    """The state that each finds from the step before."""
     wanted: tuple[AbstractSet[int], AbstractSet[int]]
-    """The storages that the next step finds again."""
+    """The storages that the next step uses again."""
     rewritten: tuple[AbstractSet[int], AbstractSet[int]]
-    """Those of them that the next step writes into."""
+    """The storages of these that the next step writes."""
     is_last: bool
 
     def lasting(self) -> tuple[set[int], set[int]]:
-        """The storages that may be there after the step, in either of the programs."""
+        """The storages that may outlive the step, in either of the programs."""
         in_a, in_b = (lasting(trace, is_last=self.is_last) for trace in self.traces)
         for here, there in self.alignment.storages.items():
             if here in in_a or there in in_b:
@@ -237,7 +233,7 @@ class _Step:
         return in_a, in_b
 
     def drawn(self) -> set[int]:
-        """The nodes of A whose partners draw random numbers, which are to be A's."""
+        """The nodes of A whose partners draw random numbers: B uses those of A."""
         a_of = self.alignment.a_of
         return {a_of[node.index] for node in self.traces[1].nodes if node.index in a_of and draws(node)}
 
@@ -249,12 +245,12 @@ class _Both:
     a: Simulation
     b: Simulation
     done: int = 0
-    """How many steps have run."""
+    """The number of steps that have run."""
     failed: bool = False
-    """Whether one could not be run: what it left is not known."""
+    """Whether a step could not be run, so that its end state is unknown."""
 
     def ends(self, steps: Sequence[_Step]) -> tuple[Ends, Ends] | None:
-        """What remains of both after the last of these steps; None where that cannot be found out."""
+        """The end states of both after the last of these steps; None if unknown."""
         found = None
         for step in steps[self.done :]:
             found = None if self.failed else self._step(step)
@@ -279,16 +275,16 @@ class _Both:
 
 
 Spreads = Mapping[tuple[int, int], float]
-"""By node and slot: how far rounding moves a tensor, by root mean square."""
+"""By node and slot: how far rounding moves a tensor, as a root mean square."""
 
 
 @dataclass(slots=True)
 class _Own:
-    """One of the programs, `side` of each pair, on its own values: as it is, and with other last bits."""
+    """One of the programs, `side` of each pair, on its own values: unchanged, and with different last bits."""
 
     side: int
     most: float
-    """The coarsest rounding that is the programs' choice."""
+    """The coarsest rounding that the programs chose."""
     _runs: Sequence[Simulation] = field(init=False)
     _done: int = 0
     _failed: bool = False
@@ -298,7 +294,7 @@ class _Own:
         self._runs = [Simulation(), *shaken]
 
     def spread(self, steps: Sequence[_Step], nodes: AbstractSet[int]) -> Spreads:
-        """How far what these nodes of the last step read and give is moved."""
+        """How far the inputs and outputs of these nodes of the last step move."""
         found: dict[tuple[int, int], float] = {}
         for number in range(self._done, len(steps)):
             step, is_asked = steps[number], number == len(steps) - 1
@@ -327,14 +323,14 @@ def _values(run: Execution, nodes: AbstractSet[int]) -> Iterator[tuple[tuple[int
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The steps so far, run in float64 when somebody asks what they come to."""
+    """The steps so far, run in float64 when their end state is needed."""
 
     _added: list[tuple[_Traces, Alignment, Following]] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
-    """Those of the steps that somebody asked for."""
+    """The steps up to the last one whose end state was needed."""
     _carrying: tuple[Carrying, Carrying] = field(default_factory=lambda: (Carrying(), Carrying()))
     _carried: list[tuple[Carried, Carried]] = field(default_factory=list)
-    """What each step finds of the one before; of one more than have run."""
+    """The state that each step finds from the one before, for one more step than `_steps`."""
     _plain: _Both = field(default_factory=lambda: _Both(Simulation(), Simulation()))
     _noisy: Mapping[Noise, _Both] = field(
         default_factory=lambda: {
@@ -345,12 +341,12 @@ class Rehearsal:
     _own: dict[float, tuple[_Own, _Own]] = field(default_factory=dict)
 
     def then(self, a: Trace, b: Trace, alignment: Alignment, following: Following) -> None:
-        """The next step; `following` gives the one after it."""
+        """Add the next step. `following` returns the one after it."""
         self._added.append(((a, b), alignment, following))
 
     def outliving(self) -> tuple[set[int], set[int]]:
-        """The storages of A and of B that outlive the latest step. One that the next step finds again outlives it too if its counterpart
-        does: a parameter that one of the programs does not train.
+        """The storages of A and of B that outlive the latest step. A storage that the next step uses again also does if its counterpart does: it may be
+        a parameter that only one of the programs trains.
         """
         self._follow()
         step = self._steps[-1]
@@ -361,7 +357,7 @@ class Rehearsal:
         }
 
     def counterparts(self) -> Counterparts | None:
-        """What B would begin the latest step with if A had left it; None in the first step, or where that cannot be found out."""
+        """The values with which B would begin the latest step if A had left them; None in the first step, or if unknown."""
         self._follow()
         *before, step = self._steps
         if not before or self._plain.done == len(self._steps):
@@ -372,7 +368,7 @@ class Rehearsal:
         return Counterparts(step.traces[0], step.carried, (self._plain.a.left, self._plain.b.left))
 
     def comes_to_the_same(self) -> bool:
-        """Whether both programs leave the same at the end of the latest step; False too where that cannot be found out."""
+        """Whether both programs have the same end state in the latest step; False if it is unknown."""
         self._follow()
         alignment = self._steps[-1].alignment
         found = self._plain.ends(self._steps)
@@ -385,9 +381,10 @@ class Rehearsal:
         return False
 
     def spread(self, nodes_a: AbstractSet[int], nodes_b: AbstractSet[int], most: float) -> tuple[Spreads, Spreads]:
-        """How far rounding moves what these nodes of the latest step read and give: each program from its own recorded values, in float64, with
-        and without other last bits of the recorded types, or of types that round by `most`. Inputs have the complement of their slot. Empty
-        where it cannot be found out.
+        """How far rounding moves the inputs and outputs of these nodes of the latest step. Empty if unknown.
+
+        Each program runs in float64 on its own recorded values, with and without different last bits of the recorded types, which change by at most
+        `most`. Inputs are identified by the complement of their slot.
         """
         self._follow()
         one, other = self._own.setdefault(most, (_Own(0, most), _Own(1, most)))
@@ -400,7 +397,7 @@ class Rehearsal:
         return ends[0].with_noise(moved[0], _TIMES[kind]), ends[1].with_noise(moved[1], _TIMES[kind])
 
     def _follow(self) -> None:
-        """Finds out of the steps since the last time what goes from each to the next."""
+        """Find out what each step added since the last call passes on to the next one."""
         for number, (traces, alignment, following) in enumerate(self._added):
             if number < len(self._steps):
                 continue
@@ -415,14 +412,14 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True)
 class _FromA:
-    """What B begins with is what A began with, where that is as close as rounding."""
+    """Initial values for B: A's, if they are as close as rounding."""
 
     first: Execution
     leaves: Leaves
     alignment: Alignment
 
     def leaf(self, _: Execution, node: Node, slot: int) -> Array | None:
-        """What an input of B holds that nothing made."""
+        """The value of an input of B that no operator made."""
         record = node.inputs[slot]
         own = recorded(record)
         for value in self.leaves.of_b(node, slot):
@@ -431,7 +428,7 @@ class _FromA:
         return own
 
     def output(self, run: Execution, node: Node, slot: int) -> Array | None:
-        """What an operator of B gives that cannot be run again: for the same inputs, the same as A's."""
+        """An output of an operator of B that cannot be run again: A's output if the inputs are the same."""
         partner = self.alignment.a_of.get(node.index)
         own = recorded(node.outputs[slot])
         if partner is None:

@@ -1,8 +1,8 @@
-"""Follows B through a step on the values of A, and stops wherever it does something else.
+"""Runs a step of B on the values of A, and finds the operators that deviate from A.
 
-Each operator of B is given what its inputs hold: what A's operator recorded where the two are matched, what float64 gives where only B has
-it. Where an input or an output then differs from A's, the cause lies between here and the last matched operators: `causes.py` finds it.
-What differed is replaced by A's values, so that nothing is blamed twice and what comes after is judged by itself.
+Matched operators pass on the recorded outputs of A, and operators that only B has are computed in float64. If an input or an output then differs
+from A's, the cause lies between this operator and the last matched ones, and `causes.py` finds it. Values that differ are replaced by A's, so that no
+difference is reported twice and later operators are judged independently.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ Array = NDArray[Any]
 
 _ROUNDING: Final = 8.0
 _NARROW_ROUNDING: Final = 2.0
-"""Differences of so many units of the element type are those of constants that were rounded, and no other function; of narrow types fewer are."""
+"""A difference of up to this many units of the element type's rounding comes from rounded constants; fewer for narrow types."""
 _OF_ARGUMENTS: Final = 0.05
-"""Where an argument differs, its effect counts from this many units on: it is beyond doubt that the programs differ."""
+"""If an argument differs, a difference of the outputs counts above this many units, because the programs certainly differ."""
 _TIMES_NOISE: Final = 100.0
 _SHARE_OF_NOISE: Final = 0.05
 _WITHOUT_REPLAY: Final = 1e4
-"""Units from which on a difference counts that no replay could confirm."""
+"""A difference that no replay could confirm counts above this many units."""
 
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
-"""Kinds that say that the programs differ, and not what ran them."""
+"""Kinds of differences between the programs, as opposed to differences between the runs."""
 
 
 class Comparison:
-    """One step of both programs."""
+    """The comparison of one step of both programs."""
 
     whole_a: Integrity
     whole_b: Integrity
@@ -98,19 +98,19 @@ class Comparison:
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
-        """Suspects after which the programs met again, in this step or in one before."""
+        """Suspects of this step or an earlier one that do not change what the programs leave."""
         self._convicted = Conviction()
-        """What makes the programs leave something else, as far as that was found out."""
+        """The causes of a different end state, as far as known."""
         self._told: set[Hashable] = set()
-        """Parameters and data that differ where they are read first, by name or storage."""
+        """Parameters and data that differ and were reported at their first read, by name or storage."""
         self._recorded_only: set[int] = set()
-        """Operators of B that could not be run again: their values are those that B recorded."""
+        """Operators of B that could not be run again, so that their recorded outputs are used."""
         self._alike: list[tuple[Node, Node]] = []
-        """Operators that are given the same, and do the same with it."""
+        """Matched operators with the same inputs and arguments."""
         self._a_of_storage = {there: here for here, there in alignment.storages.items()}
 
     def sweep(self) -> list[Suspect]:
-        """Goes through B; the suspects, most likely first."""
+        """Go through the operators of B. Return the suspects, the most likely first."""
         ends = lifetimes(self.b, lasting(self.b, is_last=self._is_last))
         for node in self.b.nodes:
             index = self.alignment.a_of.get(node.index)
@@ -139,7 +139,7 @@ class Comparison:
         return self.rehearsal.outliving()
 
     def _confirm(self) -> None:
-        """Drops differences of the programs after which they meet again."""
+        """Drop differences of the programs that do not change the end state."""
         accused = [suspect for suspect in self.found.suspects if suspect.kind in _OF_THE_PROGRAM]
         if not accused:
             return
@@ -154,7 +154,7 @@ class Comparison:
         self._convicted = found
         read = {suspect.b.index for suspect in self.found.suspects if suspect.b and suspect.kind in OF_THE_RUN}
         for suspect in (*self._changed_data(), *found.causes):
-            # What reads another parameter gives something else for that.
+            # An operator that reads a different parameter has a different output for that reason.
             if suspect.kind in OF_THE_RUN or suspect.b is None or suspect.b.index not in read:
                 self.found.add(suspect)
 
@@ -166,7 +166,7 @@ class Comparison:
         return data_suspects(self.a, self.b, read_a, read_b)
 
     def _reached(self) -> list[tuple[Suspect, AbstractSet[int]]]:
-        """The suspects with the operators that each reaches first, of those that say that the programs differ."""
+        """The suspects that concern the programs, each with the operators that it reaches first."""
         return [
             (suspect, nodes)
             for suspect in self.found.suspects
@@ -178,17 +178,17 @@ class Comparison:
         self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
 
     def _kernels(self) -> None:
-        """Looks for a kernel that errs."""
+        """Search for a kernel that errs."""
         suspect = erring_kernel(self.a, self.b, self.alignment, self._alike, self.found.suspects)
         if suspect is not None:
             self.found.add(suspect)
 
     def release(self) -> None:
-        """Forget the values; what the next step asks for stays."""
+        """Drop the values, except those that the next step needs."""
         del self.reference, self.run, self.causes
 
     def _alone(self, node: Node, one: Node | None) -> None:
-        """An operator that only B has, or one that hands on what it reads; `one` is A's then."""
+        """Run an operator that only B has, or a matched one that only moves values; then `one` is its counterpart in A."""
         values: dict[int, Array] = {}
         for slot, record in node.inputs.items():
             if record.skip:
@@ -221,7 +221,7 @@ class Comparison:
         self.run.write(node, outputs)
 
     def _as_of_a(self, node: Node, slot: int, own: Array | None) -> Array | None:
-        """What an input of B would be, that a step before left, if A had left it."""
+        """The value of an input of B that an earlier step left, as A left it; B's own value if A's is unknown."""
         is_made = node.makers.get(slot) is not None
         found = None if is_made or self._counterparts is None else self._counterparts.of(node, slot)
         return own if found is None else found
@@ -267,7 +267,7 @@ class Comparison:
         self.run.write(other, {slot: value for slot, value in outputs.items() if value is not None})
 
     def _input(self, one: Node, other: Node, slot: int, expected: Array | None) -> Array | None:
-        """What an input of B holds on A's values; leaves are compared as they were recorded, and A's are taken."""
+        """The value of an input of B on A's values. Inputs that no operator made are compared as recorded, and A's are used."""
         record = other.inputs[slot]
         own = recorded(record)
         is_leaf = (one.index, slot) in self.reference.leaf_reads
@@ -289,21 +289,21 @@ class Comparison:
     def _leaf(self, one: Node, other: Node, slot: int, expected: Array, own: Array) -> None:
         record = other.inputs[slot]
         if other.bare_type == "_local_scalar_dense":
-            return  # a number that the program reads to print it, or to compute with it outside
+            return  # a number that the program reads, to print it or to compute with it in Python
         if other.overwrites(slot):
             return
         found = difference(expected, own)
         if not self._counts(found, record, one.inputs[slot]):
             return
         if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
-            return  # each is what the step before left in it
+            return  # the step before left each of them
         if were_left_alike(self.whole_a, (one.index, slot), self.whole_b, (other.index, slot), self._b_of_before):
             return
         if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
-            return  # told by `_memory`
+            return  # `_memory` reports it
         tensor = leaf_name(record) or (record.memory and record.memory.storage)
         if tensor and tensor in self._told:
-            return  # where it is read first
+            return  # reported at its first read
         suspect = data_suspect(one, other, slot, (expected, own), found)
         if is_permutation(expected, own):
             self.found.permuted.append(
@@ -318,7 +318,7 @@ class Comparison:
             self._told.add(tensor)
 
     def _memory(self, one: Node, other: Node) -> None:
-        """Inputs that do not hold what was written there, in one run and not in the other, or in both and not the same."""
+        """Report inputs that do not contain what was written to their memory: in only one of the runs, or in both with different values."""
         for slot, record in other.inputs.items():
             here = self.whole_a.violations.get((one.index, slot))
             there = self.whole_b.violations.get((other.index, slot))
@@ -340,7 +340,7 @@ class Comparison:
             self.found.add(Suspect("memory", one, other, "input", slot, in_roundings(found, record), what))
 
     def _memory_of_b(self, node: Node) -> None:
-        """The same of an operator that only B has, where A has nothing like it anywhere."""
+        """The same for an operator that only B has, if A has no similar violation anywhere."""
         for slot, record in node.inputs.items():
             found = self.whole_b.violations.get((node.index, slot))
             if found is None or any(found.is_like(other) for other in self.whole_a.violations.values()):
@@ -361,7 +361,7 @@ class Comparison:
         odd: Mapping[int, Difference],
         arguments: Mapping[str, tuple[Any, Any]],
     ) -> None:
-        """An operator of B is given something else than A's: whether that matters, and why."""
+        """Judge an operator of B with other inputs or arguments than A's: whether that matters, and why."""
         reference = replay(one, ours)
         actual = replay(other, theirs)
         if reference is None or actual is None:
@@ -372,7 +372,7 @@ class Comparison:
                     self._argument(one, other, found, arguments)
                     return
         elif arguments and not odd:
-            # Beyond doubt the programs differ: the least effect counts.
+            # The programs certainly differ, so the smallest effect counts.
             found = self._effect(one, reference.outputs, actual.outputs)
             if found is None and same_inputs(one, other):
                 found = self._recorded_difference(one, other)
@@ -394,7 +394,7 @@ class Comparison:
                 self.found.add(suspect, other)
 
     def _may_be_rounding(self, suspect: Suspect, one: Node, other: Node, slot: int, found: Difference) -> bool:
-        """Whether the values of B are those that it recorded, since an operator cannot be run again, and are as close as rounding gets."""
+        """Whether rounding may explain a difference after an operator of B that could not be run again, so that its recorded values are used."""
         accused = suspect.b
         if accused is None or accused.index not in self._recorded_only:
             return False
@@ -418,20 +418,20 @@ class Comparison:
             self.found.not_run.add(node.op.kernel or node.op.op_type)
 
     def _recorded_difference(self, one: Node, other: Node) -> Difference | None:
-        """What the recorded outputs say where nothing can be run again."""
+        """The difference of the recorded outputs, for operators that cannot be run again; None if it may be rounding."""
         if draws(other):
             return Difference(math.inf, math.inf, math.inf)
         for slot, record in other.outputs.items():
             first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
             if first is not None and second is not None:
                 found = difference(first, second)
-                # From the same bits the least difference is one of the operator.
+                # If the inputs have the same bits, the smallest difference is the operator's.
                 least = 0.0 if same_inputs(one, other) else _WITHOUT_REPLAY * epsilon_of(record.dtype)
                 return found if found.relative > least else None
         return None
 
     def _effect(self, one: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]) -> Difference | None:
-        """How far the outputs are apart, from a small part of the element type's rounding on."""
+        """The difference of the outputs, if it exceeds a small part of the element type's rounding."""
         for slot, record in one.outputs.items():
             if slot in reference and slot in actual:
                 found = unshaped_difference(reference[slot], actual[slot])
@@ -442,7 +442,7 @@ class Comparison:
     def _worst(
         self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
     ) -> tuple[int, Difference] | None:
-        """The output that differs most; None where none does beyond rounding."""
+        """The output that differs most; None if all differ by rounding only."""
         worst: tuple[int, Difference] | None = None
         for slot, record in one.outputs.items():
             if slot not in reference or slot not in actual:
@@ -460,7 +460,7 @@ class Comparison:
         return worst
 
     def _other_name(self, one: Node, other: Node, slot: int) -> None:
-        """Another parameter than in A, which happens to hold the same values."""
+        """Note an input that is a different parameter than in A and happens to have the same values."""
         record, after = one.inputs[slot], other.inputs[slot]
         if record.memory is None or after.memory is None or one.makers.get(slot) or other.makers.get(slot):
             return
@@ -489,12 +489,12 @@ class Comparison:
             self.found.add(suspect, other)
 
     def _draw(self, one: Node, other: Node) -> None:
-        """Random numbers: the same generator in the same state gives the same."""
+        """Report random numbers that differ: the same generator in the same state produces the same numbers."""
         for slot, record in other.outputs.items():
             first, second = recorded(one.outputs[slot]) if slot in one.outputs else None, recorded(record)
             if first is None or second is None or first.shape != second.shape:
                 continue
-            # What depends on floats too (attention with dropout) differs by their rounding: another draw differs by much more.
+            # Outputs that also depend on floats (attention with dropout) differ by rounding; a different draw differs by much more.
             reads_floats = any(each.dtype.startswith(("float", "bfloat")) for each in other.inputs.values())
             if (
                 difference(first, second).relative > (OTHER_NUMBERS if reads_floats else 0.0)
@@ -504,7 +504,7 @@ class Comparison:
                 self.found.add(drawn_otherwise(one, other, slot))
 
     def _finals(self) -> None:
-        """What is there after the step."""
+        """Report tensors that differ at the end of the step and outlive it."""
         for left in remaining(self.reference, self.run, self.alignment):
             before, record = left.records
             if self._counts(left.difference, record, before) and left.outlives(*self._outliving):
