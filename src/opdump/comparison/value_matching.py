@@ -67,7 +67,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What two traces have in common."""
+    """The common values of two traces."""
 
     pairs: Mapping[Place, Pair]
     """Pairs of outputs, keyed by the output of A."""
