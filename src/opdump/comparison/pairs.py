@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,6 @@ from opdump.kernels import SUMMARY_FIELDS, PairMetrics, compare_pair
 from opdump.metrics import AddedMetrics
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
-
-if TYPE_CHECKING:
-    pass
 
 _EXECUTION: Final = re.compile(r"(.*) #(\d{1,18})")
 _NUMBER: Final = re.compile(r"\d{1,18}")
