@@ -97,6 +97,6 @@ def _row(kind: str, cells: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    from html import escape  # with a table of all entities; whoever imports records shows few of them in a notebook
+    from html import escape  # imported here because its entity table is large and only notebooks need it
 
     return escape(text)

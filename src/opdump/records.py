@@ -200,7 +200,7 @@ class OpRecord:
     occurrence: int = 0
     phase: Phase = "forward"
     kernel: str = ""
-    """The framework's name of what ran (`aten::convolution`, with the overload if there is one)."""
+    """The framework's name of the kernel (`aten::convolution`, with the overload if there is one)."""
     forward_op: str = ""
     """For a backward operator: the `op_name` of the forward operator whose gradient it computes; empty if unknown."""
     stack: Sequence[Frame] = ()
@@ -268,7 +268,7 @@ class HostPayload:
 
 @dataclass(frozen=True, slots=True)
 class DamagedPayload:
-    """Elements that were found to be unreadable when the dump was opened. The problems of the dump list them as well."""
+    """Elements that were unreadable when the dump was opened. The problems of the dump list them as well."""
 
     file: str
     error: OpdumpError
@@ -293,7 +293,7 @@ class SupportsInspection(Protocol):
     """Elements that can be checked before they are read."""
 
     def inspect(self) -> None:
-        """Raise what `to_host` would raise, as far as header and size show it."""
+        """Raise the error that `to_host` would raise, as far as header and size show it."""
 
 
 if TYPE_CHECKING:
@@ -414,7 +414,7 @@ def _infinities(statistics: Statistics) -> int:
 
 
 class FiledTensor(Protocol):
-    """What a layout writes of a tensor besides its elements: a `TensorRecord`, or a recorder's snapshot."""
+    """The attributes of a tensor that a layout writes besides its elements: a `TensorRecord`, or a recorder's snapshot."""
 
     @property
     def op(self) -> OpRecord: ...
@@ -464,7 +464,7 @@ def record_of(tensor: FiledTensor, payload: Payload | None = None) -> TensorReco
     )
 
 
-# Converts elements between the numpy arrays in which they are stored and PyTorch tensors of the recorded type.
+# Converts stored elements from numpy arrays to PyTorch tensors of the recorded type.
 
 _WIDENED: Final = {
     **dict.fromkeys(("bfloat16", "hifloat8", "qint8", "quint8", "qint32"), "float32"),
@@ -503,7 +503,7 @@ def torch_tensor(array: npt.NDArray[Any], dtype: str) -> Tensor:
     if not isinstance(kind, torch.dtype):
         return made
     if dtype == "bfloat16" and own.dtype == np.float32:
-        # The rounding of PyTorch would map every NaN to the same bits.
+        # PyTorch's conversion would map every NaN to the same bits.
         halves = own.reshape(-1).view(np.uint16)[_HIGH::2].copy()
         return torch.from_numpy(halves.view(np.int16)).view(kind).reshape(own.shape)
     if dtype == "complex32":

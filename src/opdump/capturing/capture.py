@@ -1,4 +1,4 @@
-"""Capture from Python: `with opdump.capture("data_dump.json") as dump:`, or `start` and `stop` if a block does not fit."""
+"""Captures from Python: `with opdump.capture("data_dump.json") as dump:`, or `start` and `stop` without a block."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def capture(
     adapter = adapter_of(chosen)
     if isinstance(adapter, SupportsOwnLayout) and not plan.layout_chosen:
         plan = replace(plan, layout=adapter.own_layout, layout_chosen=True)
-    # A rank given by a launcher or by the program is final; a single process may still join a group.
+    # A rank from a launcher or from the program is final; a single process may still join a group.
     known = device_id is not None or bool(os.environ.get("RANK")) or not isinstance(adapter, SupportsGroups)
     ended: SystemExit | None = None
     with first_process(chosen, adapter, plan, options, known=known, children=children) as dump:
@@ -133,7 +133,7 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
 
 
 def _stand_alone() -> None:
-    """End what opdump began for the program, which now makes its own choice. Raises CaptureStateError if the program has done so before."""
+    """End the capture that opdump began for the program, which now begins its own. Raises CaptureStateError if the program has begun one already."""
     if STATE.end_child is not None:
         STATE.end_child()
     if STATE.running is not None:

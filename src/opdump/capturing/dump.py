@@ -1,9 +1,11 @@
-"""A capture in progress as the program sees it, and the recording behind it, from its first file to its report.
+"""The program's handle of a running capture, and its recording.
 
-recording = Recording(plan, rank_id, runtime)
-...an adapter passes operators to recording.recorder...
-recording.close()
-print(recording.report(rank_id))
+A `Recording` covers a capture from its first file to its report:
+
+    recording = Recording(plan, rank_id, runtime)
+    ...an adapter passes operators to recording.recorder...
+    recording.close()
+    print(recording.report(rank_id))
 """
 
 from __future__ import annotations
@@ -34,13 +36,11 @@ from opdump.recorder import Recorder, failure_text, make_recorder
 from opdump.recorder.writers import SupportsIndexSize
 from opdump.sink import DirectorySink
 
-# One recording, from the opening of its first file to its report, for every interface.
-
 _LONG_WAIT_SECONDS: Final = 1.0
 
 
 class Recording:
-    """A plan, a writer and a recorder for one runtime. `open_it` opens a writer other than that of the plan's layout."""
+    """A plan, a writer and a recorder for one runtime. `open_it` opens a different writer than the plan's layout."""
 
     def __init__(
         self,
@@ -151,14 +151,12 @@ def _facts(plan: DumpPlan, rank_id: int, runtime: Runtime) -> RunFacts:
     )
 
 
-# A capture in progress, as seen by the program.
-
 _LOG = logging.getLogger("opdump")
 _PACKAGES: Final = {"PyTorch": "torch", "TensorFlow": "tensorflow", "JAX": "jax", "MindSpore": "mindspore"}
 
 
 class _NotAttached:
-    """The controller before an adapter is attached."""
+    """Stands in for the controller until an adapter is attached."""
 
     step = 0
 
@@ -178,7 +176,7 @@ class CaptureParts:
 
 
 class Dump:
-    """A capture in progress; after its end, the holder of its report."""
+    """The program's handle of a capture; after the end it has the report."""
 
     def __init__(self, parts: CaptureParts, stack: ExitStack) -> None:
         """`stack` ends the capture when it is closed."""

@@ -1,4 +1,4 @@
-"""A writer that is opened when there is something to write. Before that, the rank of the process is unknown, and it may not need one."""
+"""A writer that is opened when there is something to write. Until then, the rank of the process may be unknown, and it may need no writer."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class LateWriter:
         self._open_it = open_it
         self._opened: Any = None
         self._degraded: list[Degradation] = []
-        """What was left out before there was anything to write."""
+        """Degradations that occurred before the writer was opened."""
         self._process = os.getpid()
         self._none_yet = DirectorySink(plan.path, lazy=True)
 
     @property
     def opened(self) -> Any:
-        """The writer; opened now if it was not yet."""
+        """The writer. It is opened at the first access."""
         if self._opened is None:
             self._opened = self._open_it()
             self._opened.sink.room = self._none_yet.room
@@ -101,7 +101,7 @@ class LateTensorFiles(LateWriter):
     def __init__(self, plan: DumpPlan, open_it: Callable[[], RankWriter]) -> None:
         super().__init__(plan, open_it)
         self._early: list[tuple[type, Callable[[Any], object]]] = []
-        """Calls that can wait: they are no reason to open the writer."""
+        """Calls that wait until the writer is opened for another reason, with the protocol that each needs."""
 
     def write_payload(self, record: TensorRecord) -> str:
         file: str = self.opened.write_payload(record)

@@ -33,7 +33,7 @@ from opdump.plan.field_types import shown
 from opdump.protobuf_messages import load_protobuf
 from opdump.recorder import Recorder
 
-# The capture of this process, and what the program has marked and named.
+# The capture of this process, and the marks and model names that the program has set.
 
 
 class ProcessState:
@@ -57,7 +57,7 @@ class ProcessState:
         self.numbers: Iterator[int] = itertools.count()
         """Numbers for watched tensors without a name."""
         self.inherited: list[Any] = []
-        """What a forked process inherited of its parent's capture. It is kept alive, so that its destruction ends nothing."""
+        """The parts of the parent's capture that a forked process inherited. They are kept alive, because their destruction would end it."""
 
     @property
     def controller(self) -> object:
@@ -124,7 +124,7 @@ def adapter_of(name: str) -> Adapter:
         ) from None
 
 
-# Triggers outside of the recorder that write the steps kept in memory (`ring`): exceptions and SIGUSR1.
+# Fires the triggers that do not come from the recorder, exceptions and SIGUSR1, to write the steps kept in memory (`ring`).
 
 
 @contextmanager
@@ -172,9 +172,8 @@ def _signal(recorder: Recorder) -> Iterator[None]:
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
-# Runs a capture: opens its files, attaches the adapter, and closes both in reverse order.
-#
-# It follows processes that the program starts, and ends if another program replaces this one (`os.exec`).
+# Runs a capture: opens its files, attaches the adapter, and closes both in reverse order. It follows processes that the program starts, and ends if
+# another program replaces this one (`os.exec`).
 
 
 @contextmanager
@@ -254,14 +253,14 @@ def _end_before(start: Start, dump: Dump, place: Place) -> None:
     if dump.report is not None:
         command = " ".join(start.command[:6]) + (" ..." if len(start.command) > 6 else "")
         text = (
-            f"this process became another program (os.exec): {command}; what that runs is not in this report, and is captured as "
-            "a run of its own if OPDUMP_START asks for it"
+            f"this process became another program (os.exec): {command}; its operators are not in this report, and are captured as "
+            "a separate run if OPDUMP_START asks for it"
         )
         dump.report = replace(dump.report, warnings=(*dump.report.warnings, text))
         dump.when_replaced(dump.report)
 
 
-# Which processes are captured, and how: the first one, those that it starts or forks, and a program that leaves all work to these.
+# Captures the first process, and the processes that it starts or forks.
 
 
 @contextmanager
@@ -296,7 +295,7 @@ def awaiting_children(plan: DumpPlan, *, framework: str, eager: bool, children: 
 
 _OTHERS: Final = frozenset({"torch", "tensorflow", "onnxruntime"})
 _OTHER: Final = "other"
-"""The token of the note of a process that has only imported another framework so far."""
+"""The token of the note by a process that has only imported a different framework so far."""
 
 
 class _Child:
@@ -379,12 +378,12 @@ def _begin_child(family: Family, framework: str) -> None:
     recording.recorder.when_filed = lambda: place.filed(recording.recorder, recording.sink)
     STATE.end_child = _Child(family, place, manager).end
     call_at_end(STATE.end_child)
-    # Only now: a pool worker that ended before its work began ran nothing, and is not a lost process.
+    # Not earlier: a pool worker that ends before its work begins has run nothing and is not a lost process.
     place.begun()
 
 
 def _forked() -> None:
-    """In a forked process: leave the capture to the parent, and begin another one for the work of this process."""
+    """In a forked process: leave the capture to the parent, and begin a new one for this process."""
     if STATE.running is None:
         return
     parts = STATE.parts

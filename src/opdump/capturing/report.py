@@ -1,4 +1,4 @@
-"""The report of a capture in numbers and words, including its child processes."""
+"""The report of a capture, including its child processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CaptureReport:
     fired: tuple[str, ...] = ()
     """The triggers that wrote steps kept in memory (`ring`): `nan in step 7`."""
     degraded: tuple[Degradation, ...] = ()
-    """What was left out from some step on because a limit was reached, in chronological order."""
+    """What was left out from a step on because a limit was reached, in chronological order."""
     capture_seconds: float | None = None
     """How long the program waited for its capture, out of `seconds`; None if the adapter cannot measure it."""
     children: tuple[ChildReport, ...] = ()
@@ -167,4 +167,4 @@ def log_report(report: CaptureReport) -> None:
 
 
 def told_elsewhere(_: CaptureReport) -> None:
-    """Do nothing: for captures whose report is printed or logged by their caller."""
+    """Do nothing: for captures whose caller prints or logs the report."""

@@ -1,10 +1,12 @@
-"""The processes of one run: the role and the report of each, and the state that they share, in a directory outside of the dump.
+"""The processes of one run: the role and the report of each, and the state that they share.
 
-family.json            what is captured, and how
-rank_10000             this number is taken by the process whose ID is in the file
-process_4711_3f.json   the note of a process about what it did
-ended                  the first process has ended its capture while others were still running
-kept                   the process named in this file will read the notes once more
+The state is a directory outside of the dump:
+
+    family.json            what is captured, and how
+    rank_10000             this number is taken by the process whose ID is in the file
+    process_4711_3f.json   the note of a process about what it did
+    ended                  the first process has ended its capture while others were still running
+    kept                   the process named in this file will read the notes once more
 """
 
 from __future__ import annotations
