@@ -25,7 +25,7 @@ from tests.comparison.test_across_frameworks import scaled_epsilon
 from tests.parity import ascend_lenet
 from tests.parity.ascend_lenet import DEVICES, GRAPH, NET, STEPS, TIME, Operator, Value
 
-NOT_PROVEN = "that all differences are rounding is likely and not proven"
+NOT_PROVEN = "it is likely, but not proven, that all differences are rounding"
 _SPARE_BITS = 2.0**-10
 
 
@@ -78,7 +78,7 @@ def test_another_epsilon_on_a_device_is_named(dumps: dict[str, Path]) -> None:
     for other, kind, evidence in (
         ("torch", "argument", "eps: 1e-05 in A, as if 0.001 in B"),
         ("onnx", "extra", "for the same values, convolution + native_batch_norm in B differs"),
-        ("device", "operator", "what it is given agrees to 0, what it gives differs by 0.0017 of its size"),
+        ("device", "operator", "inputs agree to 0, but the output differs by 0.0017 of its size"),
     ):
         result = opdump.compare(dumps[other], dumps["changed"])
         (found,) = result.introduced

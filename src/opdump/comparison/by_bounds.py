@@ -1,7 +1,7 @@
-"""Judges dumps of devices, whose operators nobody can run again and which hold neither arguments nor who made what is read.
+"""Judges dumps of devices, which contain neither arguments nor the makers of inputs, and whose operators cannot be run again.
 
-Each operator was given something in both runs, and gave something: where what it is given agrees, what it gives may be further apart by
-what rounding can do in an operator of its class, and by no more. That is a bound and no proof, and the verdict says so.
+If the inputs of an operator agree in both runs, its outputs may differ by no more than rounding can cause in its class of operators. That is
+a bound, not a proof, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from opdump.records import TensorRecord
 Array = NDArray[Any]
 
 _HANDS_ON: Final[Mapping[str, float]] = {"moves": 4.0, "casts": 4.0, "cube": 64.0, "computes": 64.0}
-"""How many times further apart an operator may give what it is given, by its class."""
+"""How many times an operator may amplify a difference of its inputs, by its class."""
 _AGREES: Final = 0.05
-"""Inputs that are further apart are no ground to judge an output on."""
+"""If inputs are further apart than this, outputs are not judged."""
 _FEW: Final = 10
-"""Where one of so many operators has no counterpart, the programs are not the same."""
+"""If more than one in this many operators has no counterpart, the programs are different."""
 _ALIKE: Final = 64.0
-"""Elements of an input that are further apart than so many times as much as all of it are not alike."""
+"""An element agrees if its relative difference is at most this many times that of all inputs."""
 
 
 def is_bounded(a: Trace, b: Trace) -> bool:
-    """Whether bounds are all there is: a dump does not say who made what is read, and no operator of either can be run again."""
+    """Whether only bounds are possible: a dump does not record the makers of inputs, and no operator of either can be run again."""
     if (tells_sources(a) and tells_sources(b)) or has_graphs(a.nodes) or has_graphs(b.nodes):
         return False
     return not any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes)
@@ -45,18 +45,18 @@ def is_bounded(a: Trace, b: Trace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What is found of a step."""
+    """The findings in a step."""
 
     suspects: Sequence[Suspect]
     notes: Sequence[str]
     worst: float
-    """How far an output is apart, at most, in this step or one before it."""
+    """The largest difference of an output in this step or an earlier one."""
 
 
 def judge_by_bounds(a: Trace, b: Trace, alignment: Alignment, before: Bounded | None = None) -> Bounded:
-    """The operators that give something else for what agrees, and what is not proven; of two traces that have the same operators.
+    """The operators whose outputs differ although their inputs agree, and what is not proven.
 
-    `before` is what was found of the steps before: what is apart there lasts.
+    `before` has the findings in the previous step: values that differ there may last.
     """
     judging = _Judging(a, b, alignment, 0.0 if before is None else before.worst)
     for there, here in sorted(alignment.a_of.items()):
@@ -65,8 +65,8 @@ def judge_by_bounds(a: Trace, b: Trace, alignment: Alignment, before: Bounded | 
     worst = max([judging.lasts, *judging.apart.values()])
     if worst and not judging.suspects:
         notes.append(
-            "operators of these dumps cannot be run again, so each was judged by the rounding that its class of operators may cause; that all "
-            "differences are rounding is likely and not proven"
+            "operators of these dumps cannot be run again, so each was judged by the rounding that its class of operators may cause; it is "
+            "likely, but not proven, that all differences are rounding"
         )
     if judging.left:
         notes.append(
@@ -81,18 +81,18 @@ class _Judging:
     b: Trace
     alignment: Alignment
     lasts: float
-    """How far what earlier steps left may be apart."""
+    """The largest difference that earlier steps left."""
     suspects: list[Suspect] = field(default_factory=list)
     apart: dict[tuple[int, int], float] = field(default_factory=dict)
-    """How far the outputs of A's operators are apart in B."""
+    """The relative difference of each output of A's operators in B."""
     _seen: set[bytes] = field(default_factory=set)
-    """What was accused already, and is read by others too."""
+    """The contents of inputs that were reported, since other operators may read them too."""
     _coarsest: float = 0.0
-    """The rounding of the narrower type where a value has another type in B."""
+    """The rounding of the narrowest type among outputs whose types differ between the runs."""
 
     @property
     def left(self) -> int:
-        """Operators without a counterpart."""
+        """The number of operators without a counterpart."""
         return len(self.a.nodes) + len(self.b.nodes) - 2 * self.alignment.matched
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class _Judging:
                     self._coarsest = max(self._coarsest, epsilon_of(record.dtype), epsilon_of(after.dtype))
 
     def add(self, one: Node, other: Node) -> None:
-        """The next pair of operators."""
+        """Judges the next pair of operators."""
         given = 0.0
         for slot, record in one.inputs.items():
             off = _off(record, other.inputs.get(slot))
@@ -114,7 +114,7 @@ class _Judging:
             if suspect is not None and (content := _content(record)) not in self._seen:
                 self._seen.add(content)
                 self.suspects.append(suspect)
-        unspecified = unspecified_outputs(one.op.kernel or f"aten::{one.op.op_type}")  # devices tell no kernel
+        unspecified = unspecified_outputs(one.op.kernel or f"aten::{one.op.op_type}")  # device dumps have no kernel
         for slot, record in one.outputs.items():
             off = None if slot in unspecified else _off(record, other.outputs.get(slot))
             if off is None:
@@ -129,7 +129,7 @@ class _Judging:
         return max(epsilon, self._coarsest) if epsilon else 0.0
 
     def _source(self, one: Node, other: Node, slot: int, off: Difference) -> Suspect | None:
-        """Why an input is apart, where no matched operator gave it so."""
+        """The suspect for an input that differs, if the difference does not come from a matched operator."""
         epsilon = self._epsilon(one.inputs[slot], other.inputs[slot])
         if off.relative <= allowed_for(epsilon):
             return None
@@ -138,23 +138,23 @@ class _Judging:
         size = f"it differs by {off.relative:.2g} of its size"
         before = None if mine is None else self.apart.get(mine)
         if before is not None and off.relative > _HANDS_ON["moves"] * max(before, epsilon):
-            evidence = f"the operator that made it in A agrees to {before:.2g} in both runs, and {size}"
+            evidence = f"the output of its maker agrees to {before:.2g} in both runs, but {size}"
             return Suspect("memory", one, other, "input", slot, score, evidence)
         if any(off.relative <= _HANDS_ON["computes"] * value for value in (self.lasts, *self.apart.values())):
-            return None  # it may be a part of what is apart before it
+            return None  # it may be a part of an earlier value that differs
         if _FEW * self.left > len(self.a.nodes) + len(self.b.nodes):
-            return None  # programs of so many other operators compute it otherwise
-        evidence = f"{other.bare_type} reads what it gives, and {size}"
+            return None  # programs that differ in so many operators compute it differently
+        evidence = f"{other.bare_type} reads its output, and {size}"
         if mine is not None and mine[0] not in self.alignment.b_of and _computes(self.a.nodes[mine[0]]):
             return Suspect("missing", self.a.nodes[mine[0]], None, "output", mine[1], score, evidence)
         if its is not None and its[0] not in self.alignment.a_of and _computes(self.b.nodes[its[0]]):
             return Suspect("extra", one, self.b.nodes[its[0]], "output", its[1], score, evidence)
         if mine is None and its is None and math.prod(one.inputs[slot].shape) > 1:
-            return Suspect("data", one, other, "input", slot, score, f"no operator of the dumps made it, and {size}")
+            return Suspect("data", one, other, "input", slot, score, f"no operator in the dumps made it, and {size}")
         return None
 
     def _beyond(self, one: Node, other: Node, slot: int, off: Difference, given: float) -> Suspect | None:
-        """Whether an output is further apart than the operator's class allows for inputs that are so far apart."""
+        """The suspect for an output that differs by more than its class of operators allows, given the difference of the inputs."""
         record, after = one.outputs[slot], other.outputs[slot]
         epsilon = self._epsilon(record, after)
         kind = class_of(one.op.op_type)
@@ -171,14 +171,14 @@ class _Judging:
                 return None
             relative = _rms(changed) / reach if reach else math.inf
         evidence = (
-            f"what it is given agrees to {given:.2g}, what it gives differs by {relative:.2g} of its size, where an operator of its class "
-            f"({kind}) may by {allowed:.2g}; it cannot be run again, and its arguments are not in the dump, so this is not proven"
+            f"inputs agree to {given:.2g}, but the output differs by {relative:.2g} of its size; rounding in an operator of its class "
+            f"({kind}) explains at most {allowed:.2g}; it cannot be run again, and its arguments are not in the dump, so this is not proven"
         )
         return Suspect("operator", one, other, "output", slot, relative / epsilon if epsilon else math.inf, evidence)
 
 
 def _off(one: TensorRecord, other: TensorRecord | None) -> Difference | None:
-    """How far a tensor is apart; None where either run lacks it."""
+    """The difference of a tensor; None if it is empty or either run lacks its values."""
     if other is None or not (has_elements(one) and has_elements(other)) or 0 in one.shape:
         return None
     return unshaped_difference(one.numpy(), other.numpy())
@@ -189,12 +189,12 @@ def _content(record: TensorRecord) -> bytes:
 
 
 def _computes(node: Node) -> bool:
-    """Whether it does more than move elements or give them another type, which others do as a matter of course."""
+    """Whether it does more than move or cast elements, which equal programs may do in different places."""
     return class_of(node.op.op_type) not in ("moves", "casts")
 
 
 def _given_alike(one: Node, other: Node, count: int, within: float) -> NDArray[np.bool_]:
-    """Which elements of an output are computed from elements that agree each by itself: an optimizer divides by what is next to nothing."""
+    """The output elements whose input elements agree individually: where an optimizer divides by values close to zero, they may not."""
     alike = np.ones(count, np.bool_)
     for slot, record in one.inputs.items():
         after = other.inputs.get(slot)
@@ -206,7 +206,7 @@ def _given_alike(one: Node, other: Node, count: int, within: float) -> NDArray[n
 
 
 def _reach(node: Node, slot: int, kind: str) -> float:
-    """How large the summands of an output are together, where they may cancel out."""
+    """The size of an output if its summands did not cancel; 0 for classes without sums."""
     floats = [
         record.numpy().astype(np.float64)
         for record in node.inputs.values()

@@ -1,7 +1,7 @@
-"""The memory of a run, replayed: what every operator wrote where, so that the value of each input can be looked up.
+"""Replays the memory of a run from what each operator wrote, so that the value of each input can be looked up.
 
-Views need not be recorded for that: an input says which storage it reads, from which element on and by which strides. Where a dump does
-not have this (`TensorRecord.memory`), an input is looked up by the operator that made it, and is known if the shape is still the same.
+This needs no records of views: an input has its storage, offset and strides (`TensorRecord.memory`). Without these, an input is looked up by
+its maker, and is known if it still has the same shape and elements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 def widened(array: Array) -> Array:
-    """Floats as float64 and complex numbers as complex128; others as they are."""
+    """Floats as float64 and complex numbers as complex128; other arrays unchanged."""
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
     return array.astype(np.complex128, copy=False) if array.dtype.kind == "c" else array
@@ -33,14 +33,14 @@ def widened(array: Array) -> Array:
 
 @dataclass(slots=True)
 class _Buffer:
-    """What a storage holds. Arrays are taken as they come and handed out as they are, so they are copied before a part is written into one."""
+    """The contents of a storage. Arrays are taken and handed out without a copy, so they are copied before a part of one is written."""
 
     dtype: str
     values: Array
     known: NDArray[np.bool_] | None
-    """Which elements are known; None where all are."""
+    """Which elements are known; None if all are."""
     writer: NDArray[np.int32] | int
-    """Who wrote each element; one number where one wrote them all."""
+    """The node that wrote each element; one number if a single node wrote all."""
     is_shared: bool = True
 
     @classmethod
@@ -48,7 +48,7 @@ class _Buffer:
         return cls(dtype, np.zeros(size, kind), np.zeros(size, np.bool_), np.full(size, -1, np.int32), is_shared=False)
 
     def to_write(self, extent: int) -> tuple[Array, NDArray[np.bool_], NDArray[np.int32]]:
-        """The elements, up to `extent` at least, which are known and who wrote them, to write a part of each."""
+        """The values, known flags and writers of at least `extent` elements, to write a part of each."""
         size = len(self.values)
         if self.is_shared:
             self.values, self.is_shared = self.values.copy(), False
@@ -68,7 +68,7 @@ class _Buffer:
             self.to_write(extent)
 
     def writers_in(self, record: TensorRecord) -> frozenset[int]:
-        """Who wrote what a tensor holds."""
+        """The nodes that wrote the elements of a tensor."""
         if isinstance(self.writer, int):
             return frozenset({self.writer})
         return frozenset(np.unique(view_of(self.writer, record)).tolist())
@@ -77,7 +77,7 @@ class _Buffer:
         return frozenset({self.writer}) if isinstance(self.writer, int) else frozenset(np.unique(self.writer).tolist())
 
     def seen(self) -> Named:
-        """All of it, which nothing changes any more."""
+        """All contents, which later writes do not change."""
         self.is_shared = True
         return Named(self.dtype, self.values, _all_known(len(self.values)) if self.known is None else self.known.copy())
 
@@ -88,19 +88,19 @@ def _all_known(size: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a named tensor held: its elements as the storage has them, from `start` on, and which of them are known.
+    """The contents of a named tensor: the elements in the order of the storage, and which of them are known.
 
-    So a transposed view is found again by whoever looks at the tensor in another way.
+    So the tensor can be read through any view of the storage.
     """
 
     dtype: str
     values: Array
     known: NDArray[np.bool_] | None
     place: TensorRecord | None = None
-    """A record that lies in the storage."""
+    """A record of a tensor in the storage."""
 
     def and_what(self, later: Named) -> Named:
-        """This, and what `later` knows beyond it."""
+        """This, with the elements that only `later` knows."""
         if (
             self.known is None
             or later.known is None
@@ -115,7 +115,7 @@ class Named:
         return Named(self.dtype, values, known, self.place)
 
     def seen_as(self, record: TensorRecord) -> Array | None:
-        """The elements as this record looks at them; None where they are not all known, or not in the same memory."""
+        """The elements of this view; None if they are not all known, or do not fit the storage."""
         if record.memory is None or self.known is None:
             return self.values if self.known is None and self.values.shape == record.shape else None
         if self.dtype != record.dtype or extent_of(record) > len(self.values) or not view_of(self.known, record).all():
@@ -125,17 +125,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What an input holds. `values` is None where none of it is known; `unknown` marks elements that no operator was seen to write."""
+    """The contents of an input. `values` is None if nothing is known; `unknown` marks elements without a known writer."""
 
     values: Array | None
     unknown: NDArray[np.bool_] | None = None
     writers: frozenset[int] = frozenset()
-    """The nodes that wrote it, by index; -1 for what was filled in."""
+    """The indices of the nodes that wrote it; -1 for values that were filled in."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """Values by storage, or by the output that made them. With `wide` floats are kept as float64."""
+    """Values by storage, or by the output that made them. With `wide`, floats are kept as float64."""
 
     wide: bool = True
     _buffers: dict[int, _Buffer] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Memory:
     def write(
         self, index: int, slot: int, record: TensorRecord, values: Array, only: NDArray[np.bool_] | None = None
     ) -> None:
-        """The node wrote these values, or those of them; -1 for what no node wrote."""
+        """Stores values that a node wrote, or the elements in `only`. The index is -1 for values that no node wrote."""
         values = widened(values) if self.wide else values
         if record.memory is None:
             self._made[index, slot] = (values, record)
@@ -168,7 +168,7 @@ class Memory:
         np.copyto(view_of(writer, record), index, where=written)
 
     def complete(self, number: int, held: Named) -> None:
-        """What is not known of a storage is what `held` knows."""
+        """Fills the unknown elements of a storage from `held`."""
         buffer = self._buffers.get(number)
         if buffer is None or held.known is None or buffer.dtype != held.dtype:
             return
@@ -181,41 +181,41 @@ class Memory:
         known[:size] |= missing
 
     def release(self, ends: Lifetimes, index: int) -> None:
-        """Forget what no operator after this one uses."""
+        """Drops what no operator after this one uses."""
         for storage in ends.storages.get(index, ()):
             self._buffers.pop(storage, None)
         for place in ends.outputs.get(index, ()):
             self._made.pop(place, None)
 
     def contents(self, storages: Iterable[int] | None = None) -> Iterator[tuple[str, Array, frozenset[int]]]:
-        """Every storage, or each of these, of which all is known: its element type, what it holds, and who wrote that."""
+        """The element type, the contents and the writers of all storages, or of these, that are wholly known."""
         for storage in self._buffers if storages is None else storages:
             buffer = self._buffers.get(storage)
             if buffer is not None and (buffer.known is None or buffer.known.all()):
                 yield buffer.dtype, buffer.values, buffer.writers()
 
     def storages(self) -> Iterator[tuple[int, Named]]:
-        """Every storage of which something is known."""
+        """All storages with known elements."""
         for storage, buffer in self._buffers.items():
             yield storage, buffer.seen()
 
     def storage(self, number: int) -> Named | None:
-        """The same for one of them."""
+        """The contents of one storage; None if nothing of it is known."""
         buffer = self._buffers.get(number)
         return None if buffer is None else buffer.seen()
 
     def last_writers(self, number: int) -> frozenset[int]:
-        """Which nodes wrote what a storage holds."""
+        """The nodes that wrote the contents of a storage."""
         buffer = self._buffers.get(number)
         return frozenset() if buffer is None else buffer.writers() - {-1}
 
     def named(self, record: TensorRecord) -> Named | None:
-        """The whole storage that a record lies in; None where nothing of it is known."""
+        """The whole storage of a record; None if nothing of it is known."""
         buffer = None if record.memory is None else self._buffers.get(record.memory.storage)
         return None if buffer is None else replace(buffer.seen(), place=record)
 
     def read(self, node: Node, slot: int) -> Read:
-        """What an input of a node holds now."""
+        """The current contents of an input of a node."""
         record = node.inputs[slot]
         if record.memory is None:
             maker = node.makers.get(slot)
@@ -232,7 +232,7 @@ class Memory:
             return Read(None)
         values = view_of(buffer.values, record)
         if 2 * values.size < len(buffer.values):
-            # A part: it does not keep the whole, nor has the whole copied before the next part is written.
+            # Copy a small part, so that it does not keep the whole array alive, and the next write does not copy the whole.
             values = values.copy()
         else:
             buffer.is_shared = True
@@ -240,7 +240,7 @@ class Memory:
 
 
 def _is_all_of(read: TensorRecord, made: TensorRecord) -> bool:
-    """Whether an input is an output as it was made, and no view of it."""
+    """Whether an input is a whole output, unchanged."""
     return (
         read.shape == made.shape and has_elements(read) and has_elements(made) and same_bits(read.numpy(), made.numpy())
     )
@@ -255,14 +255,14 @@ def extent_of(record: TensorRecord) -> int:
 
 
 def view_of(buffer: Array, record: TensorRecord) -> Array:
-    """The elements of a tensor in what its storage holds."""
+    """The view of a tensor into the contents of its storage."""
     where = record.memory
     assert where is not None
     if 0 in record.shape:
         return np.zeros(record.shape, buffer.dtype)
     (step,) = buffer.strides
     strides = [stride * step for stride in where.strides]
-    if step == buffer.itemsize:  # a tenth of the time of `as_strided`
+    if step == buffer.itemsize:  # takes a tenth of the time of `as_strided`
         view: Array = np.ndarray(record.shape, buffer.dtype, buffer, where.offset * step, strides)
         return view
     return np.lib.stride_tricks.as_strided(
@@ -271,7 +271,7 @@ def view_of(buffer: Array, record: TensorRecord) -> Array:
 
 
 def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
-    """The elements in the order in which they lie in memory; None where the tensor has gaps, or its memory is not known."""
+    """The elements in memory order; None if the tensor is empty or has gaps, or its memory is not recorded."""
     where = record.memory
     if where is None or values.size == 0:
         return None
@@ -285,28 +285,28 @@ def in_storage_order(values: Array, record: TensorRecord) -> Array | None:
     return flat
 
 
-# Finds a storage again by what was recorded of it: numbers of storages are counted anew, elements stay the same bits.
+# Finds a storage again by its recorded bits, because each step numbers its storages anew.
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What storages held at the end of something, as it was recorded, and how tensors in them are called."""
+    """The recorded contents of storages at the end of a step or part, and the names of tensors in them."""
 
     recorded: Memory = field(default_factory=lambda: Memory(wide=False))
     names: Mapping[str, int] = field(default_factory=dict)
     _by_first: dict[tuple[str, int], Mapping[bytes, Sequence[int]]] = field(default_factory=dict)
-    """By element type, place in the storage, and the element that is there."""
+    """Storages by element type and offset, then by the element there."""
 
     def storage_of(self, record: TensorRecord, values: Array, asked: NDArray[np.bool_] | None = None) -> int | None:
-        """The storage that has these recorded elements where the tensor lies in its own; None where there is none.
+        """The storage that has these recorded elements at the place of the tensor; None if there is none.
 
-        `asked` are the elements that have to be the same, where these are not all.
+        `asked` marks the elements that have to agree, if not all do.
         """
         if record.memory is None or not values.size:
             return None
         named = self.names.get(leaf_name(record))
         others = self._with_first(record, values) if asked is None else [each for each, _ in self.recorded.storages()]
-        # What is as long as the tensor comes before what has it for a part.
+        # Storages that end with the tensor come before longer ones.
         others = sorted(others, key=lambda each: self._length(each) != extent_of(record))
         storage: int
         for storage in (*(() if named is None else (named,)), *others):
@@ -334,14 +334,12 @@ class Contents:
         return self._by_first[place].get(values.flat[:1].tobytes(), ())
 
 
-# Reads a step whose parts number their storages anew as one: a storage of a later part that holds what an earlier one left is the same.
-#
-# So it does of several steps, where two runs of a program are cut into steps at other places: each call of a TensorFlow function is a step, the same
-# operators one by one are a step of the eager program.
+# Joins the parts of a step, which number their storages anew: a storage with the contents that an earlier part left is the same storage.
+# Several steps are joined in the same way if two runs have different step boundaries (each call of a TensorFlow function is a step).
 
 
 def read_step(catalog: Catalog, step: int, rank: int | None = None) -> Trace:
-    """A step as one trace; the lowest rank unless one is named."""
+    """A step as one trace, of the lowest rank by default."""
     return _joined(read_traces(catalog, step, rank))
 
 
@@ -351,7 +349,7 @@ def read_whole(catalog: Catalog, rank: int) -> Trace:
 
 
 def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
-    """Whether a step of one run of TensorFlow is no step of the other: the runs have other numbers of steps, or functions where the other has none."""
+    """Whether two TensorFlow runs have different step boundaries: different numbers of steps, or of functions in a step."""
     frameworks = {run.framework for dump in (a, b) for run in dump.runs}
     if frameworks != {"tensorflow"}:
         return False
@@ -363,11 +361,11 @@ def are_cut_otherwise(a: Catalog, b: Catalog, rank: int) -> bool:
 
 
 _STEPS_LOOKED_AT: Final = 3
-"""Of so many steps at most the functions that ran are counted."""
+"""The functions that ran are counted in at most this many steps."""
 
 
 def _graphs(catalog: Catalog, step: int, rank: int) -> int:
-    """How many functions ran in a step; the program outside of them counts as one."""
+    """The number of functions that ran in a step; the program outside of functions counts as one."""
     return len({each.op.graph_id for each in catalog.ops(step=step, rank=rank)})
 
 
@@ -388,12 +386,12 @@ class _Joining:
         self._held = Memory(wide=False)
         self._names: dict[str, int] = {}
         self._count = 0
-        """Storages so far."""
+        """The number of storages so far."""
 
     def add(self, part: Trace) -> None:
         """Appends a part."""
         before = Contents(self._held, dict(self._names))
-        # What an operator writes into, and no operator of the part read before, is new.
+        # A storage that is written before it is read in this part is new.
         nothing = Contents()
         known: dict[int, int] = {}
         start = len(self.nodes)
@@ -426,7 +424,7 @@ class _Joining:
         return replace(record, memory=replace(record.memory, storage=known[number]))
 
     def _maker(self, record: TensorRecord) -> tuple[int, int] | None:
-        """Who made all of what an input reads, in an earlier part."""
+        """The output of an earlier part that made all of the storage of an input."""
         if record.memory is None:
             return None
         writers = self._held.last_writers(record.memory.storage)
@@ -452,43 +450,41 @@ class _Joining:
                 self._held.write(node.index, slot, record, record.numpy())
 
 
-# Which input of a step is what the step before left, and where: one program, by its recorded elements.
-#
-# Numbers of storages are counted anew in each step, but within a run a storage holds the same bits at the end of a step and at the beginning
-# of the next.
+# Finds the inputs of a step that the previous step left. Each step numbers its storages anew, but a storage holds the same bits at the end of
+# a step and at the beginning of the next.
 
 _TELLING: Final = 4
-"""So many different elements are in no two storages by chance; a counter or a mask of ones is in many."""
+"""Two storages do not share this many distinct elements by chance, unlike a counter or a mask of ones."""
 _ELEMENTS_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a step finds of the step before."""
+    """What a step finds again of the previous step."""
 
     inputs: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """By node and slot: the storage of the step before."""
+    """The storage of the previous step, by node and slot."""
     storages: Mapping[int, int] = field(default_factory=dict)
-    """Which storage of the step before one of these is, where its elements tell that beyond doubt."""
+    """The storage of the previous step, by storage of this step, if the elements identify it without doubt."""
     held_before: AbstractSet[int] = frozenset()
-    """Storages in which there is anything of it."""
+    """Storages of this step with anything from the previous step."""
     rewritten: AbstractSet[int] = frozenset()
-    """Storages of the step before that this step finds again and writes into: states, and no constants."""
+    """Storages of the previous step that this step finds again and writes into: states, not constants."""
 
     @property
     def wanted(self) -> set[int]:
-        """The storages of the step before that this one finds again."""
+        """The storages of the previous step that this step finds again."""
         return {*self.inputs.values(), *self.storages.values()}
 
 
 @dataclass(slots=True)
 class Carrying:
-    """One program, step after step."""
+    """Follows the storages of a program from step to step."""
 
     _left: Contents = field(default_factory=Contents)
 
     def step(self, trace: Trace) -> Carried:
-        """The next step."""
+        """Processes the next step."""
         inputs: dict[tuple[int, int], int] = {}
         storages: dict[int, int] = {}
         held_before: set[int] = set()
@@ -523,7 +519,7 @@ class Carrying:
             if record.memory is not None:
                 names[f"Parameter.{name}"] = record.memory.storage
         for storage, before in storages.items():
-            # Of a storage that a step read a part of (rows of all the data), the rest is still there.
+            # If a step read only a part of a storage (some rows of the data), the rest is still there.
             held = self._left.recorded.storage(before)
             if held is not None:
                 seen.complete(storage, held)
@@ -531,17 +527,17 @@ class Carrying:
         return Carried(inputs, storages, held_before, {before_of[each] for each in written & before_of.keys()})
 
 
-# What a state of B would be if the step before were A's: found element by element, whatever the programs call it and however they join it.
+# Replaces the states of B by those of A, element by element, even if the programs name or join them differently.
 
 _SAME: Final = 1e-6
-"""Relative: what both programs left in float64 is as close, far closer than what float32 recorded of it."""
+"""Relative tolerance for equal values in float64; much closer than recorded float32 values."""
 
 
 class Counterparts:
-    """Of what both programs left in float64: an element of B is the one of A that is the same, and is what A recorded of that.
+    """Finds, for each float64 element that B left, the equal element of A, and the value that A recorded for it.
 
-    carried   what a step of A and of B finds of the step before
-    left      what both had left there in float64
+    carried   what a step of A and of B finds again of the previous step
+    left      the float64 contents of storages that A and B left in the previous step
     """
 
     def __init__(
@@ -565,7 +561,7 @@ class Counterparts:
         self._values, self._recorded = np.concatenate(values)[order], np.concatenate(recorded)[order]
 
     def of(self, node: Node, slot: int) -> Array | None:
-        """What A recorded of the elements of an input of B that a step before left; None where A has no such elements."""
+        """The values that A recorded for the elements of an input of B from the previous step; None if A lacks any of them."""
         storage = self._inputs.get((node.index, slot))
         own = None if storage is None else _seen_as(self._left, storage, node.inputs[slot])
         if own is None or not self._values.size:
@@ -580,7 +576,7 @@ class Counterparts:
 
 
 def _seen_as(left: Mapping[int, Named], storage: int, record: TensorRecord) -> Array | None:
-    """The floats of a tensor in what was left in a storage."""
+    """The tensor in the contents of its storage, if these are floats."""
     held = left.get(storage)
     values = None if held is None else held.seen_as(record)
     return values if values is not None and values.dtype.kind == "f" else None

@@ -1,15 +1,14 @@
-"""How the ranks of two runs share the work, as far as their records show it: runs that share it differently cannot be compared yet.
+"""Compares how the ranks of two runs share the work, as far as the records show it. Runs that share it differently are not compared.
 
     A ran on 1 rank, B on 4
     A and B share the work of 2 ranks differently: up.weight has 128 elements on each rank of A and 64 + 64 in B
 
-Operators of one rank of a data-parallel run see a part of the batch, those of a tensor-parallel run a part of the weights: each gives other numbers than
-the operator of the same name in the other run, and none is wrong.
+A data-parallel run splits the batch, a tensor-parallel run the weights. An operator then computes different numbers than the operator of the
+same name in the other run, although neither is wrong.
 
-Of runs with the same number of ranks these tell it, and only together with other collectives, since a program may be edited and stay what it was:
-parameters that are in parts in one run and whole or in other parts in the other; parameters that are on other ranks; collectives of runs that share
-parts (gathers, scattered sums, messages between two ranks), where the other run has none; an optimizer that hands out what it updated. A collective
-that one run lacks is a difference to be found. Where neither run has any collective, nothing but the parameters tells how the work is shared.
+With the same number of ranks, layouts differ if the collectives differ and, in addition: parameters are whole or in larger parts in one run and
+in smaller parts in the other; parameters are on other ranks; only one run gathers, scatters or sends between ranks; or only one optimizer hands
+out what it updated (ZeRO). A collective that one run lacks is otherwise a difference like any other. Without collectives, only parameters count.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from opdump.graph import PARAMETER_PREFIX
 from opdump.records import OpRecord
 
 _KINDS: Final = (
-    # The first that a name contains counts: `reduce_scatter_tensor` is no `scatter`.
+    # The first match in a name counts: `reduce_scatter_tensor` is not a `scatter`.
     *(("allreduce", "all-reduce"), ("reducescatter", "reduce-scatter"), ("allgather", "all-gather")),
     *(("alltoall", "all-to-all"), ("broadcast", "broadcast"), ("scatter", "scatter"), ("gather", "gather")),
     *(("reduce", "reduce"), ("send", "send"), ("recv", "receive"), ("receive", "receive")),
 )
 _NAMESPACES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-"""Of PyTorch's kernels."""
+"""Namespaces of PyTorch's collectives."""
 _BY_TYPE: Final = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Broadcast", "Send", "Receive"}
 )
-"""Operators of frameworks whose kernels have no namespace."""
+"""Collectives of frameworks whose kernels have no namespace."""
 _SHARES: Final = frozenset({"all-gather", "reduce-scatter", "all-to-all", "send", "receive"})
 _MESSAGES: Final = frozenset({"send", "receive"})
 _HANDS_OUT: Final = frozenset({"broadcast", "all-gather"})
@@ -48,7 +47,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class UnlikeLayouts:
-    """Why two runs cannot be compared, and what was seen of the layout of each."""
+    """The reason why two runs cannot be compared, and what was seen of each layout."""
 
     reason: str
     notes: tuple[str, ...]
@@ -57,29 +56,29 @@ class UnlikeLayouts:
 @dataclass(slots=True)
 class _RankLayout:
     collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The kinds of the step that was looked at, each with its phase, and how many of each."""
+    """The number of collectives in the inspected step, by kind and phase."""
     groups: set[str] = field(default_factory=set)
     parameters: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    """How many elements a parameter has on this rank, and the shape that it was read in first."""
+    """The number of elements of each parameter on this rank, and the shape in which it was first read."""
 
 
 _Layout = Mapping[int, _RankLayout]
-"""By rank."""
+"""The layout of each rank."""
 
 
 def is_collective(op: OpRecord) -> bool:
-    """Whether an operator gets its result from other ranks."""
+    """Whether an operator exchanges data with other ranks."""
     return _kind(op) is not None
 
 
 def unlike_layouts(a: Catalog, b: Catalog, rank: int | None) -> UnlikeLayouts | None:
-    """Why the runs cannot be compared; None where they can. `rank` is the one that the user wants compared, None for all.
+    """Why the runs cannot be compared; None if they can. `rank` is the rank that the user selected, None for all.
 
-    Runs on one rank each are alike. One rank of runs that talk to no other may be compared, whatever number of them ran.
+    Two runs on one rank each can be compared. So can a selected rank of runs without collectives, whatever their numbers of ranks.
     """
     if len(a.ranks) == len(b.ranks) == 1:
         return None
-    # The first step also makes groups and hands out parameters.
+    # The first step also creates groups and hands out parameters.
     place = min([1, *(max(0, len(dump.steps_of(each)) - 1) for dump in (a, b) for each in dump.ranks)])
     one, other = _layout(a, place), _layout(b, place)
     if len(one) == len(other):
@@ -98,7 +97,7 @@ def _layout(dump: Catalog, place: int) -> _Layout:
 
 
 def _of_rank(dump: Catalog, rank: int, place: int) -> _RankLayout:
-    """Collectives of the step at that place among those of the rank, parameters of the first."""
+    """The collectives of the step at this place among the steps of the rank, and the parameters of its first step."""
     found = _RankLayout()
     steps = dump.steps_of(rank)
     for step in steps[place : place + 1]:
@@ -125,7 +124,7 @@ def _kind(op: OpRecord) -> str | None:
 
 
 def _kinds(layout: _Layout, phase: str = "") -> set[str]:
-    """Of the collectives, or of those in a phase."""
+    """The kinds of collectives, in all phases or in one."""
     return {kind for rank in layout.values() for kind, its in rank.collectives if phase in ("", its)}
 
 
@@ -168,7 +167,7 @@ def _in_parts(one: _Layout, other: _Layout) -> str:
 
 
 def _are_parts(counts: Sequence[int], *, of: Sequence[int]) -> bool:
-    """Whether these are the elements of shards, of a parameter that is whole on each rank. On a mesh of two axes every shard is there several times."""
+    """Whether `counts` are the sizes of shards of a tensor that each rank of the other run has as a whole. On a two-axis mesh, shards repeat."""
     if len(set(of)) != 1 or len(of) != len(counts) or not of[0]:
         return False
     copies, rest = divmod(sum(counts), of[0])
@@ -202,7 +201,7 @@ def _other_collectives(one: set[str], other: set[str]) -> str:
 
 
 def _handed_out(one: set[str], other: set[str]) -> str:
-    """Optimizers that update a part of the parameters on each rank and hand it out, where those of the other run update all."""
+    """The reason, if only one optimizer updates a part of the parameters on each rank and hands it out (ZeRO)."""
     if bool(one & _HANDS_OUT) == bool(other & _HANDS_OUT):
         return ""
     return f"the optimizer of A uses {_listed(one)}, that of B {_listed(other)}"
