@@ -57,7 +57,7 @@ def test_who_makes_a_loss_infinite_is_named(tmp_path: Path, swapped: bool) -> No
     result = compared(tmp_path, UNDERFLOWS, TRAINING, "full", swapped=swapped)
     run = "B" if swapped else "A"
     assert (result.verdict, named(result)[0]) == ("divergent", ("log", 10))
-    assert result.introduced[0].evidence.startswith(f"in {run} it gives NaN or infinities of finite numbers")
+    assert result.introduced[0].evidence.startswith(f"in {run} it produces NaN or infinities from finite numbers")
 
 
 @both_ways
@@ -250,7 +250,7 @@ def masked_softmax(x: Any) -> None:
 def test_infinities_that_both_runs_have_on_the_way_are_not_named(tmp_path: Path) -> None:
     (kernel, evidence), *others = suspects(tmp_path, masked_exponents, masked_softmax)
     assert (kernel, others) == ("exp", [])
-    assert evidence == "in A it gives NaN or infinities, which reach what the step leaves; B leaves none"
+    assert evidence == "in A it produces NaN or infinities, which reach the end of the step; B ends without any"
 
 
 def test_where_both_or_neither_leave_infinities_nothing_is_named(tmp_path: Path) -> None:

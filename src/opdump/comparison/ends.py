@@ -1,7 +1,7 @@
-"""What remains of a step, and whether it is the same for two programs: parameters and states, losses, outputs.
+"""Compares the end states of a step of two programs: parameters, states, losses and outputs.
 
-What is a state of one program and a part of another's, under another name, or transposed, is found again by its elements: in float64 no two
-numbers are the same by chance.
+A state may be a part of a state of the other program, have another name, or be transposed. It is found by its elements, because in float64
+no two numbers are equal by chance.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from opdump.records import TensorRecord
 Array = NDArray[Any]
 
 _READ_AS_NUMBERS: Final = frozenset({"ones_like", "_local_scalar_dense"})
-"""What reads losses: a gradient begins with it, or the program prints it."""
+"""Operators that read losses: the backward pass begins with one, or the program reads the number."""
 
 _SAME: Final = 2e-7
-"""Relative: far above what float64 leaves; constants that were rounded to float32 come to that much."""
+"""Relative tolerance, far above rounding in float64: the size of the rounding of constants to float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One tensor that remains."""
+    """A tensor of the end state."""
 
     values: Array
     scale: float
-    """How large that is what the step did to it."""
+    """The size of the change by the step."""
     lasts: bool = True
-    """Whether it is known to be a parameter or a state, and not data or a gradient, which programs may do without."""
+    """Whether it is known to be a parameter or a state. Programs may lack others, such as data or gradients."""
     noise: float = 0.0
-    """How far an element may be moved by rounding."""
+    """How far rounding may move an element."""
 
     @property
     def is_counter(self) -> bool:
-        """Whether it counts steps, which programs do in several places or in one."""
+        """Whether it counts steps: programs have one counter or several."""
         return self.values.size <= 1 or self.values.dtype.kind not in "fc"
 
     @property
@@ -60,28 +60,28 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """All that remains of a step of one program."""
+    """The end state of a step of one program."""
 
     states: Mapping[int, End] = field(default_factory=dict)
-    """By storage: what was there before the step."""
+    """Contents of storages that existed before the step."""
     made: Mapping[int, End] = field(default_factory=dict)
-    """By storage: what the step made. What a program keeps of it, the next step tells, where there is one."""
+    """Contents of storages that the step made. The next step, if any, shows which of them the program keeps."""
     numbers: Sequence[End] = ()
-    """Losses: what a gradient begins with, and what the program reads as a number."""
+    """Losses: values from which the backward pass begins, and numbers that the program reads."""
     outputs: Mapping[tuple[int, int], End] = field(default_factory=dict)
-    """By node and slot, where nothing is trained: what nobody reads any more."""
+    """Outputs that no operator reads, by node and slot, if nothing is trained."""
 
     def __iter__(self) -> Iterator[End]:
-        """All of them, in an order that is the same for two runs of one program."""
+        """All ends, in the same order for two runs of one program."""
         yield from (*self.states.values(), *self.made.values(), *self.numbers, *self.outputs.values())
 
     def all(self) -> Iterator[tuple[int, End]]:
-        """What storages hold."""
+        """The ends in storages."""
         yield from self.states.items()
         yield from self.made.items()
 
     def with_noise(self, other: Ends, times: float) -> Ends:
-        """The same; `other` are those of the same program with other last bits, and `times` as far may rounding move them."""
+        """These ends, with noise: `times` their distance to `other`, the ends of the same program with other last bits."""
         return Ends(
             {key: _with_noise(end, other.states[key], times) for key, end in self.states.items()},
             {key: _with_noise(end, other.made[key], times) for key, end in self.made.items()},
@@ -91,7 +91,7 @@ class Ends:
 
 
 def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[int]) -> Ends:
-    """What remains; `carried` are the storages that hold something from the steps before, `rewritten` those that the next step changes."""
+    """The end state. `carried` has the storages with contents of earlier steps, `rewritten` those that the next step changes."""
     trace = run.trace
     lasting = (
         carried | rewritten | {record.memory.storage for record in trace.finals.values() if record.memory is not None}
@@ -108,14 +108,14 @@ def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[in
     for storage, held in run.memory.storages():
         end = end_of(run, storage, held)
         phases = {trace.nodes[index].op.phase for index in run.memory.last_writers(storage)}
-        # What the program makes in its first step may last as well: parameters.
+        # What the program makes in its first step may last too, for example parameters.
         found = states if storage in run.leaf_storages else made
         found[storage] = replace(end, lasts=storage in lasting and bool(phases - {"backward"}))
     return Ends(states, made, list(_numbers(run)), {} if _trains(trace) else dict(_outputs(run)))
 
 
 def trained(trace: Trace) -> set[int]:
-    """The storages that the forward pass reads and an optimizer writes: parameters, also those that are made in the step."""
+    """The storages that the forward pass reads and an optimizer writes: parameters, including those made in the step."""
     read, written = set(), set()
     for node in trace.nodes:
         if node.op.phase == "forward":
@@ -126,7 +126,7 @@ def trained(trace: Trace) -> set[int]:
 
 
 def gradients(trace: Trace) -> set[int]:
-    """The storages that the backward pass makes. Whether one is kept is the program's choice: where it is used again, the next step shows it."""
+    """The storages that the backward pass makes. A program need not keep them; if it uses one again, the next step shows it."""
     first: dict[int, str] = {}
     for node in trace.nodes:
         for record in (*node.inputs.values(), *node.outputs.values()):
@@ -136,19 +136,19 @@ def gradients(trace: Trace) -> set[int]:
 
 
 def end_of(run: Execution, storage: int, held: Named) -> End:
-    """What remains in a storage; whether it lasts is not known of it."""
+    """The end in a storage, not marked as lasting."""
     before = run.leaf_storages.get(storage)
     values = held.values if held.known is None or held.known.all() else held.values[held.known]
     return End(values, _size(values) if before is None else _size_of_change(before, held), lasts=False)
 
 
 def of_no_storage(run: Execution) -> list[End]:
-    """What remains beside what storages hold: losses, and where nothing is trained the outputs."""
+    """The ends outside storages: losses and, if nothing is trained, outputs."""
     return [*_numbers(run), *(() if _trains(run.trace) else dict(_outputs(run)).values())]
 
 
 def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]]) -> None:
-    """Drops what a node read and gave where `ends_of` does not ask for it; `read` are the `outputs_read`."""
+    """Drops the inputs and outputs of a node that `ends_of` does not need; `read` is the result of `outputs_read`."""
     if not read_as_number(node):
         run.inputs[node.index] = {}
     if any((node.index, slot) in read for slot in node.outputs):
@@ -156,17 +156,17 @@ def forget_the_rest(run: Execution, node: Node, read: Collection[tuple[int, int]
 
 
 def read_as_number(node: Node) -> bool:
-    """Whether what the node reads may be a loss."""
+    """Whether the input of the node may be a loss."""
     return node.bare_type in _READ_AS_NUMBERS
 
 
 def outputs_read(trace: Trace) -> set[tuple[int, int]]:
-    """The outputs that some node reads."""
+    """The outputs that any node reads."""
     return {maker for node in trace.nodes for maker in node.makers.values()}
 
 
 def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
-    """Whether both programs leave the same, as far as rounding lets them."""
+    """Whether both programs leave the same, within rounding. False if there is nothing to compare."""
     return (
         _same_states(first, second, alignment)
         and _same_numbers(first.numbers, second.numbers)
@@ -176,7 +176,7 @@ def same_ends(first: Ends, second: Ends, alignment: Alignment) -> bool:
 
 
 def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
-    """Whether what lasts of either program is what belongs to it in the other, or is found there in other places."""
+    """Whether the lasting ends of each program are in the other, in the matched storage or elsewhere."""
     in_a, in_b = _Side(dict(first.all())), _Side(dict(second.all()))
     for storage, end in in_a.ends.items():
         there = alignment.storages.get(storage)
@@ -189,25 +189,25 @@ def _same_states(first: Ends, second: Ends, alignment: Alignment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What the storages of one program hold."""
+    """The contents of the storages of one program."""
 
     ends: Mapping[int, End]
     compared: dict[int, bool] = field(default_factory=dict)
-    """Of storages that the other program has as well: whether they hold the same."""
+    """For storages that both programs have: whether the contents are the same."""
 
     def is_in(self, other: _Side) -> bool:
-        """Whether all that lasts is somewhere in the other program."""
+        """Whether all lasting ends are somewhere in the other program."""
         lasting = {storage: end for storage, end in self.ends.items() if end.lasts and not self.compared.get(storage)}
-        # It has its place there, and something else is in it: what is in its own place in both is not it.
+        # Its matched storage holds something else: search only ends that do not agree with their own match.
         moved = [end for storage, end in lasting.items() if storage in self.compared]
-        # A counter whose place is not known is nothing to look for.
+        # A counter without a matched storage is not searched for.
         others = [end for storage, end in lasting.items() if storage not in self.compared and not end.is_counter]
         left = [end for storage, end in other.ends.items() if not (end.lasts and other.compared.get(storage))]
         return _are_among(moved, left) and _are_among(others, [*other.ends.values()])
 
 
 def _are_among(ends: Sequence[End], others: Sequence[End]) -> bool:
-    """Whether all elements of these are those of the others."""
+    """Whether all elements of these ends are in the others."""
     if not ends:
         return True
     elements = Elements([(end.values, end.tolerance) for end in others])
@@ -215,7 +215,7 @@ def _are_among(ends: Sequence[End], others: Sequence[End]) -> bool:
 
 
 def _same_numbers(first: Sequence[End], second: Sequence[End]) -> bool:
-    """Whether the numbers are the same. Programs with more or fewer of them print other things, or have losses of parts of a batch."""
+    """Whether the numbers are the same. If their counts differ, one program prints more or splits the batch, so they are not compared."""
     return len(first) != len(second) or (_are_among(first, second) and _are_among(second, first))
 
 
@@ -232,7 +232,7 @@ def _sorted(end: End) -> End:
 
 
 def is_same(one: End, other: End) -> bool:
-    """Whether both are the same, as far as rounding lets them."""
+    """Whether both are the same within rounding."""
     x, y = one.values.reshape(-1), other.values.reshape(-1)
     if x.size != y.size:
         return False
@@ -243,7 +243,7 @@ def is_same(one: End, other: End) -> bool:
 
 
 def _distance(one: Array, other: Array) -> Array:
-    """How far elements are apart; NaN at the same place, and the same infinity, are no difference."""
+    """The distance of each element. NaN at the same place, or the same infinity, is not a difference."""
     with np.errstate(invalid="ignore"):
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         apart: Array = np.where(same, 0.0, np.abs(one - other))
@@ -289,7 +289,7 @@ def _size_of_change(before: Named, after: Named) -> float:
 
 
 def _size(values: Array) -> float:
-    """The root mean square of what is finite; infinite where nothing is."""
+    """The root mean square of the finite values; infinite if no value is finite."""
     magnitudes = np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, copy=False))
     finite = magnitudes[np.isfinite(magnitudes)]
     if values.size and not finite.size:
@@ -298,20 +298,20 @@ def _size(values: Array) -> float:
     return top * math.sqrt(float(np.mean(np.square(finite / top)))) if top else 0.0
 
 
-# What A leaves of a step in float64, and what a run of B leaves that is not there.
+# Finds the ends of a run of B that are not among the float64 ends of A.
 
 _NEGLIGIBLE: Final = 1e-9
-"""What is smaller, beside what a step does to a tensor, is rounding: gradients that are zero by mathematics, and what an optimizer makes of
+"""Changes below this share of a typical change by the step are rounding: gradients that are mathematically zero, and what an optimizer makes of
 them.
 """
 
 
 _COARSE: Final = 1e-3
-"""Relative to what a step does to a tensor: most faults do more, and what constants that were rounded come to is less."""
+"""Relative to the change by a step: most faults change more, and rounded constants less."""
 
 
 class Goal:
-    """`storages` are what lasts of A, `others` its losses or, where nothing is trained, its outputs. A coarse one takes more for the same."""
+    """The ends of A: lasting `storages`, and `others` (losses, and outputs if nothing is trained). `is_coarse` allows larger differences."""
 
     def __init__(self, storages: Sequence[End], others: Sequence[End], *, is_coarse: bool) -> None:
         self._is_coarse = is_coarse
@@ -320,7 +320,7 @@ class Goal:
         self._storages, self._others = self._elements(storages), self._elements(others)
 
     def missed_by(self, storages: Mapping[int, End], others: Sequence[End]) -> Iterator[object]:
-        """What of B is not found there: storages by their number, others by their place. Counters are left alone."""
+        """The ends of B that A lacks: storages by number, others by position. Counters are ignored."""
         for storage, end in storages.items():
             if not end.is_counter and not self._storages.have(end.values, self._tolerance(end)):
                 yield storage
@@ -335,12 +335,12 @@ class Goal:
         return (max(end.tolerance, _COARSE * end.scale) if self._is_coarse else end.tolerance) + self._least
 
 
-# What remains of a step in both programs, where both ran on the same values: parameters, buffers, states of optimizers, averages.
+# The end states of two programs that ran on the same values: parameters, buffers, optimizer states, averages.
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """A tensor that both programs leave, as if a last node of each read it."""
+    """A tensor that both programs leave, represented as the input of a final node of each."""
 
     a: Node
     b: Node
@@ -354,7 +354,7 @@ class Remains:
         return self.a.inputs[0], self.b.inputs[0]
 
     def outlives(self, storages_a: AbstractSet[int], storages_b: AbstractSet[int]) -> bool:
-        """Whether its storages are among these of A, and among these of B."""
+        """Whether its storages are in the given sets of A and of B."""
         return all(
             record.memory is not None and record.memory.storage in storages
             for record, storages in zip(self.records, (storages_a, storages_b), strict=True)
@@ -362,7 +362,7 @@ class Remains:
 
 
 def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
-    """The storages that outlive a step: of parameters, of what has a name, and those `rewritten` by the next step; without gradients."""
+    """The storages that outlive a step: parameters, named states, and those that the next step rewrites; without gradients."""
     named = {
         record.memory.storage
         for node in trace.nodes
@@ -374,7 +374,7 @@ def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
 
 
 def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:
-    """What both programs leave: parameters by their names, and whatever else is still there by its storage."""
+    """The tensors that both programs leave: parameters by name, all others by storage."""
     a, b = reference.trace, run.trace
     seen: set[int] = set()
     for name, record in b.finals.items():
@@ -392,7 +392,7 @@ def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Ite
 
 
 def _left_in(reference: Execution, run: Execution, here: int, there: int) -> Iterator[Remains]:
-    """What a storage of A and one of B hold; numbers that count steps are left alone."""
+    """The contents of a storage of A and one of B, without single numbers, such as counters."""
     first, second = reference.memory.storage(here), run.memory.storage(there)
     if first is None or second is None or first.dtype != second.dtype or len(first.values) != len(second.values):
         return
@@ -422,16 +422,15 @@ def _record_in(trace: Trace, storage: int) -> TensorRecord:
     )
 
 
-# NaN and infinities that one of the runs alone leaves, though both programs come to the same in float64: a type of fewer numbers does not.
-#
-# A logarithm of a softmax that underflowed is minus infinity; the same of the logits is not. Rounding of that kind is what matters most.
+# Finds NaN and infinities that only one run leaves, although both programs agree in float64. For example, the logarithm of a softmax that
+# underflowed is minus infinity, but the log-softmax of the logits is finite.
 
 _INFINITE: Final = 1
 _NAN: Final = 2
 
 
 def not_finite(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
-    """The operators at which NaN or infinities begin that lead to what one run leaves with such and the other without."""
+    """The operators where NaN or infinities begin that reach the end state of only one of the runs."""
     left_a, left_b = _left(a), _left(b)
     odd_a, odd_b = _odd(a, left_a), _odd(b, left_b)
     if any(odd_a.values()) == any(odd_b.values()):
@@ -439,7 +438,7 @@ def not_finite(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
     in_b = any(odd_b.values())
     mine, other, partners = (b, a, alignment.a_of) if in_b else (a, b, alignment.b_of)
     all_mine, all_other, odd = (left_b, left_a, odd_b) if in_b else (left_a, left_b, odd_a)
-    # What one program prints or keeps, and the other does not, may be what is not finite.
+    # The non-finite value may be one that only this program prints or keeps.
     places = [
         place
         for kind, found in odd.items()
@@ -452,8 +451,8 @@ def not_finite(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
         node, partner = mine.nodes[index], partners.get(index)
         there = None if partner is None else other.nodes[partner]
         what = (
-            f"in {run} it gives NaN or infinities{' of finite numbers' if of_finite else ''}, which reach what the step leaves; "
-            f"{rest} leaves none"
+            f"in {run} it produces NaN or infinities{' from finite numbers' if of_finite else ''}, which reach the end of the step; "
+            f"{rest} ends without any"
         )
         one, two = (there, node) if in_b else (node, there)
         suspects.append(Suspect("operator", one, two, "output", slot, math.inf, what))
@@ -461,7 +460,7 @@ def not_finite(a: Trace, b: Trace, alignment: Alignment) -> list[Suspect]:
 
 
 def leave_as_finite(a: Trace, b: Trace) -> bool:
-    """Whether both steps or neither leave NaN or infinities, by the columns of their statistics alone."""
+    """Whether both steps or neither leave NaN or infinities, by the columns of their statistics only."""
     return _leaves_odd(a) == _leaves_odd(b)
 
 
@@ -477,7 +476,7 @@ def _ends(trace: Trace) -> Sequence[Slot]:
 
 
 def _left(trace: Trace) -> dict[str, list[Slot]]:
-    """What a step leaves: what lasts, or, where nothing is trained, what nobody reads; and the losses by who reads them."""
+    """The ends of a step under the empty name (with unread outputs if nothing is trained), and losses by the type of their reader."""
     trains = any(node.op.phase != "forward" for node in trace.nodes)
     found = {"": list(dict.fromkeys((*_ends(trace), *(() if trains else trace.rows.unread))))}
     for node in trace.nodes:
@@ -489,13 +488,14 @@ def _left(trace: Trace) -> dict[str, list[Slot]]:
 
 
 def _odd(trace: Trace, left: Mapping[str, Sequence[Slot]]) -> dict[str, list[Slot]]:
-    """Those with NaN or infinities."""
+    """The outputs with NaN or infinities."""
     return {kind: [place for place in places if _oddness_of(trace, place)] for kind, places in left.items()}
 
 
 def _began(trace: Trace, other: Trace, partners: Mapping[int, int], left: Sequence[Slot]) -> dict[Slot, bool]:
-    """Where on the ways back NaN or infinities begin that the matched operator of the other run does not give; and whether it is given finite
-    numbers alone. What a step begins with was given by a step before, or is data, and begins at no operator.
+    """The outputs where NaN or infinities begin that the matched operator of the other run does not produce, and whether all inputs are finite.
+
+    NaN and infinities in values from an earlier step, or in data, begin at no operator.
     """
 
     def is_shared(place: Slot) -> bool:
@@ -529,7 +529,7 @@ def _oddness_of(trace: Trace, place: Slot) -> int:
 
 
 def _oddness(record: TensorRecord) -> int:
-    """Whether a tensor has NaN or infinities: 0 where it has none. By its statistics, or by its elements where these cannot tell."""
+    """Whether a tensor has NaN, infinities or neither (0), by its statistics, or by its elements if these do not show it."""
     if record.skip:
         return 0
     statistics = record.statistics

@@ -1,7 +1,7 @@
-"""Both programs, run on the same values.
+"""Runs both programs on the same values.
 
-The operators that both runs have hand on what A recorded; what only one of them has is computed in float64. So rounding plays no part,
-neither does anything that happened before, and where the two programs still disagree, they disagree by what they do.
+Operators that both runs have pass on what A recorded; operators that only one run has are computed in float64. So neither rounding nor earlier
+differences play a part, and any remaining disagreement is due to what the programs do.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ Array = NDArray[Any]
 
 
 def recorded(record: TensorRecord) -> Array | None:
-    """The recorded elements, floats as float64; None where there are none."""
+    """The recorded elements, floats as float64; None if none were recorded."""
     if not has_elements(record) and 0 not in record.shape:
         return None
     return widened(record.numpy())
 
 
 def recorded_inputs(node: Node) -> dict[int, Array]:
-    """The recorded elements of the inputs by slot, as `recorded` gives them."""
+    """The recorded elements of the inputs, by slot, as from `recorded`."""
     given = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
     return {slot: value for slot, value in given.items() if value is not None}
 
 
 def same_inputs(one: Node, other: Node) -> bool:
-    """Whether two nodes read the same, bit by bit."""
+    """Whether two nodes read the same bits."""
     first, second = recorded_inputs(one), recorded_inputs(other)
     return first.keys() == second.keys() and all(same_bits(value, second[slot]) for slot, value in first.items())
 
 
 def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> Replayed | None:
-    """The node, run again on these inputs; None where it cannot be run, or draws random numbers."""
+    """Runs the node again on these inputs; None if it cannot be run, or draws random numbers."""
     replayer = replayer_of(node.op)
     if replayer is None:
         return None
@@ -56,7 +56,7 @@ def replay(node: Node, values: Mapping[int, Array], dtype: str = "float64") -> R
         done = replayer.run(node.op, node.inputs, values, dtype=dtype)
     except CannotReplayError:
         return None
-    # A replayer gives outputs too that the program had left out (the mean of LayerNormalization): they are nothing of the node.
+    # A replayer also returns optional outputs that the node does not have (the mean of LayerNormalization).
     return replace(done, outputs={slot: done.outputs[slot] for slot in node.outputs if slot in done.outputs})
 
 
@@ -68,26 +68,26 @@ def draws(node: Node) -> bool:
 
 @dataclass(slots=True)
 class Execution:
-    """A program on its way through a step."""
+    """The state of a program that runs through a step."""
 
     trace: Trace
     memory: Memory = field(default_factory=Memory)
     leaves: dict[str, Named] = field(default_factory=dict)
-    """What named inputs held when they were read first."""
+    """The contents of named inputs when they were first read."""
     leaf_storages: dict[int, Named] = field(default_factory=dict)
-    """The same by storage, with or without a name."""
+    """The same by storage, for inputs with or without a name."""
     leaf_reads: set[tuple[int, int]] = field(default_factory=set)
     """Inputs that no operator of the step made, by node and slot."""
     writers: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
-    """Which nodes wrote an input; of those that some node wrote."""
+    """The nodes that wrote each input that any node wrote."""
     unwritten: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict)
-    """Of inputs that operators wrote a part of: the elements that none did."""
+    """For inputs that operators wrote in part: the elements that no operator wrote."""
     inputs: dict[int, dict[int, Array]] = field(default_factory=dict)
-    """Inputs by node, of those nodes whose inputs are kept."""
+    """Inputs by node, for nodes whose inputs are kept."""
     outputs: dict[int, dict[int, Array]] = field(default_factory=dict)
 
     def fill(self, node: Node, slot: int, values: Array, only: NDArray[np.bool_] | None = None) -> None:
-        """An input that no operator made holds these values; where an operator made a part of it, the rest of them."""
+        """Stores the values of an input that no operator made, or, with `only`, of the elements that no operator made."""
         record = node.inputs[slot]
         name = leaf_name(record)
         held: Named | None = None
@@ -104,7 +104,7 @@ class Execution:
             )
 
     def write(self, node: Node, values: Mapping[int, Array]) -> None:
-        """The node gave these outputs."""
+        """Stores the outputs of a node."""
         for slot, record in node.outputs.items():
             if slot in values and values[slot].size == _size(record):
                 self.memory.write(node.index, slot, record, values[slot].reshape(record.shape))
@@ -115,7 +115,7 @@ class Execution:
         return read.values is not None and read.unknown is None and bool(read.writers - {-1})
 
     def look_up(self, node: Node, slot: int, leaf: Array | None) -> Array | None:
-        """What an input holds; `leaf` is for what no operator made. None where neither is known."""
+        """The contents of an input. `leaf` has the values for elements that no operator made. None if neither is known."""
         read = self.memory.read(node, slot)
         if read.writers - {-1}:
             self.writers[node.index, slot] = read.writers
@@ -127,7 +127,7 @@ class Execution:
         if leaf is None:
             return None
         if not is_made:
-            # The program may have filled it anew since it was read.
+            # The program may have refilled it since it was last read.
             self.fill(node, slot, leaf)
             return leaf
         if read.unknown is not None:
@@ -142,7 +142,7 @@ def _size(record: TensorRecord) -> int:
 
 
 def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[int]) -> Execution:
-    """Runs A: its recorded values, and float64 where only A has the operator. What is in `lasting` is there at the end."""
+    """Runs A: recorded values, and float64 for operators that only A has. Storages in `lasting` are kept to the end."""
     run = Execution(trace)
     ends = lifetimes(trace, lasting)
     for node in trace.nodes:
@@ -177,7 +177,7 @@ def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[
 
 
 def input_of(run: Execution, node: Node, slot: int) -> Array | None:
-    """What an input of A held in `run_reference`."""
+    """The value of an input of A in `run_reference`."""
     kept = run.inputs.get(node.index, {})
     if slot in kept:
         return kept[slot]
@@ -185,13 +185,11 @@ def input_of(run: Execution, node: Node, slot: int) -> Array | None:
     return None if record is None or record.skip else recorded(record)
 
 
-# Values that a program makes of nothing: masks, positions, filled tensors.
-#
-# One that the other program has nowhere is no cause by itself: the same choice is written as a mask, as indices, or as a sum with infinities. Who
-# reads it is asked.
+# Values that depend on no input, such as masks, positions and filled tensors. One that the other program lacks is not a cause: the same choice can
+# be written as a mask, as indices, or as a sum with infinities. Its readers are examined instead.
 
 _OF_THE_SHAPE: Final = frozenset({"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"})
-"""Types of operators that ask an input for its shape alone."""
+"""Types of operators that use only the shape of an input."""
 
 
 @dataclass(slots=True)
@@ -200,10 +198,10 @@ class Constants:
 
     run: Execution
     _known: dict[int, bool] = field(default_factory=lambda: {-1: False})
-    """By node; -1 stands for what no operator made."""
+    """By node; -1 stands for values that no operator made."""
 
     def __contains__(self, index: object) -> bool:
-        """Whether a node gives a constant. It has run."""
+        """Whether the output of a node, which must have run, is a constant."""
         assert isinstance(index, int)
         waiting = [index]
         while waiting:
@@ -229,16 +227,16 @@ class Constants:
         return set().union(*(self.run.writers.get((index, slot), {-1}) for slot in read)) - {index}
 
 
-# What a program began with, looked up for inputs of another one: parameters, states, data, and values that no operator was seen to make.
+# Looks up the initial values of one program (parameters, states, data, values without a known maker) for inputs of the other.
 
 
 @dataclass(slots=True)
 class Leaves:
-    """Those of one execution. What was read first is held by storage; of what was read later, only what is something else."""
+    """The initial values of an execution: the first by storage, later ones only if they differ."""
 
     run: Execution
     alignment: Alignment
-    """With the other program, B."""
+    """The alignment with the other program, B."""
     _later: dict[tuple[int, int], Array] = field(default_factory=dict)
     _a_of_storage: dict[int, int] = field(init=False)
 
@@ -246,7 +244,7 @@ class Leaves:
         self._a_of_storage = {there: here for here, there in self.alignment.storages.items()}
 
     def add(self, node: Node, slot: int, value: Array) -> bool:
-        """An input that no operator made held this; tells whether that is what its storage held when it was read first."""
+        """Adds the value of an input that no operator made. Returns whether its storage had that value when it was first read."""
         first = self._first(node, slot)
         is_first = first is not None and same_bits(first, value)
         if not is_first:
@@ -254,14 +252,14 @@ class Leaves:
         return is_first
 
     def read_by(self, index: int, slot: int) -> Array | None:
-        """What an input of a node held; None where an operator made it."""
+        """The value of an input of a node; None if an operator made it."""
         if (index, slot) not in self.run.leaf_reads:
             return None
         later = self._later.get((index, slot))
         return self._first(self.run.trace.nodes[index], slot) if later is None else later
 
     def of_b(self, node: Node, slot: int) -> Iterator[Array]:
-        """What may be an input of B: by the storage, by the name, and by the operator that reads it."""
+        """Candidates for the value of an input of B: by storage, by name, and by the operator that reads it."""
         record = node.inputs[slot]
         storage = None if record.memory is None else self._a_of_storage.get(record.memory.storage)
         for held in (
