@@ -219,8 +219,8 @@ def causes_first(
 ) -> list[Suspect]:
     """The suspects in this order, but with the causes of a different end state before the others, and the leading causes first.
 
-    Suspects that concern the run and not the program (memory, a kernel, data) rank with the causes. A suspect that was already present in a step
-    after which both programs still agreed (`settled`) is not a cause by itself.
+    Suspects that concern the run and not the program (memory, a kernel, data) rank with the causes. `settled` suspects rank last among their equals:
+    they had no effect on the end state of this or an earlier step, or none beyond that of the causes.
     """
     of_causes, of_leading = ({suspect.name for suspect in those} for those in (causes, leading))
     return sorted(

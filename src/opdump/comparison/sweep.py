@@ -98,7 +98,7 @@ class Comparison:
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
-        """Suspects of this step or an earlier one that do not change what the programs leave."""
+        """Suspects of this step or an earlier one without an effect on the end state, or with none beyond that of the causes."""
         self._convicted = Conviction()
         """The causes of a different end state, as far as known."""
         self._told: set[Hashable] = set()
