@@ -536,8 +536,6 @@ def fingerprint(values: Array) -> tuple[float, ...]:
         parts = (
             float(np.abs(finite.sum())) if finite.dtype.kind == "c" else float(finite.sum()),
             float((magnitudes**2).sum()),
-            top,
-            float(magnitudes.min()),
         )
     scale = top * flat.size
     # Round the sum relative to the size of its terms, so that a sum that is mathematically zero is zero.
@@ -545,7 +543,7 @@ def fingerprint(values: Array) -> tuple[float, ...]:
         *counts,
         round(parts[0] / scale, 7) + 0.0 if scale else 0.0,
         _digits(parts[1]),
-        _digits(parts[2]),
+        _digits(top),
     )
 
 

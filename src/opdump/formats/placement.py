@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 
 from opdump.errors import FormatShapeError
 from opdump.kernels import copy_elements
-
-if TYPE_CHECKING:
-    pass
 
 # How a large source is read in its memory order, so that pages of a mapped file can be released on the way.
 #

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdump.dump_file.names import (
     MAPPING_NAME,
@@ -37,9 +37,6 @@ from opdump.layouts.mindspore_sync.files import STATISTIC_NAME, RankPlace, find_
 from opdump.layouts.mindspore_sync.files import Place as SyncPlace
 from opdump.layouts.mindspore_sync.layout import MINDSPORE_2_3
 from opdump.records import IO
-
-if TYPE_CHECKING:
-    pass
 
 _TIME: Final = re.compile(r"[12][0-9]{13}", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,13}", re.ASCII)
