@@ -194,7 +194,7 @@ def _computes(node: Node) -> bool:
 
 
 def _given_alike(one: Node, other: Node, count: int, within: float) -> NDArray[np.bool_]:
-    """The output elements whose input elements agree individually: where an optimizer divides by values close to zero, they may not."""
+    """The output elements whose own input elements agree. Others may differ by more: an optimizer divides by values close to zero."""
     alike = np.ones(count, np.bool_)
     for slot, record in one.inputs.items():
         after = other.inputs.get(slot)

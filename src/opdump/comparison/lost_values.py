@@ -416,8 +416,9 @@ class StepValues:
                 second.take_for_noise(there)
 
     def results_apart(self, *, also_written: bool) -> list[Output]:
-        """Outputs of B that differ from those of the matched operator by more than the rounding of a first step, without noise: those that no
-        operator reads, or with `also_written` the ends of the step. Empty if earlier steps left something different.
+        """Outputs of B that no operator reads, or with `also_written` all ends, that differ from A by more than the rounding of a first step.
+
+        Noise is left out. Empty if earlier steps left something different.
         """
         if self._left != ({}, {}):
             return []
