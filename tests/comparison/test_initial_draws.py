@@ -42,7 +42,7 @@ def test_other_parameters_are_named_where_they_are_drawn(tmp_path: Path, old: st
     one, other = dumped(tmp_path, "one", PROGRAM), dumped(tmp_path, "other", PROGRAM.replace(old, new))
     for result in (opdump.compare(one, other), opdump.compare(other, one)):
         assert [(each.kind, each.op.op_type) for each in result.introduced] == [("random", "uniform_")] * 2
-        assert "a different seed, or a different number of draws before it" in result.introduced[0].evidence
+        assert "the seed or the number of earlier draws differs" in result.introduced[0].evidence
         assert [line.cells()[3] for line in result.window if line.is_source] == ["uniform_"]
 
 

@@ -280,7 +280,7 @@ def test_a_parameter_is_named_once_where_it_is_read_first(tmp_path: Path) -> Non
     )
     dump = dumped(tmp_path, "a", program)
     found = list(opdump.compare(dump, dump, step=2, step_b=3).introduced)
-    named = [each.evidence.split("; ")[1].split(", where")[0] for each in found if each.kind == "parameter"]
+    named = [each.evidence.split("; ")[1].split(", first read")[0] for each in found if each.kind == "parameter"]
     assert "Parameter.2.weight" in named
     assert len(named) == len(set(named))
     places = {(each.b.op_name, each.b.occurrence) for each in found if each.b is not None and each.kind == "parameter"}
