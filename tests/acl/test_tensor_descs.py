@@ -74,7 +74,7 @@ def test_a_buffer_tells_its_memory_and_gets_other_memory() -> None:
     one, two = numbers(4), numbers(8)
     buffer = acl.create_data_buffer(one.ctypes.data, one.nbytes)
     assert (acl.get_data_buffer_addr(buffer), acl.get_data_buffer_size(buffer)) == (one.ctypes.data, 16)
-    ok(acl.update_data_buffer(buffer, two.ctypes.data, two.nbytes))
+    ok(acl.update_data_buffer(buffer, acl.util.numpy_to_ptr(two), two.nbytes))
     assert (acl.get_data_buffer_addr(buffer), acl.get_data_buffer_size_v2(buffer)) == (two.ctypes.data, 32)
     assert acl.update_data_buffer(buffer, two.ctypes.data, 33) == Code.INVALID_PARAM
     assert acl.get_data_buffer_size(buffer) == 32, "it keeps what it had"

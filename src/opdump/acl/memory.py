@@ -1,35 +1,34 @@
 """Host memory behind integer addresses.
 
 Every address in a call is looked up first, and an access beyond its block is rejected. Known blocks are memory that was allocated
-by `acl` or registered, and arrays and tensors of the callers. For any other address, it is only known whether the operating
-system has mapped it. So a wrong number returns an error code where a device would crash.
+by `acl` or registered. Any other address (`array.ctypes.data`, `tensor.data_ptr()`) is used as it is, if the operating system has
+mapped its pages. So most wrong numbers return an error code where a device would crash.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 import threading
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import CO_OPTIMIZED
-from pathlib import Path
-from types import FrameType, ModuleType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from opdump.acl.failures import LOG, CallError, Code
+from opdump.acl.failures import CallError, Code
 
 Bytes = npt.NDArray[np.uint8]
 
 _ALIGNMENT: Final = 64
 _BETWEEN_LOOKS: Final = 64
-_MOST_GONE: Final = 1024
 LARGEST: Final = 2**46
+_MS_ASYNC: Final = 1
+_libc: Final = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,6 @@ class _Block:
     view: Callable[[], Bytes | None]
     is_ours: bool
     """Allocated here, so that `free` may be called for it."""
-    is_found: bool = False
-    """Not registered: an array of a caller."""
 
 
 class Memory:
@@ -54,8 +51,6 @@ class Memory:
         self._blocks: dict[int, _Block] = {}
         self._held: dict[int, bytes] = {}
         """Registered bytes objects, which do not support weak references."""
-        self._gone: dict[int, int] = {}
-        """Sizes, by address, of the most recently freed blocks and collected arrays."""
         self._next_look = _BETWEEN_LOOKS
 
     def allocate(self, size: Any) -> int:
@@ -90,10 +85,20 @@ class Memory:
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
-        address = int(array.ctypes.data)
+        address, size, writeable, holder = (
+            int(array.ctypes.data),
+            array.nbytes,
+            array.flags.writeable,
+            weakref.ref(root),
+        )
+
+        def view() -> Bytes | None:
+            root = holder()
+            return None if root is None else _at(address, size, root, writeable=writeable)
+
         with self._lock:
             self._forget_the_dead()
-            self._add(_block_of(Owner(root, address, array.nbytes, bool(array.flags.writeable), False)))
+            self._add(_Block(address, size, view, is_ours=False))
         return address
 
     def register_bytes(self, data: bytes) -> int:
@@ -117,21 +122,9 @@ class Memory:
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
         with self._lock:
-            found, most, is_registered = self._known(address, size)
-            if found is None and not is_registered and 0 < address < 2**63:
-                owner = owner_of(address, size)
-                if owner is not None:
-                    if owner.starts_in_another_order:
-                        LOG.warning(
-                            "%s: the elements of the array at this address do not lie in C order; use numpy.ascontiguousarray "
-                            "(tensor.contiguous()) and keep what it gives",
-                            where,
-                        )
-                    self._forget_the_dead()
-                    self._add(_block_of(owner, is_found=True))
-                    found, most, _ = self._known(address, size)
-            if found is None and most < 0 and self._is_free_for_others(address, size, write=write):
-                found = _at(address, size, None, writeable=write)
+            found, most = self._known(address, size)
+            if found is None and most < 0 and self._may_be_an_array(address, size):
+                found = _at(address, size, None, writeable=True)
         if found is None and most >= 0:
             raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {most} are there")
         if found is None:
@@ -145,11 +138,9 @@ class Memory:
             raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")
         return found
 
-    def _known(self, address: int, size: int) -> tuple[Bytes | None, int, bool]:
-        """The bytes, if a live block contains all of them; the maximum available, -1 if there is no live block; whether the block
-        was registered.
-        """
-        most, is_registered = -1, False
+    def _known(self, address: int, size: int) -> tuple[Bytes | None, int]:
+        """The bytes, if a live block contains all of them, and the maximum available, -1 if there is no live block."""
+        most = -1
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             block = self._blocks[self._starts[place]]
             start = address - block.address
@@ -159,22 +150,18 @@ class Memory:
             if view is None:
                 continue
             if start + size <= block.size:
-                return view[start : start + size], 0, True
+                return view[start : start + size], 0
             most = max(most, block.size - start)
-            is_registered = is_registered or not block.is_found
-        return None, most, is_registered
+        return None, most
 
-    def _is_free_for_others(self, address: int, size: int, *, write: bool) -> bool:
-        """Whether unknown memory may be used: it is mapped, and is neither one of our former blocks nor adjacent to a current
-        one.
-        """
-        near = [
-            *((block.address, block.size) for block in self._blocks.values() if block.is_ours or block.view() is None),
-            *self._gone.items(),
-        ]
-        if any(start - _ALIGNMENT <= address < start + length + _ALIGNMENT for start, length in near):
+    def _may_be_an_array(self, address: int, size: int) -> bool:
+        """Whether unknown memory may be used: all of its pages are mapped, and it is not adjacent to a block allocated here."""
+        if any(
+            block.is_ours and block.address - _ALIGNMENT <= address < block.address + block.size + _ALIGNMENT
+            for block in self._blocks.values()
+        ):
             return False
-        return 0 < address < 2**63 and size < LARGEST and is_mapped(address, max(size, 1), write=write)
+        return 0 < address < 2**63 and size < LARGEST and is_mapped(address, max(size, 1))
 
     def _add(self, block: _Block) -> None:
         known = self._blocks.get(block.address)
@@ -183,12 +170,9 @@ class Memory:
         elif known.size >= block.size and known.view() is not None and (known.is_ours or not block.is_ours):
             return
         self._blocks[block.address] = block
-        self._gone.pop(block.address, None)
 
     def _remove(self, address: int) -> None:
-        self._gone[address] = self._blocks.pop(address).size
-        if len(self._gone) > _MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        del self._blocks[address]
         self._starts.pop(bisect_right(self._starts, address) - 1)
         self._held.pop(address, None)
 
@@ -207,17 +191,6 @@ class Memory:
                 self._remove(address)
 
 
-def _block_of(owner: Owner, *, is_found: bool = False) -> _Block:
-    reference = weakref.ref(owner.holder)
-    address, size, writeable = owner.address, owner.size, owner.is_writeable
-
-    def view() -> Bytes | None:
-        holder = reference()
-        return None if holder is None else _at(address, size, holder, writeable=writeable)
-
-    return _Block(address, size, view, is_ours=False, is_found=is_found)
-
-
 def _at(address: int, size: int, holder: object, *, writeable: bool) -> Bytes:
     """The bytes of memory that `holder` keeps, without a copy."""
     if not size:
@@ -229,166 +202,9 @@ def _at(address: int, size: int, holder: object, *, writeable: bool) -> Bytes:
     return elements
 
 
-# The array that owns the memory at an address that the program obtained itself. It is searched among the local variables of the
-# calling functions, and the objects in them; if it is found, its bounds apply.
-
-_MAPS: Final = Path("/proc/self/maps")
-_PACKAGE: Final = "opdump.acl"
-_FRAMES: Final = 8
-_DEEP: Final = 3
-_MOST: Final = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """An array or a tensor of the host whose memory spans `size` bytes from `address`."""
-
-    holder: Any
-    """An object that exists as long as the memory, and supports weak references."""
-    address: int
-    size: int
-    is_writeable: bool
-    starts_in_another_order: bool
-    """The address is that of its first element, and the elements are not contiguous in C order."""
-
-
-def owner_of(address: int, size: int) -> Owner | None:
-    """The array or tensor, among the variables of callers outside this package, that has `size` bytes from an address on.
-
-    If none is large enough, the largest one that contains the address.
-    """
-    found: Owner | None = None
-    for value in _objects_of_callers():
-        try:
-            owner = _as_owner(value, address)
-        except Exception:  # noqa: BLE001, S112  an object of the program that stands for another and answers no questions
-            continue
-        if owner is None:
-            continue
-        if address + size <= owner.address + owner.size and not owner.starts_in_another_order:
-            return owner
-        if found is None or _rank(owner) > _rank(found):
-            found = owner
-    return found
-
-
-def _rank(owner: Owner) -> tuple[int, bool]:
-    return owner.size, not owner.starts_in_another_order
-
-
-def is_mapped(address: int, size: int, *, write: bool) -> bool:
-    """Whether this process may read, or write, every one of these bytes. False if unknown."""
-    try:
-        text = _MAPS.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    reached, end = address, address + size
-    for line in text.splitlines():
-        place, rights = line.split(maxsplit=2)[:2]
-        first, _, last = place.partition("-")
-        if int(last, 16) <= reached:
-            continue
-        if int(first, 16) > reached or ("w" if write else "r") not in rights:
-            return False
-        reached = int(last, 16)
-        if reached >= end:
-            return True
-    return False
-
-
-def _objects_of_callers() -> Iterator[Any]:
-    """Local variables of the callers, nearest first, and the items of lists, dictionaries and objects among them."""
-    seen: set[int] = set()
-    pending: list[tuple[Any, int]] = []
-    frame: FrameType | None = sys._getframe(2)
-    left = _FRAMES
-    while frame is not None and left:
-        if not str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
-            pending += [(value, 0) for value in _locals(frame)]
-            left -= 1
-        frame = frame.f_back
-    for value, depth in pending:
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if len(seen) > _MOST:
-            return
-        yield value
-        if depth < _DEEP:
-            pending += [(each, depth + 1) for each in _parts(value)]
-
-
-def _locals(frame: FrameType) -> list[Any]:
-    names = frame.f_locals
-    values = list(names.values())
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(names) <= 3:
-        # Avoids a copy in the frame, which would keep arrays alive that the program has dropped. There is no other
-        # reference to it.
-        names.clear()
-    return values
-
-
-def _parts(value: Any) -> list[Any]:
-    kind = type(value)
-    if issubclass(kind, list | tuple):
-        return list(value)
-    if issubclass(kind, dict):
-        return list(value.values())
-    if issubclass(kind, type | ModuleType | np.ndarray) or not kind.__dictoffset__:
-        return []
-    return list(object.__getattribute__(value, "__dict__").values())
-
-
-def _as_owner(value: Any, address: int) -> Owner | None:
-    if issubclass(type(value), np.ndarray):
-        return _owner_of_array(value, address)
-    if any(kind.__name__ == "Tensor" and kind.__module__ == "torch" for kind in type(value).__mro__):
-        return _owner_of_tensor(value, address)
-    return None
-
-
-def _owner_of_array(array: npt.NDArray[Any], address: int) -> Owner | None:
-    root = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    if root.dtype.hasobject:
-        return None
-    start, size = bounds(root)
-    if not start <= address < start + size:
-        return None
-    is_first = address == _first(array) and not array.flags.c_contiguous
-    return Owner(root, start, size, bool(array.flags.writeable), is_first)
-
-
-def _owner_of_tensor(tensor: Any, address: int) -> Owner | None:
-    from opdump.adapters.torch.unseen import unseen  # PyTorch is imported: the program has a tensor
-
-    with unseen():
-        # A tensor on a device, of a compiler or without memory has no address that the host can read.
-        if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided" or tensor.is_quantized:
-            return None
-        try:
-            storage = tensor.untyped_storage()
-            start, size = int(storage.data_ptr()), int(storage.nbytes())
-        except (RuntimeError, NotImplementedError):  # no storage, or one without memory, whatever the layout says
-            return None
-        if not start <= address < start + size:
-            return None
-        return Owner(tensor, start, size, True, address == tensor.data_ptr() and not tensor.is_contiguous())
-
-
-def _first(array: npt.NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
-    """Address and size of the memory from the lowest to the highest element of an array."""
-    if not array.size:
-        return _first(array), 0
-    low = high = _first(array)
-    for dim, stride in zip(array.shape, array.strides, strict=True):
-        if stride < 0:
-            low += stride * (dim - 1)
-        else:
-            high += stride * (dim - 1)
-    return low, high + array.itemsize - low
+def is_mapped(address: int, size: int) -> bool:
+    """Whether every page of these bytes is mapped. Rights are not checked: reading a page may still be forbidden."""
+    start = address - address % mmap.PAGESIZE
+    # Of all calls that fail for an unmapped page, this one has no effect: it asks to write pages of files back, which happens anyway.
+    asked = _libc.msync(ctypes.c_void_p(start), ctypes.c_size_t(address + size - start), _MS_ASYNC)
+    return bool(asked == 0)
