@@ -143,18 +143,7 @@ class Histories:
             return ""
         histories = self._read(op, bad_inputs)
         if bad_outputs:
-            if not histories:
-                histories = [
-                    self._taken_out(op, *bad_outputs[0]) if takes_out(op.op_type) else self._born(op, *bad_outputs[0])
-                ]
-            else:
-                histories[0].passed_on += 1
-            here = {record.memory.storage for record, _ in inputs if record.memory is not None}
-            for record, stats in bad_outputs:
-                self._of_source[f"{op.op_name}:{record.slot}"] = histories[0]
-                if record.memory is not None and record.memory.storage in here:
-                    self._left[record.memory.storage] = _key(record, stats), histories[0]
-            self._reach(op, histories[0])
+            self._pass_on(op, histories, inputs, bad_outputs)
             return ""
         if not outputs:
             self._put_in = histories[0]
@@ -164,6 +153,22 @@ class Histories:
         for history in histories:
             history.killed.append(_place(op, text))
         return text
+
+    def _pass_on(
+        self, op: OpRecord, histories: Sequence[History], inputs: Sequence[Known], bad_outputs: Sequence[Known]
+    ) -> None:
+        """Continue the first history of the inputs in the outputs, or begin one."""
+        if histories:
+            history = histories[0]
+            history.passed_on += 1
+        else:
+            history = (self._taken_out if takes_out(op.op_type) else self._born)(op, *bad_outputs[0])
+        here = {record.memory.storage for record, _ in inputs if record.memory is not None}
+        for record, stats in bad_outputs:
+            self._of_source[f"{op.op_name}:{record.slot}"] = history
+            if record.memory is not None and record.memory.storage in here:
+                self._left[record.memory.storage] = _key(record, stats), history
+        self._reach(op, history)
 
     def end_step(self) -> None:
         """Forget the sources of this step: in the next step, outputs of operators are new."""

@@ -176,12 +176,12 @@ class Origins:
         self._recorded: set[str] = set()
         self._unjudged: set[str] = set()
         """Outputs that may not have been written: an operator that reads one settles it."""
-        self._made = ""
-        self._meant = ""
-        self._given = ""
-        self._other = ""
-        self._read = ""
+        self._first: dict[Literal["made", "other", "meant", "given", "read"], str] = {}
+        """The first operator of each kind of origin. `other` made bad values and left no data that shows it; `given` assigned a
+        value of the program to a variable; the others are as in `OriginKind`.
+        """
         self._overflowed = ""
+        """The update of a variable that overflowed: its inputs were finite."""
         self.unexplained: tuple[str, str] = ("", "")
         """The first operator that read NaN or infinities from an operator that is not known to have made them, and the source
         that it read.
@@ -191,43 +191,53 @@ class Origins:
 
     def observe(self, op: OpRecord, all_tensors: Iterable[ObservedTensor]) -> None:
         """Process the next operator of the step, in execution order."""
-        everything = list(all_tensors)
-        judged = written(op, everything)
-        tensors = [record for record in judged if not record.skip]
-        if len(judged) < len(everything):
-            left = (
-                record for record in everything if record.io == "output" and not any(record is one for one in judged)
-            )
-            self._unjudged.update(f"{op.op_name}:{record.slot}" for record in left)
+        tensors = self._judged(op, list(all_tensors))
         bad = [record for record in tensors if not_finite(record.statistics)]
-        gives = any(record.io == "output" for record in bad)
-        if op.op_type == PARAMETER:
-            self._poisons |= gives
-            return
-        # The value assigned to a variable, and the value it still returns, is also there in the next step.
-        self._poisons |= gives and (op.phase == "optimizer" or reads_variable(op.op_type))
-        if writes_variable(op.op_type):
-            self._poisons |= bool(bad)
-            if not bad and is_update(op.op_type):
-                self._updates.append((op.op_name, frozenset(record.shape for record in tensors)))
         read = [record for record in bad if record.io == "input"]
+        gives = len(read) < len(bad)
+        self._note_variables(op, tensors, bad, gives=gives)
+        if op.op_type == PARAMETER:
+            return
         self._recorded.add(op.op_name)
         if read:
             if self._makes_nan(bad, read):
-                self._made = op.op_name  # of intended infinities: a row that is masked completely
+                self._first["made"] = op.op_name  # of intended infinities: a row that is masked completely
             self._note_source(op.op_name, read, writes=writes_variable(op.op_type))
-        elif gives and reads_variable(op.op_type):
-            if not (self._made or self._other or self._meant or self._read or self._poisoned):
-                self._overflowed = self._update_of(op.op_name, bad[0].shape)
-            self._read = self._read or self._overflowed or f"a variable (read by {op.op_name})"
-        elif gives and self._poisoned and not any(record.io == "input" for record in tensors):
-            self._read = self._read or op.op_name  # its input is not in the dump, and parameters were bad before
-        elif gives and takes_out(op.op_type):
-            self._read = self._read or op.op_name  # the inputs are known, or existed before
-        elif gives and (class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments)):
-            self._meant = self._meant or op.op_name  # a mask of -Inf is intended
-        elif gives and not self._other:
-            self._made = self._made or op.op_name
+        elif gives:
+            self._note_maker(op, bad[0].shape, has_inputs=any(record.io == "input" for record in tensors))
+
+    def _judged(self, op: OpRecord, everything: Sequence[ObservedTensor]) -> list[ObservedTensor]:
+        """The tensors with data whose memory has been written; the other outputs are noted as unjudged."""
+        judged = written(op, everything)
+        if len(judged) < len(everything):
+            known = {id(record) for record in judged}
+            left = (record for record in everything if record.io == "output" and id(record) not in known)
+            self._unjudged.update(f"{op.op_name}:{record.slot}" for record in left)
+        return [record for record in judged if not record.skip]
+
+    def _note_variables(
+        self, op: OpRecord, tensors: Sequence[ObservedTensor], bad: Sequence[ObservedTensor], *, gives: bool
+    ) -> None:
+        """Note whether the next step can read what is not finite, and the updates of variables."""
+        # The value assigned to a variable, and the value it still returns, is also there in the next step.
+        keeps = op.op_type == PARAMETER or op.phase == "optimizer" or reads_variable(op.op_type)
+        self._poisons |= bool(bad) if writes_variable(op.op_type) else gives and keeps
+        if not bad and is_update(op.op_type):
+            self._updates.append((op.op_name, frozenset(record.shape for record in tensors)))
+
+    def _note_maker(self, op: OpRecord, shape: tuple[int, ...], *, has_inputs: bool) -> None:
+        """An operator has bad outputs, and read nothing bad that the dump shows. `shape` is that of the first bad output."""
+        if reads_variable(op.op_type):
+            if not (self._is_settled or "meant" in self._first or self._poisoned):
+                self._overflowed = self._update_of(op.op_name, shape)
+            self._first.setdefault("read", self._overflowed or f"a variable (read by {op.op_name})")
+        elif (self._poisoned and not has_inputs) or takes_out(op.op_type):
+            # Its inputs are not in the dump, and parameters were bad before; or they are known, or existed before.
+            self._first.setdefault("read", op.op_name)
+        elif class_of(op.op_type) == "moves" or not has_only_finite_arguments(op.arguments):
+            self._first.setdefault("meant", op.op_name)  # a mask of -Inf is intended
+        elif "other" not in self._first:
+            self._first.setdefault("made", op.op_name)
 
     def ran(self, op_names: Iterable[str]) -> None:
         """Process the next operators of the step, as `observe` does, if none is a `Parameter` and all their tensors are finite."""
@@ -237,26 +247,33 @@ class Origins:
         """Process the next operators of the step if all their values are finite: those for which `is_update` is true."""
         self._updates += updates
 
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the origin of the step is known, unless it only had intended infinities so far."""
+        return not self._first.keys().isdisjoint(("made", "other", "read"))
+
     def _makes_nan(self, bad: Sequence[ObservedTensor], read: Sequence[ObservedTensor]) -> bool:
-        if not self._meant or self._made or self._other or self._read:
+        if self._is_settled or "meant" not in self._first:
             return False
         gives_nan = any(record.io == "output" and has_nan(record.statistics) for record in bad)
         return gives_nan and not any(has_nan(record.statistics) for record in read)
 
     def origin(self) -> tuple[OriginKind, str]:
         """The operator that made the first NaN or infinity of the step, and how; its name is empty if there is none."""
-        made = self._overflowed or self._made or self._other
+        first = self._first
+        made = self._overflowed or first.get("made") or first.get("other")
         if made:
             return "made", made
-        if self._given and not (self._read and self._poisoned and self._earlier):
-            return "meant", self._given  # the value of a variable that the program wrote is no origin
-        if self._read:
-            return "read", self._earlier if self._poisoned and self._earlier else self._read
-        return ("meant", self._meant) if self._meant else ("", "")
+        is_older = self._poisoned and bool(self._earlier)
+        if "given" in first and not ("read" in first and is_older):
+            return "meant", first["given"]  # the value of a variable that the program wrote is no origin
+        if "read" in first:
+            return "read", self._earlier if is_older else first["read"]
+        return ("meant", first["meant"]) if "meant" in first else ("", "")
 
     def end_step(self, step: int) -> None:
         """End the step: later operators belong to the next one."""
-        maker = self._made or self._other or self._meant
+        maker = self._first.get("made") or self._first.get("other") or self._first.get("meant")
         if self._poisons and not self._poisoned and (maker or self._overflowed):
             has_step = bool(self._overflowed) and "(in step" in self._overflowed
             self._earlier = self._overflowed if has_step else f"{self._overflowed or maker} (in step {step})"
@@ -277,27 +294,32 @@ class Origins:
                 return f"one of {len(fitting)} updates{when}, of what {reader} reads"
         return ""
 
+    def _follows_mask(self, record: ObservedTensor) -> bool:
+        """Whether the infinities of an input are a mask of the step, or its effect on scores."""
+        is_parameter = record.source.startswith("Parameter.")
+        return "meant" in self._first and not is_parameter and not has_nan(record.statistics)
+
     def _note_source(self, op_name: str, read: Sequence[ObservedTensor], *, writes: bool) -> None:
         """An operator read bad values: their maker left no data, or they are older than the step."""
-        if self._made or self._other or self._read:
+        if self._is_settled:
             return
         if writes and not any(record.source for record in read):
-            self._given = self._given or op_name
-            self._meant = self._meant or op_name
+            self._first.setdefault("given", op_name)
+            self._first.setdefault("meant", op_name)
             return
         for record in read:
             if is_given_mask(record):
-                self._meant = self._meant or f"the program (read by {op_name})"
+                self._first.setdefault("meant", f"the program (read by {op_name})")
                 continue
-            if self._meant and not has_nan(record.statistics) and not record.source.startswith("Parameter."):
-                continue  # a mask, or its effect on scores
+            if self._follows_mask(record):
+                continue
             maker = record.source.rpartition(":")[0]
             if record.source.startswith(("Parameter.", "data-")) or not maker:
                 origin = f"{shown_source(record.source)} (read by {op_name})" if record.source else op_name
-                self._read = self._read or origin
+                self._first.setdefault("read", origin)
                 self._poisoned |= record.source.startswith("Parameter.")
             elif maker not in self._recorded or record.source in self._unjudged:
-                self._other = maker
+                self._first["other"] = maker
                 return
             elif not self.unexplained[0]:
                 self.unexplained = op_name, record.source

@@ -110,7 +110,7 @@ def _status(
         return _cast_status(name, inputs, outputs)
     if operator == "moves" and not adds_atomically(name, arguments):
         return 0
-    if all(output.dtype in FLOATS and output.is_finite for output in outputs):
+    if all(output.cannot_have_overflowed for output in outputs):
         return 0  # nearly always
     status = 0
     for output in outputs[:1] if name in _LOGARITHMS_OF_ZERO else outputs:
@@ -317,18 +317,17 @@ def _operands(
     """The operands by their PyTorch names if the inputs have names, else by position; None if one is missing or is not an
     integer.
     """
-    named = {seen.argument: seen for seen in inputs}
-    by_name = any(name in named for name in names)
+    values: dict[str, InspectedTensor | float] = {seen.argument: seen for seen in inputs}
+    if values.keys().isdisjoint(names):
+        values = dict(zip(names, inputs, strict=False))
+    else:
+        values = {**{name: number for name, number in arguments.items() if isinstance(number, int)}, **values}
     found: list[InspectedTensor | float] = []
     for place, name in enumerate(names):
         if name.endswith("*"):
             found.extend(inputs[place:])
-        elif by_name and name in named:
-            found.append(named[name])
-        elif by_name and isinstance(arguments.get(name), int):
-            found.append(arguments[name])
-        elif not by_name and place < len(inputs):
-            found.append(inputs[place])
+        elif name in values:
+            found.append(values[name])
         else:
             return None
     operands = [_operand(each) for each in found]

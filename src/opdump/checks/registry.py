@@ -7,7 +7,7 @@ finding. An installed package adds one by an entry point of the group `opdump.ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -82,40 +82,43 @@ class Checks:
 
     def findings(self, op: OpRecord, tensors: Iterable[tuple[TensorRecord, TensorStats]]) -> list[Finding]:
         """The findings about an operator's tensors, inputs first."""
-        given = list(tensors)
-        meant = {id(record) for record in written(op, (record for record, _ in given))}
-        known = [each for each in given if id(each[0]) in meant]
+        stats = {id(record): (record, stats) for record, stats in tensors}
+        known = [stats[id(record)] for record in written(op, (record for record, _ in stats.values()))]
         inputs = [each for each in known if each[0].io == "input"]
         outputs = [each for each in known if each[0].io == "output"]
-        is_value = op.op_type == PARAMETER  # recorded like an output at the end of a step, but nothing made it there
-        bad = [each for each in inputs if (each[1].nan or each[1].inf) and not self._consequences.is_mask(*each)]
-        has_read = is_value or bool(bad) or (self._was_poisoned and not inputs) or takes_out(op.op_type)
-        if is_value or op.phase == "optimizer":
-            self.poisons = self.poisons or any(stats.nan or stats.inf for _, stats in outputs)
-        found = [
-            finding
-            for record, stats in inputs
-            for name, text in self._words(record, stats).items()
-            if (finding := self._of_input(op, record, stats, name, text)) is not None
-        ]
-        found += [
-            self._of_output(op, record, name, text, has_read=has_read)
-            for record, stats in outputs
-            for name, text in self._words(record, stats).items()
-            if not self._is_expected(op, record, stats, name, inputs)
-        ]
+        bad = [each for each in _not_finite(inputs) if not self._consequences.is_mask(*each)]
+        if op.op_type == PARAMETER or op.phase == "optimizer":
+            self.poisons = self.poisons or bool(_not_finite(outputs))
+        found = [*self._of_inputs(op, inputs), *self._of_outputs(op, inputs, outputs, bad)]
         found += self._follow(op, inputs, outputs, bad)
         self._consequences.observe(op, inputs, outputs)
         self._parameters.observe(op, inputs, outputs)
-        self._has_origin = self._has_origin or any(finding.origin for finding in found)
+        self._has_origin |= any(finding.origin for finding in found)
         self._found.update(finding.check for finding in found)
         return found
+
+    def _of_inputs(self, op: OpRecord, inputs: Sequence[Known]) -> Iterator[Finding]:
+        for record, stats in inputs:
+            for name, text in self._words(record, stats).items():
+                finding = self._of_input(op, record, stats, name, text)
+                if finding is not None:
+                    yield finding
+
+    def _of_outputs(
+        self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]
+    ) -> Iterator[Finding]:
+        # A Parameter is recorded like an output at the end of a step, but nothing made it there.
+        is_older = op.op_type == PARAMETER or (self._was_poisoned and not inputs) or takes_out(op.op_type)
+        for record, stats in outputs:
+            for name, text in self._words(record, stats).items():
+                if not self._is_expected(op, record, stats, name, inputs):
+                    yield self._of_output(op, record, name, text, has_read=is_older or bool(bad))
 
     def _follow(
         self, op: OpRecord, inputs: Sequence[Known], outputs: Sequence[Known], bad: Sequence[Known]
     ) -> list[Finding]:
         """Continue the histories; return a finding if the operator turned NaN or infinities into finite numbers."""
-        gives = [each for each in outputs if each[1].nan or each[1].inf]
+        gives = _not_finite(outputs)
         if gives and not bad and self._consequences.infinities_follow(op, inputs, gives[0][1]):
             gives = []  # a mask
         text = self._histories.observe(op, inputs, outputs, bad, gives)
@@ -138,25 +141,31 @@ class Checks:
         self, op: OpRecord, record: TensorRecord, stats: TensorStats, name: CheckName, text: str
     ) -> Finding | None:
         source = record.source
-        if name == "inf" and self._consequences.is_mask(record, stats):
+        if self._is_expected_input(op, record, stats, name):
             return None
-        if name == "all zero" and op.phase == "optimizer":
-            return None  # a momentum, a gradient
-        if name == "all zero" and source.startswith(PROGRAMS_OWN) and not is_root_input(source):
+        is_own = source.startswith(PROGRAMS_OWN)
+        if name == "all zero" and is_own and not is_root_input(source):
             if len(record.shape) >= 2:  # a bias or a running mean may be zero
                 self._zero_parameters.setdefault(source, _finding(op, record, name, text))
             return None
-        if name == "extreme" and is_lowest(record, stats, self._thresholds) and not source.startswith("Parameter."):
-            return None
         if source:
             # An output is reported at its maker; a parameter or data at its first reader.
-            if not source.startswith(PROGRAMS_OWN) or (source, name) in self._reported:
+            if not is_own or (source, name) in self._reported:
                 return None
             self._reported.add((source, name))
         elif name in self._found:
             return None
         is_old = self._was_poisoned and source.startswith("Parameter.") and not is_root_input(source)
         return replace(_finding(op, record, name, text), inherited=is_old and name in _NOT_FINITE)
+
+    def _is_expected_input(self, op: OpRecord, record: TensorRecord, stats: TensorStats, name: CheckName) -> bool:
+        """Whether a kind of finding of an input is ordinary: a mask, or a momentum or a gradient of zeros."""
+        if name == "inf":
+            return self._consequences.is_mask(record, stats)
+        if name == "all zero":
+            return op.phase == "optimizer"
+        is_parameter = record.source.startswith("Parameter.")
+        return name == "extreme" and not is_parameter and is_lowest(record, stats, self._thresholds)
 
     def _is_expected(
         self,
@@ -198,6 +207,10 @@ class Checks:
     def _words(self, record: TensorRecord, stats: TensorStats) -> dict[CheckName, str]:
         words = {name: check(stats, record.dtype, self._thresholds) for name, check in self._checks.items()}
         return {name: text for name, text in words.items() if text}
+
+
+def _not_finite(tensors: Sequence[Known]) -> list[Known]:
+    return [each for each in tensors if each[1].nan or each[1].inf]
 
 
 def _finding(op: OpRecord, record: TensorRecord, name: CheckName, text: str) -> Finding:

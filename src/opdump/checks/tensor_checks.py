@@ -172,28 +172,17 @@ def stats_of(statistics: Mapping[str, StatisticValue], count: int) -> TensorStat
     Without `nan count`, a NaN shows in max, min, avg or l2norm. Without counts of infinities, they show in max and min, unless a
     NaN hides them.
     """
-    maximum, minimum = _number(statistics, "max"), _number(statistics, "min")
-    norm = _number(statistics, "l2norm")
+    maximum, minimum, norm = (_number(statistics, name) for name in ("max", "min", "l2norm"))
     nan, zero = _count(statistics, "nan count"), _count(statistics, "zero count")
     known = [value for value in (maximum, minimum, norm) if value is not None]
     if nan is None and known:
         nan = -1 if any(math.isnan(value) for value in known) else 0
-    positive, negative = _count(statistics, "positive inf count"), _count(statistics, "negative inf count")
-    inf: int | None
-    if positive is not None and negative is not None:
-        inf = positive + negative
-    else:
-        shown = [value for value in (maximum, minimum) if value is not None]
-        there = bool(positive) or bool(negative) or any(math.isinf(value) for value in shown)
-        inf = -1 if there and count else 0 if len(shown) == 2 else None
+    inf, only_negative = _infinities(statistics, maximum, minimum, count)
     if zero is None:
         zero = _zeros(maximum, minimum, norm, count)
     if nan is None and inf is None and zero is None and not known:
         return None
-    lowest = bool(negative) or minimum == -math.inf
-    highest = bool(positive) or maximum == math.inf
-    only_negative = lowest and not highest and nan == 0 and (positive is not None or maximum is not None)
-    return TensorStats(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative)
+    return TensorStats(count, nan, inf, zero, maximum, minimum, only_negative_inf=only_negative and nan == 0)
 
 
 def stats_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
@@ -208,6 +197,21 @@ def stats_of_summary(summary: Summary, whole: int | None = None) -> TensorStats:
         whole=whole,
         only_negative_inf=bool(summary.negative_inf and not (summary.positive_inf or summary.nan)),
     )
+
+
+def _infinities(
+    statistics: Mapping[str, StatisticValue], maximum: float | None, minimum: float | None, count: int
+) -> tuple[int | None, bool]:
+    """The number of infinities as in `TensorStats`, and whether there are only negative ones."""
+    positive, negative = _count(statistics, "positive inf count"), _count(statistics, "negative inf count")
+    lowest = bool(negative) or minimum == -math.inf
+    highest = bool(positive) or maximum == math.inf
+    only_negative = lowest and not highest and (positive is not None or maximum is not None)
+    if positive is not None and negative is not None:
+        return positive + negative, only_negative
+    if count and (lowest or highest or minimum == math.inf or maximum == -math.inf):
+        return -1, only_negative
+    return None if maximum is None or minimum is None else 0, only_negative
 
 
 def _zeros(maximum: float | None, minimum: float | None, norm: float | None, count: int) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
@@ -143,31 +143,28 @@ class Lookout:
             self._look_at_files(step, ops)
             return
         columns = columns_of(ops, tensors)
-        if columns is None:
-            not_finite_in = self._look(tensors)
-            writing = _writing({op.op_type for op in ops})
-            if not not_finite_in and not writing:
-                return
-        else:
-            places = self._look_at_columns(columns)
-            writing = _writing(columns.op_types)
-            if not places:
-                if writing:
-                    self._note_updates(columns)
-                    self._origins.end_step(step)
-                return
-            if not writing and not self._observe_columns(columns, places) and not self._origins.unexplained[0]:
-                self._origins.end_step(step)
-                return
-            not_finite_in = {id(tensors[place].op) for place in places}
-        # The tensors of other operators are left out to save time: steps with -Inf in a mask are common.
-        of_op: dict[int, list[OwnedTensor]] = {}
-        for tensor in tensors:
-            if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
-                of_op.setdefault(id(tensor.op), []).append(tensor)
+        writing = _writing({op.op_type for op in ops} if columns is None else columns.op_types)
+        places = self._look(tensors) if columns is None else self._look_at_columns(columns)
+        if not places and not writing:
+            return
+        if columns is not None and self._observe_columns(columns, places, writing):
+            self._origins.end_step(step)
+            return
+        not_finite_in = places if columns is None else {id(tensors[place].op) for place in places}
+        of_op = _by_operator(tensors, not_finite_in, writing)
         if columns is None or writing:
             for op in ops:
                 self._origins.observe(op, of_op.get(id(op), ()))
+        self._judge(step, ops, tensors, of_op)
+
+    def _judge(
+        self,
+        step: int,
+        ops: Sequence[OpRecord],
+        tensors: Sequence[OwnedTensor],
+        of_op: Mapping[int, Sequence[OwnedTensor]],
+    ) -> None:
+        """Take the verdict from the origin of the step, whose operators have been observed."""
         kind, name = self._origins.origin()
         if not kind and _gave_finite(self._origins.unexplained[1], tensors):
             reader, source = self._origins.unexplained
@@ -176,11 +173,20 @@ class Lookout:
         if kind == "meant":
             self._meant = self._meant or name
         elif kind:
-            self._found = _found(step, name, ops, of_op, is_made=kind == "made")
+            known = ((op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())))
+            bad = [(op, tensor) for op, tensor in known if not_finite(tensor.statistics)]
+            self._found = _found(step, name, ops, bad, is_made=kind == "made")
         self._origins.end_step(step)
 
-    def _observe_columns(self, columns: StepColumns, places: Sequence[int]) -> bool:
-        """Create records only for the operators that have one of these tensors. Return whether there is a verdict."""
+    def _observe_columns(self, columns: StepColumns, places: Collection[int], writing: Collection[str]) -> bool:
+        """Observe the step, and create records only for the operators that have one of these tensors. Return whether that is enough:
+        there is no verdict, and no variable is written.
+        """
+        if not places:
+            self._note_updates(columns)
+            return True
+        if writing:
+            return False
         begin = 0
         for place, op, tensors in columns.executions(places):
             self._origins.ran(columns.op_names(begin, place))
@@ -190,7 +196,7 @@ class Lookout:
         kind, name = self._origins.origin()
         if kind == "meant":
             self._meant = self._meant or name
-        return kind not in ("", "meant")
+        return kind in ("", "meant") and not self._origins.unexplained[0]
 
     def _note_updates(self, columns: StepColumns) -> None:
         """Note which operators update variables in a step in which all values are finite."""
@@ -272,33 +278,47 @@ def _gave_finite(source: str, tensors: Iterable[OwnedTensor]) -> bool:
     return bool(counts) and not any(count is None or count for count in counts)
 
 
+def _by_operator(
+    tensors: Iterable[OwnedTensor], not_finite_in: Collection[int], writing: Collection[str]
+) -> dict[int, list[OwnedTensor]]:
+    """The tensors of each operator. Those of others are left out to save time: steps with -Inf in a mask are common."""
+    of_op: dict[int, list[OwnedTensor]] = {}
+    for tensor in tensors:
+        if id(tensor.op) in not_finite_in or tensor.op.op_type in writing:
+            of_op.setdefault(id(tensor.op), []).append(tensor)
+    return of_op
+
+
 def _writing(op_types: Iterable[str]) -> set[str]:
     return {op_type for op_type in op_types if writes_variable(op_type)}
 
 
 def _found(
-    step: int, name: str, ops: Sequence[OpRecord], of_op: Mapping[int, Sequence[OwnedTensor]], *, is_made: bool
+    step: int, name: str, ops: Sequence[OpRecord], bad: Sequence[tuple[OpRecord, OwnedTensor]], *, is_made: bool
 ) -> Verdict:
-    """Return the verdict for the operator `name`. If no operator of the step has that name, use the first reader of the source that `name`
-    describes.
+    """Return the verdict for the operator `name`, from the tensors with NaN or infinities. If no operator of the step has that name, use
+    the first reader of the source that `name` describes.
     """
-    bad = [(op, tensor) for op in ops for tensor in written(op, of_op.get(id(op), ())) if not_finite(tensor.statistics)]
     given = [(op, tensor) for op, tensor in bad if op.op_name == name and tensor.io == "output"]
     readers = [(op, tensor) for op, tensor in bad if name == op.op_name or name.endswith(f"(read by {op.op_name})")]
     op, tensor = (given or readers or bad)[0]
-    kind: VerdictKind = "nan" if has_nan(tensor.statistics) else "infinity"
-    amount = _amount(tensor)
-    if given and is_made:
-        return _of_op(kind, step, op, amount)
-    maker = next((op for op in ops if op.op_name == name), None)
-    if maker is not None and is_made:
-        return _of_op(kind, step, maker, f"not recorded there; {amount} of {op.op_name}, which read it")
-    if is_made:
-        return _of_op(kind, step, op, f"{amount}; made by {name}")
-    if name.startswith(_CHANGED):
-        return _of_op(kind, step, op, f"{amount}, in memory that was {name}")
-    where = "in memory that no recorded operator wrote" if name.startswith("data-") else "which was there before"
-    return _of_op(kind, step, op, f"{amount}, {where}: {name}")
+    how = _amount(tensor)
+    makers = {op.op_name: op for op in reversed(ops)}
+    if not is_made:
+        how = f"{how}, {_place_of(name)}"
+    elif not given and name in makers:
+        op, how = makers[name], f"not recorded there; {how} of {op.op_name}, which read it"
+    elif not given:
+        how = f"{how}; made by {name}"
+    return _of_op("nan" if has_nan(tensor.statistics) else "infinity", step, op, how)
+
+
+def _place_of(source: str) -> str:
+    """Where NaN or infinities were that an operator of the step only read."""
+    if source.startswith(_CHANGED):
+        return f"in memory that was {source}"
+    where = "in memory that no recorded operator wrote" if source.startswith("data-") else "which was there before"
+    return f"{where}: {source}"
 
 
 def _amount(tensor: OwnedTensor) -> str:

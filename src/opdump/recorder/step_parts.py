@@ -9,7 +9,7 @@ if ring.has_fired: ...ring.release()...
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -116,35 +116,33 @@ def _changed_run(run: BlockRun, change: Callable[[OpRecord], OpRecord]) -> Block
 
 
 def records_of_step(
-    parts: Sequence[TakenPart],
-    step: int,
-    *,
-    is_only: bool,
-    numbers: BlockNumbers | None,
+    parts: Sequence[TakenPart], step: int, *, is_only: bool, numbers: BlockNumbers | None
 ) -> tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]:
     """Return the operators and tensors of a step and the tensors' files. `is_only`: all parts belong to it. `numbers`: the numbers of blocks, if any
     ran.
     """
     if not is_only:
-        # Threads share one step counter: an operator of another thread belongs to the step in which it ran.
-        parts = [
-            Singles([op for op in part.ops if op.step == step], [each for each in part.tensors if each.op.step == step])
-            if isinstance(part, Singles)
-            else part
-            for part in parts
-            if isinstance(part, Singles) or part.step == step
-        ]
+        parts = list(_of_step(parts, step))
     if numbers is None or not any(isinstance(part, BlockRun) for part in parts):
         singles = merged(parts)
         return singles.ops, singles.tensors, [entry.file for entry in singles.tensors]
     columns = StepColumns(parts, *numbers)
     files: list[str | None] = []
     for part in parts:
-        if isinstance(part, Singles):
-            files += [entry.file for entry in part.tensors]
-        else:
-            files += part.files or [None] * len(part.rows)
+        is_run = isinstance(part, BlockRun)
+        files += part.files or [None] * len(part.rows) if is_run else [entry.file for entry in part.tensors]
     return columns.ops, columns.tensors, files
+
+
+def _of_step(parts: Iterable[TakenPart], step: int) -> Iterator[TakenPart]:
+    """The parts of a step. Threads share one step counter: an operator of another thread belongs to the step in which it ran."""
+    for part in parts:
+        if isinstance(part, Singles):
+            yield Singles(
+                [op for op in part.ops if op.step == step], [each for each in part.tensors if each.op.step == step]
+            )
+        elif part.step == step:
+            yield part
 
 
 # How much of a running step a recorder keeps in memory. Beyond these limits, part of the step is written before the step ends.

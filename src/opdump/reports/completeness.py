@@ -28,35 +28,35 @@ def completeness_line(report: CaptureReport, *, rank: int | None = None) -> str:
     """The outcome of a run in one line. `rank` is named if several processes ran."""
     where = "opdump" if rank is None else f"opdump rank {rank}"
     children = _of_children(report.children)
+    return f"{where}: {_of_empty_capture(report, children) or _counts(report, children)}"
+
+
+def _of_empty_capture(report: CaptureReport, children: str) -> str:
+    """What ran and why it left no data; empty if the counts of the capture say that."""
     if report.executed == 0 and children:
-        return (
-            f"{where}: no operator ran in this process; {children}; next: opdump show {shlex.quote(str(report.path))}"
-        )
+        return f"no operator ran in this process; {children}; next: opdump show {shlex.quote(str(report.path))}"
     if report.executed == 0 and report.failure:
-        return f"{where}: nothing was dumped"
+        return "nothing was dumped"
     if report.nothing is not None and (report.executed == 0 or report.nothing.is_gap or report.is_dropped):
         ran = f"{amounts.count(report.executed, 'operator')} ran, and nothing" if report.executed else "nothing"
-        return f"{where}: {ran} was captured: {report.nothing.reason}"
-    parts = [f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured"]
-    if report.skipped:
-        parts[0] += f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})"
-    left_out = ""
-    if report.tensors_skipped:
-        left_out = f" ({_by_reason(report.tensors_skipped)} left out)"
-    parts.append(
-        f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, "
-        f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
-    )
-    if report.capture_time:
-        parts.append(f"capture took {report.capture_time}")
-    if report.degraded:
-        parts.append(told(report.degraded))
-    if report.fired:
-        parts.append(f"written for {', '.join(report.fired)}")
-    if children:
-        parts.append(children)
-    parts.append(f"next: opdump show {shlex.quote(str(report.path))}")
-    return f"{where}: " + "; ".join(parts)
+        return f"{ran} was captured: {report.nothing.reason}"
+    return ""
+
+
+def _counts(report: CaptureReport, children: str) -> str:
+    skipped = f", {sum(report.skipped.values()):,} skipped ({_by_reason(report.skipped)})" if report.skipped else ""
+    left_out = f" ({_by_reason(report.tensors_skipped)} left out)" if report.tensors_skipped else ""
+    size = f"{amounts.size(report.bytes)}, {amounts.steps(report.steps)}, {amounts.seconds(report.seconds)}"
+    parts = [
+        f"{amounts.count(report.executed, 'operator')} ran: {report.captured:,} captured{skipped}",
+        f"{amounts.count(report.tensors, 'tensor')}{left_out} in {amounts.count(report.files, 'file')}, {size}",
+        f"capture took {report.capture_time}" if report.capture_time else "",
+        told(report.degraded) if report.degraded else "",
+        f"written for {', '.join(report.fired)}" if report.fired else "",
+        children,
+        f"next: opdump show {shlex.quote(str(report.path))}",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def failure_line(report: CaptureReport, *, with_cause: bool = True) -> str:

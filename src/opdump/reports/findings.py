@@ -67,42 +67,19 @@ def check_dump(
         watch = WatchpointChecker(watchpoints)
         chosen = None if watchpoints or not ChosenOperators.can_choose() else ChosenOperators(thresholds)
         for place, one in enumerate(catalog.steps_of(number)):
-            if step not in (None, one):
-                if step == one + 1 and watch.has_history:
-                    watch_step(
-                        watch,
-                        catalog.executions(step=one, rank=number),
-                        one,
-                        checked.problems,
-                        overflowed=number in overflowed,
-                    )
-                    watch.hits.clear()
+            is_before = step == one + 1 and watch.has_history
+            if step in (None, one):
+                note("checking step", one, "of rank", number)
+                checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
+                overflows += _check_step(catalog, one, number, checks, chosen, checked)
+                is_poisoned = checks.poisons
+            elif not is_before:
                 continue
-            note("checking step", one, "of rank", number)
-            checks = Checks(thresholds, is_first_step=place == 0, is_poisoned=is_poisoned, histories=histories)
-            columns = None if chosen is None else catalog.columns(one, number, inspected=True)
-            if chosen is not None and columns is not None and columns.with_summary[[*columns.files]].all():
-                seen, unknown = chosen.count(columns)
-                checked.tensors += seen
-                checked.unknown += unknown
-                for op, known in chosen.of(columns, checks):
-                    checked.findings += checks.findings(op, known)
-            else:
-                for execution in catalog.executions(step=one, rank=number):
-                    if isinstance(execution.op, OverflowRecord):
-                        overflows.append(execution.op)
-                        continue
-                    checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
-            checked.findings += checks.end_step()
-            is_poisoned = checks.poisons
             if watchpoints:
-                watch_step(
-                    watch,
-                    catalog.executions(step=one, rank=number),
-                    one,
-                    checked.problems,
-                    overflowed=number in overflowed,
-                )
+                executions = catalog.executions(step=one, rank=number)
+                watch_step(watch, executions, one, checked.problems, overflowed=number in overflowed)
+            if is_before:
+                watch.hits.clear()
         checked.hits += watch.hits
         checked.looked += watch.looked
         checked.histories += histories.found
@@ -113,6 +90,28 @@ def check_dump(
         key=lambda each: (each.rank is None, each.rank or 0, each.step is None, each.step or 0, each.order)
     )
     return checked
+
+
+def _check_step(
+    catalog: Catalog, step: int, rank: int, checks: Checks, chosen: ChosenOperators | None, checked: Checked
+) -> list[OverflowRecord]:
+    """Add the findings of a step; returns its overflow files."""
+    overflows: list[OverflowRecord] = []
+    columns = None if chosen is None else catalog.columns(step, rank, inspected=True)
+    if chosen is not None and columns is not None and columns.with_summary[[*columns.files]].all():
+        seen, unknown = chosen.count(columns)
+        checked.tensors += seen
+        checked.unknown += unknown
+        for op, known in chosen.of(columns, checks):
+            checked.findings += checks.findings(op, known)
+    else:
+        for execution in catalog.executions(step=step, rank=rank):
+            if isinstance(execution.op, OverflowRecord):
+                overflows.append(execution.op)
+            else:
+                checked.findings += checks.findings(execution.op, list(_stats(execution, checked)))
+    checked.findings += checks.end_step()
+    return overflows
 
 
 def _stats(execution: Execution, checked: Checked) -> Iterator[tuple[TensorRecord, TensorStats]]:
@@ -365,26 +364,14 @@ def add_overflow(checked: Checked, finding: Finding, microseconds: int) -> None:
 
 def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str) -> None:
     """Print one row for each hit, at most `limit` (all for 0), the number of hits per watchpoint, and what could not be checked."""
-    watchpoints, hits = checked.watchpoints, checked.hits
+    watchpoints = checked.watchpoints
     if not watchpoints:
         return
-    met = [hit for hit in hits if not hit.error_code]
+    met = [hit for hit in checked.hits if not hit.error_code]
     shown = met[:limit] if limit else met
     if shown:
-        columns = (
-            Column("watchpoint"),
-            Column("rank", right=True, spare=6),
-            Column("step", right=True),
-            Column("operator", gives_way=True),
-            Column("type", spare=3),
-            Column("source", spare=2),
-            Column("tensor", spare=1),
-            Column("dtype", spare=4),
-            Column("shape", spare=5),
-            Column("what was found", gives_way=True),
-        )
         printer.text()
-        printer.table(columns, [_hit_row(hit) for hit in shown])
+        printer.table(_HIT_COLUMNS, [_hit_row(hit) for hit in shown])
         if len(met) > len(shown):
             printer.text(f"... and {amounts.count(len(met) - len(shown), 'hit')} more ({shows_all} shows all)")
         printer.tell_left_out()
@@ -396,8 +383,26 @@ def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str
     for watchpoint in watchpoints:
         if watchpoint.is_asked and not checked.looked[watchpoint.text]:
             printer.text(f"{watchpoint.text}: there was nothing to look at ({_missing(watchpoint)})")
+    _print_unchecked(printer, checked)
+
+
+_HIT_COLUMNS: Final = (
+    Column("watchpoint"),
+    Column("rank", right=True, spare=6),
+    Column("step", right=True),
+    Column("operator", gives_way=True),
+    Column("type", spare=3),
+    Column("source", spare=2),
+    Column("tensor", spare=1),
+    Column("dtype", spare=4),
+    Column("shape", spare=5),
+    Column("what was found", gives_way=True),
+)
+
+
+def _print_unchecked(printer: Printer, checked: Checked) -> None:
     unchecked: dict[tuple[str, str], list[int]] = {}
-    for hit in hits:
+    for hit in checked.hits:
         if hit.error_code:
             unchecked.setdefault((hit.condition, hit.text), []).append(hit.step or 0)
     for (name, text), steps in unchecked.items():

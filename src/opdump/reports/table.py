@@ -71,16 +71,15 @@ class Printer:
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: str = "") -> None:
         """Print rows under headings. Columns that are empty in every row are left out."""
         cells = [list(row) for row in rows]
-        kept = [number for number in range(len(columns)) if any(row[number] for row in cells)]
-        columns = [columns[number] for number in kept]
-        cells = [[row[number] for number in kept] for row in cells]
+        filled = [number for number in range(len(columns)) if any(row[number] for row in cells)]
+        columns, cells = _chosen(columns, cells, filled)
         widths = [
             max([cell_len(column.heading), *(cell_len(row[number]) for row in cells)])
             for number, column in enumerate(columns)
         ]
         fitting = self._fit(columns, widths, len(indent))
-        columns, widths = [columns[number] for number in fitting], [widths[number] for number in fitting]
-        cells = [[row[number] for number in fitting] for row in cells]
+        columns, cells = _chosen(columns, cells, fitting)
+        widths = [widths[number] for number in fitting]
         self.text(indent + _line([column.heading for column in columns], columns, widths), style="bold")
         for row in cells:
             self.text(indent + _line(row, columns, widths))
@@ -132,6 +131,12 @@ def cell_len(text: str) -> int:
     from rich.cells import cell_len as measured
 
     return measured(text)
+
+
+def _chosen(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], numbers: Sequence[int]
+) -> tuple[list[Column], list[list[str]]]:
+    return [columns[number] for number in numbers], [[row[number] for number in numbers] for row in cells]
 
 
 def _floor(column: Column, least: int) -> int:

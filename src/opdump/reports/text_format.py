@@ -256,20 +256,7 @@ def _operator_row(execution: Execution, damaged: list[str], added: Sequence[str]
 
 
 def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, damaged: list[str]) -> None:
-    op = execution.op
-    printer.text(op.op_name, style="bold")
-    place = f"rank {op.rank_id}, graph {graph_word(op.graph_id)}, step {op.step}, {op.phase}"
-    if op.occurrence:
-        place += f", execution {op.occurrence + 1} in the step"
-    printer.text(f"  {op.kernel or op.op_type}: {place}")
-    if op.forward_op:
-        printer.text(f"  gradient of {op.forward_op}")
-    for line, code in told_lines(op.stack):
-        printer.text(f"  {line}  {code}")
-    if op.arguments:
-        printer.text("  " + ", ".join(f"{name}={value!r}" for name, value in op.arguments.items()))
-    if op.skip:
-        printer.text(f"  left out: {op.skip}")
+    _print_operator(printer, execution.op)
     if not execution.tensors:
         return
     added = added_statistics(execution.tensors)
@@ -298,6 +285,22 @@ def _print_execution(printer: Printer, catalog: Catalog, execution: Execution, d
     for record in execution.tensors:
         if record.sample:
             printer.text(f"  {_sample(record)}")
+
+
+def _print_operator(printer: Printer, op: OpRecord) -> None:
+    printer.text(op.op_name, style="bold")
+    place = f"rank {op.rank_id}, graph {graph_word(op.graph_id)}, step {op.step}, {op.phase}"
+    if op.occurrence:
+        place += f", execution {op.occurrence + 1} in the step"
+    printer.text(f"  {op.kernel or op.op_type}: {place}")
+    if op.forward_op:
+        printer.text(f"  gradient of {op.forward_op}")
+    for line, code in told_lines(op.stack):
+        printer.text(f"  {line}  {code}")
+    if op.arguments:
+        printer.text("  " + ", ".join(f"{name}={value!r}" for name, value in op.arguments.items()))
+    if op.skip:
+        printer.text(f"  left out: {op.skip}")
 
 
 def _made_by(catalog: Catalog, record: TensorRecord) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from opdump.checks.consequences import PARAMETER, is_root_input
 from opdump.checks.operator_classes import reads_variable
+from opdump.checks.tensor_checks import TensorStats
 from opdump.checks.watchpoints.conditions import Condition, Parameter, Target
 from opdump.checks.watchpoints.measured import Interval, Measured
 from opdump.op_types import bare_name, names_of, rows_of
@@ -138,20 +139,13 @@ class Watchpoint:
     def look(self, measured: Measured, *, is_complex: bool = False) -> Outcome:
         """The result for one tensor."""
         stats = measured.stats
-        nan, inf = stats.nan or 0, stats.inf or 0
         if self.condition.kind == "overflow":
-            counts = [
-                f"{'some' if number < 0 else number} {name}" for number, name in ((nan, "NaN"), (inf, "inf")) if number
-            ]
-            if counts:
-                return Outcome(text=", ".join(counts))
-            if stats.nan is None and stats.inf is None:
-                return _no_value(is_complex=is_complex)
-            return Outcome()
-        error = (HAS_NAN if nan else 0) | (HAS_INF if inf else 0)
-        lacks_history = self.condition.needs_history and measured.previous is None
-        if error or lacks_history:
-            return _error(error | (NO_PREVIOUS if lacks_history else 0))
+            return _overflow(stats, is_complex=is_complex)
+        error = (HAS_NAN if stats.nan else 0) | (HAS_INF if stats.inf else 0)
+        if self.condition.needs_history and measured.previous is None:
+            error |= NO_PREVIOUS
+        if error:
+            return _error(error)
         satisfied, is_known = [], True
         for parameter in self._thresholds:
             assert parameter.judge is not None
@@ -181,6 +175,15 @@ _WORDS: Final = (
 
 def _error(code: int) -> Outcome:
     return Outcome((), code, "not checked: " + ", ".join(words for bit, words in _WORDS if code & bit))
+
+
+def _overflow(stats: TensorStats, *, is_complex: bool) -> Outcome:
+    """The result of the condition `overflow`, which is met by any NaN and any infinity."""
+    counts = [(stats.nan, "NaN"), (stats.inf, "inf")]
+    found = [f"{'some' if number < 0 else number} {name}" for number, name in counts if number]
+    if found:
+        return Outcome(text=", ".join(found))
+    return _no_value(is_complex=is_complex) if stats.nan is None and stats.inf is None else Outcome()
 
 
 def _no_value(*, is_complex: bool) -> Outcome:
