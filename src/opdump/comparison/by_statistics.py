@@ -109,6 +109,11 @@ def odd_inputs(one: Node, other: Node) -> Iterator[int]:
                 yield slot
 
 
+def has_odd_input(one: Node, other: Node) -> bool:
+    """Whether the statistics of any input differ between two operators."""
+    return next(odd_inputs(one, other), None) is not None
+
+
 class _Flow:
     """What follows from the origins in each run."""
 
@@ -223,7 +228,7 @@ class Meanings:
                 waiting.append((new, self._makers_of_odd(*new)))
                 continue
             waiting.pop()
-            if waiting and (differing(before, after) or any(odd_inputs(before, after))):
+            if waiting and (differing(before, after) or has_odd_input(before, after)):
                 yield before, after
 
     def _makers_of_odd(self, one: Node, other: Node) -> Iterator[tuple[Node, Node]]:
@@ -284,7 +289,7 @@ def _is_seen_as(record: TensorRecord, read: TensorRecord) -> bool:
 
 def is_same_as_told(one: Node, other: Node) -> bool:
     """Whether two operators have the same type, the same arguments, and inputs with the same statistics."""
-    return one.bare_type == other.bare_type and not differing(one, other) and not any(odd_inputs(one, other))
+    return one.bare_type == other.bare_type and not differing(one, other) and not has_odd_input(one, other)
 
 
 # What statistics can prove. Nothing is run again, so an operator is named if its inputs have the same statistics in both runs, its output has
