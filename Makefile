@@ -79,7 +79,7 @@ demo: $(VENV)/.opdump
 	@$(BIN)/python examples/digits_resnet/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SAMPLED) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(SAMPLED) $(PYTEST_ARGS)
 
 test-all:
 	$(MAKE) test parity SAMPLED=

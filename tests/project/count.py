@@ -89,10 +89,12 @@ def _functions(tree: ast.AST) -> Iterator[tuple[str, int, int]]:
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield child
-            yield from _own_nodes(child)
+    waiting = [function]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield child
+                waiting.append(child)
 
 
 def _weight(node: ast.AST) -> int:
