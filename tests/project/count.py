@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -45,6 +45,9 @@ class Count:
     """Lines of each file, everything counted."""
     complex: list[tuple[int, str]] = field(default_factory=list)
     """Functions above the limit: complexity, and where."""
+
+    def __add__(self, other: Count) -> Count:
+        return Count(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 def counted(paths: list[Path]) -> Count:
@@ -136,7 +139,7 @@ def main() -> int:
     print(f"{'room':<24}{'files':>6}{'code lines':>12}{'largest file':>14}{'above ' + str(MOST_COMPLEX):>10}")
     for room, count in sorted(by_room.items(), key=lambda each: -each[1].code):
         print(f"{room:<24}{count.files:>6}{count.code:>12,}{max(count.lengths):>14}{len(count.complex):>10}")
-    whole = counted([path for paths in rooms().values() for path in paths])
+    whole = sum(by_room.values(), Count())
     tests = counted(sorted((ROOT / "tests").rglob("*.py")))
     print()
     print(f"files                 {whole.files:>9,}")
