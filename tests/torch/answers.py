@@ -1,4 +1,4 @@
-"""What a program answered, bit by bit: all tensors and numbers that it returned, by name, and the random numbers that it left."""
+"""The answer of a program, bit for bit: every tensor and number that it returned, by name, and the state of the random generators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 
 def answer_of(program: Callable[[], Any]) -> dict[str, bytes]:
-    """Runs a program with fixed seeds and returns the bits of all that it returned."""
+    """Run a program with fixed seeds and return the bits of everything that it returned."""
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  # what programs draw from
+    np.random.seed(0)  # noqa: NPY002  # programs draw from the global generator
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -27,7 +27,7 @@ def answer_of(program: Callable[[], Any]) -> dict[str, bytes]:
 
 
 def differences(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
-    """Names of what two answers do not have in common."""
+    """The names of the values in which two answers differ."""
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 

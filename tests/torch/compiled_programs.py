@@ -1,4 +1,4 @@
-"""Programs that are compiled or traced, and what PyTorch leaves untyped of the ways to do it."""
+"""Programs that are compiled or traced, and the entry points that PyTorch leaves untyped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ jit: Any = torch.jit
 onnx: Any = torch.onnx
 second_derivatives: Any = torch.autograd.functional.hessian
 
-# "inductor" calls the C++ compiler: seconds for each graph.
+# "inductor" calls the C++ compiler, which takes seconds for each graph.
 BACKENDS = ("eager", "aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.compiler]))
 
 
 class Network(nn.Module):
-    """Two linear layers around a batch norm, which writes into its running statistics."""
+    """Two linear layers around a batch norm, which updates its running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Network(nn.Module):
 
 
 class Counter:
-    """A backend that counts the graphs that it compiles with another one."""
+    """A backend that counts the graphs that it passes to another backend."""
 
     def __init__(self, backend: str) -> None:
         self.graphs = 0

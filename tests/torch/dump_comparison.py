@@ -1,4 +1,4 @@
-"""That two dumps tell the same: of a program on a device, and of the same program on the host."""
+"""Compares the dump of a program on a device with the dump of the same program on the host."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _INITIALISING = re.compile(r"^Default/\w+-call")
 _OVERWRITES = frozenset({"copy_", "copy", "normal", "uniform", "fill", "zero", "bernoulli", "exponential"}) | {
     name.removesuffix("_") for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")
 }
-"""Operators, and calls, that write over their first argument: what that held before may have been written by nobody."""
+"""Operators and calls that overwrite their first argument, so its previous content may be uninitialised."""
 _TIME = re.compile(r"\d{12,}")
 Key = tuple[str, int, str, int, int]
 
 
 def assert_same_dumps(device: Path, host: Path, *, low: bool = False) -> int:
-    """That both have the same files, and the same tensors with the same values; how many tensors those are.
+    """Assert that both dumps have the same files and the same tensors with the same values, and return the number of tensors.
 
-    Sums may differ in the order of additions; with `low` they were made in the tensors' own types.
+    Sums may differ in the order of additions; with `low` they are accumulated in the dtype of the tensor.
     """
     files, expected_files = _files(device), _files(host)
     only = files - expected_files, expected_files - files
     assert only == (Counter(), Counter()), f"files of the device alone, of the host alone: {only}"
     if not expected_files:
-        return 0  # nothing overflowed, nothing failed
+        return 0  # no operator overflowed or failed
     found, expected = dict(_records(device)), dict(_records(host))
     assert found.keys() == expected.keys()
     for key, other in expected.items():
@@ -50,7 +50,7 @@ def assert_same_dumps(device: Path, host: Path, *, low: bool = False) -> int:
 
 
 def _files(path: Path) -> Counter[str]:
-    """The names of the files below a folder without their times."""
+    """The names of the files below a folder, without time stamps."""
     return Counter(_TIME.sub("T", str(file.relative_to(path))) for file in path.rglob("*") if file.is_file())
 
 
@@ -59,11 +59,11 @@ def _records(path: Path) -> Iterator[tuple[Key, TensorRecord]]:
     for record in opdump.open(path).tensors(include_skipped=True):
         op = record.op
         if _INITIALISING.search(op.op_name):
-            continue  # a call while the network is made reads memory that nobody has written yet
+            continue  # a call during the construction of the network reads uninitialised memory
         if op.op_type in _OVERWRITES and (record.io, record.slot) == ("input", 0):
             continue
         place = (op.op_name, 1000 * op.step + op.occurrence, record.io, record.slot)
-        seen[place] += 1  # a watched tensor has one name after every operator
+        seen[place] += 1  # a watched tensor has the same name after every operator
         yield (*place, seen[place]), record
 
 
@@ -73,7 +73,7 @@ def _assert_same_statistics(found: TensorRecord, expected: TensorRecord, *, low:
         other = found.statistics[name]
         if name in ("avg", "l2norm"):
             if low and isinstance(other, float) and not math.isfinite(other):
-                continue  # the sum is beyond the largest number of the tensor's own type
+                continue  # the sum exceeds the range of the tensor's dtype
             bound = 0.05 if low else 1e-9
             assert other == pytest.approx(value, rel=bound, abs=bound, nan_ok=True), (found.name, name)
         else:

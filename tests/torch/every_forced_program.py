@@ -1,4 +1,4 @@
-"""Every program of the example set in every mode, as if on a device: `make forced-device`. `test_forced_programs` holds a choice of it."""
+"""Every program of the example set in every mode, as if on a device: `make forced-device`. `test_forced_programs` runs a selection of these."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Captures of programs whose tensors are taken for those of a device (`late_streams`).
+"""Captures programs as if their tensors were on a device (`late_streams`).
 
     assert_same_on_a_device(PROGRAMS["digits, training"], "overflow", "turns", tmp_path)
 
-holds the program's answer against a plain run, bit for bit, and the dump against that of the plain path of the host.
+compares the program's answer with a plain run, bit for bit, and the dump with the dump that the host's path writes.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ MODES: dict[str, Mapping[str, Any]] = {
     },
 }
 MARKED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.LayerNorm)
-"""Classes of modules that the mode of marks dumps."""
+"""Module classes that the mode `marks` dumps."""
 STREAMS = {"one": 0, "turns": 3}
-"""Whether the program runs on one stream, or every operator on another than the one before."""
+"""The number of streams in turn: 0 runs the program on one stream, 3 runs each operator on a different stream than the one before."""
 
 
 @dataclass
 class Forced:
-    """A capture: its device, its recorder, its reader."""
+    """A capture with its device, recorder and reader."""
 
     device: LateDevice
     recorder: Recorder
@@ -74,7 +74,7 @@ class Forced:
 
 @contextmanager
 def forced_capture(plan: DumpPlan, device: LateDevice | None = None, **settings: Any) -> Iterator[Forced]:
-    """Captures the program of the block, which runs on the device's streams."""
+    """Capture the program in the block, which runs on the device's streams."""
     device = LateDevice() if device is None else device
     with device.program(), _captured(plan, ForcedAccelerators(device), settings) as (recorder, reader):
         yield Forced(device, recorder, reader)
@@ -94,7 +94,7 @@ def _captured(
 
 
 def assert_same_on_a_device(program: Callable[[], Any], mode: str, streams: str, path: Path) -> int:
-    """That capture changes nothing of a program on a device, and files what it files on the host; how many tensors that were."""
+    """Assert that capture does not change a program on a device and writes the same dump as on the host; return the number of tensors."""
     with PassingMode():
         plain = answer_of(program)
     device = LateDevice(STREAMS[streams])
@@ -120,7 +120,7 @@ def assert_same_on_a_device(program: Callable[[], Any], mode: str, streams: str,
 
 
 def assert_left_alone_in_graphs(program: Callable[[], Any], mode: str, path: Path) -> int:
-    """That nothing is asked of a device while it records a program into a graph; how many operators that were."""
+    """Assert that the capture asks nothing of a device that records a program into a graph; return the number of operators."""
     with PassingMode():
         plain = answer_of(program)
     device = LateDevice()
@@ -149,7 +149,7 @@ def _marks(mode: str) -> ProgramMarks:
 
 
 def _told(recorder: Recorder) -> dict[str, Any]:
-    """What the end of a run says."""
+    """What the end of a run reports."""
     return {
         "executed": recorder.tally.executed,
         "captured": recorder.tally.captured,
@@ -162,7 +162,7 @@ def _told(recorder: Recorder) -> dict[str, Any]:
 
 
 class PassingMode(TorchDispatchMode):
-    """A mode of the program that changes nothing: some composites run otherwise where there is one."""
+    """A mode of the program that changes nothing. Some composites run differently under any mode."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """The example set: programs that run as if the host's memory were a device's (`late_streams`).
 
-    PROGRAMS["alexnet, training"]()      what the program leaves behind
+    PROGRAMS["alexnet, training"]()      the state that the program leaves
 
-Each trains, and is run in inference mode too: its forwards alone, with a backward that does nothing.
+Each program trains, and also runs in inference mode: only the forward passes, with a backward that does nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FRAMEWORK = ROOT / "tests" / "parity" / "programs" / "framework"
 Program = Callable[[], Any]
 
 _NEEDS_GRADIENTS = frozenset({"custom_functions", "mutating_hooks", "nested_derivatives", "scaled_gradients"})
-"""Programs that compute with gradients themselves, which inference mode has none of."""
+"""Programs that compute with gradients themselves; inference mode has no gradients."""
 _OUT_OF_REACH = frozenset({"data_workers", "nested_tensors", "quantised"})
-"""Programs that the stand-in for a device does not reach: a part runs in other processes, the host's side of a tensor (sizes of
-nested tensors) would be late too, which no device does, or weights are packed by what no device has.
+"""Programs that the stand-in for a device does not support: a part runs in other processes, the host's side of a tensor (sizes of
+nested tensors) would be late too, which happens on no device, or weights are packed by operators that no device has.
 """
 
 
 def inferring(program: Program) -> Program:
-    """The same program in inference mode; what asks for gradients gets none."""
+    """The same program in inference mode; its calls of `backward` do nothing."""
 
     def inferred() -> Any:
         with torch.inference_mode(), _without_backward():
@@ -71,7 +71,7 @@ def _alexnet() -> Any:
     wide = example.fc_with_initialize
 
     def narrow(inputs: int, outputs: int) -> Any:
-        # 58 of the 62 million weights lie in here, and a stand-in for a device is slow.
+        # These layers hold 58 of the 62 million weights, and the stand-in for a device is slow.
         return (
             wide(min(inputs, 9216), 16 if outputs == 4096 else outputs)
             if inputs == 9216
@@ -98,7 +98,7 @@ def _compiled_programs() -> Any:
 
 
 def _overflowing_and_failing() -> Any:
-    """Numbers beyond the largest, operators that fail, in two steps."""
+    """Two steps with overflowing numbers and failing operators."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -115,14 +115,14 @@ def _overflowing_and_failing() -> Any:
 
 
 def _of_page(page: str, file: str, *names: str) -> Program:
-    """A program that a page shows; what it leaves under these names."""
+    """A program from a documentation page; it returns the values of these names."""
     text = (ROOT / page).read_text(encoding="utf-8")
     (found,) = re.findall(rf"^```python file={re.escape(file)}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[:1]
     code: CodeType = compile(found, page, "exec")
 
     def run() -> Any:
         scope: dict[str, Any] = {"print": lambda *_: None}
-        exec(code, scope)  # the project's own page
+        exec(code, scope)  # code from this project's documentation
         return [dict(scope[name].state_dict()) if isinstance(scope[name], nn.Module) else scope[name] for name in names]
 
     return run

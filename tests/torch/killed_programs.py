@@ -1,10 +1,10 @@
-"""Trainings under capture that are killed (SIGKILL) at given points, in processes of their own.
+"""Kills trainings under capture (SIGKILL) at given points, each in its own process.
 
     python -m tests.torch.killed_programs ROOT LAYOUT MODE COUNT [POINT ...]
 
-One process imports PyTorch and forks a child for each point: the number of the dump's file after whose renaming it is killed. The first child
-runs to its end, into ROOT/whole; from the files that it wrote, COUNT points are drawn, with a seed, beside those that are given. What is
-renamed outside of the dump does not count: the last of that comes when the dump is closed already, and whole.
+One process imports PyTorch and forks a child for each point. POINT n kills the child after it has renamed the nth file of the dump. The first
+child runs to its end, into ROOT/whole; from the number of files that it wrote, COUNT points are drawn with a seed, in addition to the given ones.
+Files that are renamed outside of the dump do not count: the last of these is renamed after the dump is closed and complete.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ STEPS: Final = 4
 
 
 def plan_of(root: Path, layout: str, mode: str) -> DumpPlan:
-    """The plan of a layout in a mode: data, overflow, exception; watch mode is an argument of the capture."""
+    """The plan for a layout in a mode: data, overflow or exception. Watch mode is an argument of the capture."""
     captures: dict[str, Any] = {} if mode in ("data", "watch") else {"captures": mode, "saved_data": "tensor"}
     return DumpPlan(path=root, **{**LAYOUTS[layout], **captures})
 
 
 def run(root: Path, layout: str, mode: str) -> None:
-    """A training of a few steps under capture, in which something overflows and something fails."""
+    """Train for a few steps under capture; one operator overflows and one fails."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -62,7 +62,7 @@ def _killed_after(root: Path, files: int) -> Callable[..., None]:
 
     def counting(source: str, target: str, **kwargs: Any) -> None:
         replace(source, target, **kwargs)
-        # A name alone is one in a directory of the dump, which the caller holds open.
+        # A relative name belongs to a directory of the dump that the caller holds open.
         if Path(target).is_absolute() and not Path(target).is_relative_to(root):
             return
         number = next(numbers)
@@ -74,7 +74,7 @@ def _killed_after(root: Path, files: int) -> Callable[..., None]:
 
 
 def main() -> None:
-    """Forks a child for each point."""
+    """Fork a child for each point."""
     torch.set_num_threads(1)
     root, layout, mode, count, *given = sys.argv[1:]
     reading, writing = os.pipe()

@@ -1,8 +1,8 @@
-"""A device that there is not: the host's memory, and streams on which work is done late.
+"""A simulated device: the host's memory, with streams on which work finishes late.
 
-An operator runs at once, and what it wrote is hidden at once: the memory holds noise until somebody may know the result. That is
-the stream itself, another stream that waited for it, or the host after it waited. So whoever forgets to wait reads noise, as on a
-device, only always.
+An operator runs at once, but what it wrote is hidden at once: the memory holds noise until a reader may know the result, which is
+the stream itself, another stream that waited for it, or the host after it waited. Code that forgets to wait reads noise, as on a
+real device, but reliably.
 
     device = LateDevice()
     with device.program():                      # what torch runs here runs on the current stream
@@ -11,8 +11,8 @@ device, only always.
             y = x * 2                           # noise to the main stream, until
         device.main.wait_for(side)
 
-`LateDevice(turns=3)` runs every operator of the program on another stream than the one before, with the wait that a right program has
-there: whoever orders elsewhere than on the current stream, or knows one stream alone, reads noise.
+`LateDevice(turns=3)` runs every operator of the program on a different stream than the one before, with the wait that a correct program
+needs. Code that uses a stream other than the current one, or that knows only one stream, reads noise.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from torch.utils._pytree import tree_leaves
 from opdump.adapters.torch.device import Accelerator, Accelerators
 
 _NOISE = 0x7B
-"""Large in every type of floats, so that it shows in sums and extremes too."""
+"""A large number in every floating-point type, so that it also shows in sums and extremes."""
 _STRIPE, _STRIPES = 1 << 14, 32
-"""Of larger memory so many stripes of so many bytes become noise: whoever reads all of it, reads some."""
+"""Size and number of the stripes of larger memory that become noise: a reader of the whole memory reads some of it."""
 _WAITS = ("_local_scalar_dense", "equal", "nonzero", "item")
-"""Operators whose answer the host needs: a device waits by itself."""
+"""Operators whose result the host needs: a device waits for these without being asked."""
 
 _COPIES = ("_to_copy", "clone", "copy_sparse_to_sparse_")
 _ALLOCATIONS = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-"""Operators that write nothing: what is in such memory is the host's until an operator writes it. PyTorch itself fills small tensors
-of the host so (`pad_packed_sequence` the lengths), and no operator tells of it.
+"""Operators that write nothing: their memory belongs to the host until an operator writes it. PyTorch itself fills small tensors of
+the host in this way (`pad_packed_sequence` fills the lengths), without an operator.
 """
 
 
 @dataclass(eq=False)
 class LateStream:
-    """A queue. `knows` says how much of each queue is done before what is ordered here next."""
+    """A queue. `knows` is how much of each other queue is finished before the next work on this one."""
 
     name: str
     ordered: int = 0
     knows: dict[LateStream, int] = field(default_factory=dict)
 
     def wait_for(self, other: LateStream) -> None:
-        """What is ordered here from now on runs after what was ordered there until now."""
+        """Work queued here from now on runs after the work that is queued there now."""
         for stream, number in (*other.knows.items(), (other, other.ordered)):
             self.knows[stream] = max(self.knows.get(stream, 0), number)
 
@@ -62,7 +62,7 @@ class LateStream:
 
 
 class _Hidden:
-    """Memory that a stream wrote: its true bytes, and who may see them."""
+    """Memory that a stream wrote: its true bytes, and which streams may see them."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._memory = StorageWeakRef(storage)
@@ -75,15 +75,13 @@ class _Hidden:
         self.stream: LateStream | None = None
         self.number = 0
         self._true: list[bytes] | None = None
-        """The bytes while the memory holds noise."""
+        """The true bytes while the memory holds noise."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether the memory was freed, or the storage has another (`resize_`); somebody else may have the address."""
+        """Whether the memory was freed or the storage has new memory (`resize_`); the address may belong to another tensor."""
         storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self._memory.cdata)
-        if (
-            storage is None
-        ):  # asked first whether it is there, it may be freed by another thread before the answer is used
+        if storage is None:  # checked first: another thread may free it before the result is used
             return True
         return storage.data_ptr() != self._address or storage.nbytes() != self._size
 
@@ -105,21 +103,21 @@ class _Hidden:
 
 
 class LateDevice(Accelerator):
-    """Streams of the host's memory. `waits` counts how often the host waited."""
+    """Streams on the host's memory. `waits` counts how often the host waited."""
 
     copies_in_background = True
 
     class Graph:
-        """What was recorded, and runs without the framework."""
+        """A recorded graph; it would run without the framework."""
 
         def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-            """From now on this thread's stream is recorded."""
+            """Recording of this thread's stream begins."""
 
         def capture_end(self) -> None:
             """The graph is ready."""
 
         def replay(self) -> None:
-            """Nothing that the host sees."""
+            """Has no effect that the host sees."""
 
     graphs = (Graph,)
 
@@ -130,21 +128,21 @@ class LateDevice(Accelerator):
         self._turns = [self.main, *(LateStream(f"turn {number}") for number in range(1, turns))] if turns else []
         self.waits = 0
         self.orders = 0
-        """Operators that were ordered."""
+        """Number of operators that ran."""
         self.capturing = False
         self.broken: list[str] = []
-        """What would have ended a graph that was being recorded."""
+        """Calls that would have invalidated a graph during its recording."""
         self.refuses: frozenset[torch.dtype] = frozenset()
         self.lacks: frozenset[str] = frozenset()
-        """Operators that the capture must do without."""
+        """Operators that fail when the capture calls them."""
         self.room: int | None = None
-        """The largest memory, in bytes, that the capture gets of the device."""
+        """The largest allocation on the device, in bytes, that the capture may make."""
         self._hidden: dict[int, _Hidden] = {}
         self._of_host: list[StorageWeakRef] = []
         self._gives_host_memory = False
 
     def on_the_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same tensor as one of the host, in memory that the device can write into."""
+        """The same tensor, marked as memory of the host that the device can write into."""
         self._of_host.append(StorageWeakRef(tensor.untyped_storage()))
         return tensor
 
@@ -160,7 +158,7 @@ class LateDevice(Accelerator):
     @contextmanager
     def on(self, stream: LateStream) -> Iterator[None]:
         before, self.current = self.current, stream
-        is_of_capture = not torch._C._len_torch_dispatch_stack()  # it works apart from all modes
+        is_of_capture = not torch._C._len_torch_dispatch_stack()  # the capture works outside of all modes
         try:
             with _Queueing(self, is_of_capture=is_of_capture):
                 yield
@@ -169,7 +167,7 @@ class LateDevice(Accelerator):
 
     @contextmanager
     def program(self) -> Iterator[None]:
-        """What runs in the block is a program of this device; at its end the host has waited for everything."""
+        """Code in the block is a program on this device; at its end the host has waited for everything."""
         try:
             with _Queueing(self, takes_turns=bool(self._turns)):
                 yield
@@ -179,7 +177,7 @@ class LateDevice(Accelerator):
             self._hidden.clear()
 
     def next_turn(self) -> None:
-        """The program goes on on another stream, which waits for the one before."""
+        """The program continues on another stream, which waits for the previous one."""
         if self.current in self._turns:
             before = self.current
             self.current = self._turns[(self._turns.index(before) + 1) % len(self._turns)]
@@ -187,7 +185,7 @@ class LateDevice(Accelerator):
 
     @contextmanager
     def recording_a_graph(self) -> Iterator[None]:
-        """Orders are written down and not carried out, as far as the capture can tell."""
+        """As far as the capture can tell, work is recorded into a graph and not executed."""
         self.capturing = True
         try:
             yield
@@ -219,7 +217,7 @@ class LateDevice(Accelerator):
             self._gives_host_memory = False
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_of_capture: bool = False) -> Any:
-        """Runs an operator on the current stream."""
+        """Run an operator on the current stream."""
         stream = self.current
         self.orders += 1
         if self.refuses & {kwargs.get("dtype"), *(each.dtype for each in _tensors((args, kwargs)))}:
@@ -238,13 +236,13 @@ class LateDevice(Accelerator):
             fill_unwritten(func, result)
         stream.ordered += 1
         written = [value for value, mutable in _arguments(func, args, kwargs) if mutable]
-        # A view is no write.
+        # A view does not write.
         known = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, kwargs)) if _has_memory(tensor)}
         made = [
             each for each in _tensors(result) if _has_memory(each) and each.untyped_storage().data_ptr() not in known
         ]
         touched = (made, written) if func.overloadpacket.__name__ not in _ALLOCATIONS else ()
-        # The way to the host of dense and sparse tensors; what is made contiguous, or of another type, stays on the device.
+        # Dense and sparse copies to the host; a result that is made contiguous or has another dtype stays on the device.
         to_host = func.overloadpacket.__name__ in _COPIES and not kwargs.keys() & {"dtype", "memory_format"}
         room = self.room if is_of_capture and not (to_host or self._gives_host_memory) else None
         is_dense = all(leaf.layout is torch.strided for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
@@ -283,7 +281,7 @@ class LateDevice(Accelerator):
 
 
 class _Queueing(TorchDispatchMode):
-    """Every operator runs on the device's current stream."""
+    """Runs every operator on the device's current stream."""
 
     def __init__(self, device: LateDevice, *, takes_turns: bool = False, is_of_capture: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -302,7 +300,7 @@ class _Queueing(TorchDispatchMode):
 
 
 class ForcedAccelerators(Accelerators):
-    """The host's tensors are a device's, but for those that the program asked the host's memory for."""
+    """Treats the tensors of the host as a device's, except those that the program requested in the host's memory."""
 
     reads_host = False
 
@@ -318,7 +316,7 @@ class ForcedAccelerators(Accelerators):
 
 
 def fill_unwritten(func: Any, result: Any) -> None:
-    """Zeros where an operator left memory as it was: what reads it (`scatter_` into `empty_like`) finds the same in every run."""
+    """Zero the memory that an operator left uninitialised, so that a reader (`scatter_` into `empty_like`) finds the same in every run."""
     if func.overloadpacket.__name__ in _ALLOCATIONS:
         for tensor in _tensors(result):
             if _has_memory(tensor):
@@ -326,7 +324,7 @@ def fill_unwritten(func: Any, result: Any) -> None:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    """The tensors among values; the parts of sparse ones."""
+    """The tensors among values; the parts of sparse tensors."""
     found = []
     for leaf in tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
@@ -335,7 +333,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    with _disable_current_modes():  # the capture sees operators of the program alone
+    with _disable_current_modes():  # the capture only sees operators of the program
         if tensor.layout is torch.sparse_coo:
             return [tensor._indices(), tensor._values()]
         if tensor.layout is torch.sparse_csr:
@@ -348,7 +346,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False
     try:
         return tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # a wrapper around others
+    except RuntimeError:  # a wrapper around other tensors
         return False
 
 

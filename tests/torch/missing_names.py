@@ -1,8 +1,8 @@
 """Runs a program under capture once for each private name of PyTorch, in a process in which that name is missing.
 
-    python -m tests.torch.missing_names DIRECTORY      a line of JSON for each name
+    python -m tests.torch.missing_names DIRECTORY      prints a line of JSON for each name
 
-PyTorch keeps the name: the adapter alone does not find it. Each try is a fork of this process, which has not imported the adapter.
+PyTorch keeps the name; only the adapter does not find it. Each attempt is a fork of this process, which has not imported the adapter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = "opdump.adapters.torch.private_names"
 
 
 def program() -> list[torch.Tensor]:
-    """Training, with operators that a dispatch mode would change, a checkpoint and a sum in a compiled function."""
+    """A training with operators that a dispatch mode would change, a checkpoint, and a sum in a compiled function."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -51,7 +51,7 @@ def program() -> list[torch.Tensor]:
 
 
 def load(hidden: tuple[str, ...] = ()) -> Any:
-    """The module of names, which does not find those that are hidden. `hasattr` of the module's own stands before that of Python."""
+    """Import the module of names with the given names hidden from it. The `hasattr` in the module's namespace takes precedence over the builtin."""
     spec = importlib.util.find_spec(LOOKUP)
     assert spec is not None
     assert spec.loader is not None
@@ -59,7 +59,7 @@ def load(hidden: tuple[str, ...] = ()) -> Any:
     places = [_place(path) for path in hidden]
     for path in hidden:
         if path in sys.modules:
-            sys.modules[path] = None  # type: ignore[assignment]  # as Python marks what cannot be imported
+            sys.modules[path] = None  # type: ignore[assignment]  # Python marks modules that cannot be imported this way
 
     def finds(owner: Any, name: str) -> bool:
         return hasattr(owner, name) and not any(owner is found and name == last for found, last in places)
@@ -80,7 +80,7 @@ def _place(path: str) -> tuple[Any, str]:
 
 
 def _outcome(row: Any, directory: Path, plain: list[torch.Tensor]) -> dict[str, Any]:
-    """What happens without one name."""
+    """The outcome without one name."""
     modules = {path: sys.modules[path] for path in row.paths if path in sys.modules}
     load(row.paths)
     mode: dict[str, Any] = {"on_exception": True} if row.of.name == "calls" else {}
@@ -99,13 +99,13 @@ def _outcome(row: Any, directory: Path, plain: list[torch.Tensor]) -> dict[str, 
 
 
 def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `run` gives in a child of this process, with the error that ended it."""
+    """What `run` returns in a child of this process, with the error that ended it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             found = {"error": "", **run()}
-        except BaseException:  # noqa: BLE001  whatever it is, the test shows it
+        except BaseException:  # noqa: BLE001  any error is reported in the test
             found = {"error": traceback.format_exc()}
         with os.fdopen(writing, "w") as pipe:
             json.dump(found, pipe)
@@ -120,7 +120,7 @@ def in_a_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints a line for each name."""
+    """Print a line for each name."""
     directory = Path(sys.argv[1])
     plain = program()
     for number in range(_count()):
@@ -129,12 +129,12 @@ def main() -> None:
 
 
 def _count() -> int:
-    """How many names there are."""
+    """The number of names."""
     return int(in_a_fork(lambda: {"count": len(load().NAMES)})["count"])
 
 
 def _one(number: int, directory: Path, plain: list[torch.Tensor]) -> dict[str, Any]:
-    """The outcome without the name of that row."""
+    """The outcome without the name in that row."""
     row = load().NAMES[number]
     del sys.modules[NAMES], vars(sys.modules["opdump.adapters.torch"])["private_names"]
     return {"path": row.paths[0], **_outcome(row, directory, plain)}

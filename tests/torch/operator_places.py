@@ -1,4 +1,4 @@
-"""A mode that writes down where operators of one kind take place, and networks that have such operators."""
+"""A mode that records where operators of one type run, and networks that contain such operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.adapters.torch.training import TrainingObserver
 
 
 class Places(TorchDispatchMode):
-    """Writes down the position of every operator of one type."""
+    """Records the position of every operator of one type."""
 
     def __init__(self, observer: TrainingObserver, kind: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class Places(TorchDispatchMode):
 
 
 class Sine(nn.Module):
-    """One operator that nothing else in these tests uses."""
+    """Contains an operator that nothing else in these tests uses."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin()
@@ -51,7 +51,7 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.sine = Sine()
-        self.fc = nn.Linear(3, 3)  # last, so that its backward needs the sine again
+        self.fc = nn.Linear(3, 3)  # after the sine, so that the backward needs the result of the sine again
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.fc(self.sine(x))
@@ -72,7 +72,7 @@ class Net(nn.Module):
 
 
 class Saving(nn.Module):
-    """Keeps no activations of its blocks."""
+    """Recomputes the activations of its blocks in backward."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclass
 class Trained:
-    """All that a training run leaves behind."""
+    """Everything that a training run leaves."""
 
     losses: list[Tensor]
     gradients: dict[str, Tensor]
@@ -41,7 +41,7 @@ class ConvNet(nn.Module):
 
 
 def train_convnet(steps: int = 3) -> Trained:
-    """Forward, backward and AdamW on random images, from a fixed seed."""
+    """Forward, backward and AdamW on random images, with a fixed seed."""
     torch.manual_seed(0)
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""A small recording mode, so that what is tested is when it is on, not what it does."""
+"""A small recording mode, for tests of when a mode is on rather than of what it records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opdump.adapters.torch.mode_stack import RecordingMode, put_on, take_off
 
 @dataclass
 class Operator:
-    """One operator as the mode saw it; tensors are copies."""
+    """One operator as the mode saw it, with copies of its tensors."""
 
     name: str
     inputs: list[torch.Tensor] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Operator:
 
 
 class Operators(RecordingMode):
-    """Writes down the operators of the threads that it is on in."""
+    """Records the operators of the threads in which it is on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Operators(RecordingMode):
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """On in the calling thread for the length of the block."""
+        """On in the calling thread within the block."""
         was_off = put_on(self)
         try:
             yield

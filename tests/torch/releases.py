@@ -1,4 +1,4 @@
-"""What a release of PyTorch cannot do, as marks of tests with their reason: docs/torch-versions.md."""
+"""What a release of PyTorch cannot do, as marks of tests with the reason: docs/torch-versions.md."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from opdump.adapters.torch.private_names import GUARDS_SEE_MODES
 RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 WRITES_A_NUMBER = "aten::copy_" if RELEASE < (2, 14) else "aten::fill_.Scalar"
-"""What `x[0] = 1` runs, as tried with 2.13 and 2.15."""
+"""The operators that `x[0] = 1` runs, as observed with 2.13 and 2.15."""
 COMPILES_UNDER_MODES_OF_THE_PROGRAM = pytest.mark.skipif(
     RELEASE < (2, 13),
     reason=f"PyTorch {torch.__version__} guards on the list that a function mode fills, and fails without any capture (seen with 2.6, 2.10)",
 )
 PIPELINES_INFER_SHAPES = RELEASE < (2, 13)
-"""Stages run copies of tensors on the device `meta` to know the shapes of what they receive: operators without data (seen with 2.10)."""
+"""Stages run copies of tensors on the device `meta` to find the shapes of what they receive: operators without data (seen with 2.10)."""
 NOT_WITH_GLOO = {"mixed", "stages_in_turn"} if RELEASE < (2, 10) else set()
-"""In 2.6 `fully_shard` fails and `Schedule1F1B` waits for ever on a processor, without any capture; 2.7 to 2.9 were not tried."""
+"""In 2.6, `fully_shard` fails and `Schedule1F1B` hangs on a CPU, without any capture; 2.7 to 2.9 were not tried."""
 GLOO_SENDS_LISTS_TO_ALL = RELEASE >= (2, 13)
-"""`all_to_all` of lists is not in gloo of 2.10; 2.11 and 2.12 were not tried."""
+"""gloo in 2.10 lacks `all_to_all` of lists; 2.11 and 2.12 were not tried."""
 KEEPS_PLACES_OF_WARNINGS = pytest.mark.skipif(
     RELEASE >= (2, 14),
     reason=f"PyTorch {torch.__version__} gives warnings of operators before they return to the line of the program: torch/_ops.py",
@@ -42,17 +42,17 @@ NAMES_COMPILED_GRADIENTS = pytest.mark.skipif(
 
 
 def no_default_device() -> None:
-    """Undoes `torch.set_default_device`. Up to PyTorch 2.9 `get_default_device`, which transformers calls, fails after None was set."""
+    """Undo `torch.set_default_device`. Up to PyTorch 2.9, `get_default_device`, which transformers calls, fails after the device was set to None."""
     torch.set_default_device(None)
     if RELEASE < (2, 10):
         del torch._GLOBAL_DEVICE_CONTEXT.device_context
 
 
 def lists_told(printed: str) -> list[list[Any]]:
-    """The lists that a program of several processes printed as JSON, each in a line; gloo of PyTorch 2.8 to 2.10 prints among them."""
+    """The lists that a program with several processes printed as JSON, one per line; gloo of PyTorch 2.8 to 2.10 prints in between."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith('["')]
 
 
 def gradient_of(region: str) -> str:
-    """What the gradient of a compiled region is called."""
+    """The name of a compiled region's gradient."""
     return f"{region}_backward" if _NAMES_REGIONS else "compiled_backward"

@@ -1,4 +1,4 @@
-"""Programs whose steps repeat, or nearly: what `opdump.adapters.torch.following` follows, and what it must not take for the same."""
+"""Programs whose steps repeat, or nearly repeat: those that `opdump.adapters.torch.following` follows, and those that it must not mistake for a repetition."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def growing_batches() -> Any:
 
 
 def branches() -> Any:
-    """Another path through the program in some steps, at its begin, middle and end."""
+    """In some steps, the program takes a different path at its beginning, middle and end."""
     net = _net()
 
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
@@ -93,7 +93,7 @@ def branches() -> Any:
 
 
 def arguments_that_look_alike() -> Any:
-    """1, 1.0 and True are equal, and are not the same argument, nor are 0.0 and -0.0; nor is a NaN another number."""
+    """1, 1.0 and True are equal but are different arguments, as are 0.0 and -0.0; one NaN is the same argument as another."""
     scales = [1.0, 1.0, 1.0, 1, True, float("nan"), float("nan"), 0.0, -0.0]
     assert len(scales) == STEPS
     net = _net()
@@ -105,7 +105,7 @@ def arguments_that_look_alike() -> Any:
 
 
 def changing_arguments() -> Any:
-    """Numbers, lists, absent ones and other kinds of them, among operators that fail, or whose result they make another one."""
+    """Numbers, lists, None and other kinds of arguments that change, next to operators that fail or whose result depends on them."""
     net, found = _net(), []
     generators = [torch.Generator().manual_seed(step) for step in range(STEPS)]
 
@@ -131,7 +131,7 @@ def outputs_of_any_size() -> Any:
 
 
 def failures() -> Any:
-    """Operators that fail in some steps, and are caught."""
+    """Operators that fail in some steps; the program catches the errors."""
     net = _net()
     failed = []
 
@@ -260,7 +260,7 @@ def own_function() -> Any:
 
 
 def views() -> Any:
-    """Writes into parts of memory, through views, and into what numpy has."""
+    """Writes into parts of memory, through views, and into memory shared with numpy."""
     net = _net()
     table = torch.zeros(4, 8)
     shared = torch.zeros(3)
@@ -280,7 +280,7 @@ def views() -> Any:
 
 
 def another_thread() -> Any:
-    """Operators of other threads between those of the one that trains, in some steps."""
+    """In some steps, another thread runs operators between those of the training thread."""
     net = _net()
 
     def before(step: int, net: nn.Sequential) -> None:
@@ -311,7 +311,7 @@ def swapped_memory() -> Any:
 
 
 def changing_constants() -> Any:
-    """Tensors of before the capture, of which another one is read in some steps, in the place of one or beside it."""
+    """Tensors from before the capture; some steps read a different one, instead of the usual one or in addition."""
     net = _net()
 
     def loss_of(out: torch.Tensor, step: int) -> torch.Tensor:
@@ -342,7 +342,7 @@ def many_kinds() -> Any:
 
 
 def collectives() -> Any:
-    """One that runs on while others run, and what it works on is written into before it was waited for."""
+    """A collective that runs while other operators run, and whose tensor is written before the program waited for it."""
     net = _net()
     place = tempfile.TemporaryDirectory()
     dist.init_process_group("gloo", init_method=f"file://{place.name}/store", rank=0, world_size=1)
@@ -427,7 +427,7 @@ def transforms() -> Any:
 
 
 def large_tensors() -> Any:
-    """Tensors that are not read again while nothing writes into them, and are where something does."""
+    """Tensors that are not read again unless something writes into them."""
     net = nn.Linear(512, 512)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     losses = []
@@ -488,4 +488,4 @@ FOLLOWED = frozenset(
         ),
     }
 )
-"""Those most of whose later steps are followed."""
+"""Programs most of whose later steps are followed."""

@@ -1,4 +1,4 @@
-"""Tensors of a device: the host's memory stands in for one, whose work is done late (`late_streams`)."""
+"""Tensors on a device: the host's memory stands in for one whose work finishes late (`late_streams`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.torch.releases import no_default_device
 def test_a_step_waits_once_for_each_stream(mode: str, tmp_path: Path) -> None:
     with forced_capture(DumpPlan(path=tmp_path, **MODES[mode])) as forced:
         PROGRAMS["convnet"](steps=3)
-    assert forced.reader.waits <= 3 + 1  # what runs after the last step is filed by itself
+    assert forced.reader.waits <= 3 + 1  # operators after the last step are written separately
 
 
 def _program_in(mode: Callable[[], AbstractContextManager[Any]]) -> Callable[[], list[Tensor]]:
@@ -107,7 +107,7 @@ def test_modes_of_the_program_do_not_reach_the_work_of_the_capture(name: str, sa
 
 @pytest.mark.parametrize("name", PROGRAM_MODES)
 def test_what_begins_within_a_mode_goes_on_outside_of_it(name: str) -> None:
-    """Rows that are allocated within inference mode would be tensors that nobody may write into outside."""
+    """Rows allocated in inference mode would be tensors that cannot be written outside of it."""
     x = torch.arange(6.0)
     summaries = DeviceSummaries(low_precision=False, accelerators=ForcedAccelerators(LateDevice()))
     with PROGRAM_MODES[name]() as mode:
@@ -134,7 +134,7 @@ def test_a_function_mode_sees_the_program_alone(tmp_path: Path) -> None:
     assert seen[0] == seen[1]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, at the first jvp
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # from PyTorch, at the first jvp
 def test_vmap_and_forward_mode_run_on_a_device(tmp_path: Path) -> None:
     def program() -> tuple[Tensor, Tensor]:
         x = torch.arange(12.0).reshape(3, 4)
@@ -150,7 +150,7 @@ def test_vmap_and_forward_mode_run_on_a_device(tmp_path: Path) -> None:
 
 
 def _on_streams(device: LateDevice) -> Tensor:
-    """Work on three streams with the waits that a right program has."""
+    """Work on three streams, with the waits that a correct program needs."""
     torch.manual_seed(2)
     x = torch.randn(50, 40)
     one, two = device.new_stream("one"), device.new_stream("two")
@@ -325,7 +325,7 @@ def test_temporaries_are_those_of_a_block_and_operators_few(dtype: torch.dtype) 
 
 
 class _Counting(TorchDispatchMode):
-    """Counts operators, and the bytes of what they made that is still alive."""
+    """Counts operators, and the bytes of their results that are still alive."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -360,7 +360,7 @@ def test_infinite_and_overflowing_sums_are_those_of_float64() -> None:
 
 
 def _assert_close(found: Summary, expected: Summary, dtype: torch.dtype, *, low: bool = False) -> None:
-    """Counts and extremes to the bit; sums within what the order of additions may change."""
+    """Counts and extremes are equal; sums may differ as much as a different order of additions allows."""
     exact = slice(0, 9)
     np.testing.assert_array_equal(np.array(found[exact]), np.array(expected[exact]))
     epsilon = torch.finfo(dtype).eps if low and dtype.is_floating_point else torch.finfo(torch.float64).eps

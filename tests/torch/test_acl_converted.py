@@ -1,4 +1,4 @@
-"""What a PyTorch program leaves under an acl.json, converted by `msaccucmp convert`, is what PyTorch computed."""
+"""The files that a PyTorch program leaves under an acl.json, converted by `msaccucmp convert`, contain what PyTorch computed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.torch.programs import PROGRAMS
 
 _Array = npt.NDArray[Any]
 _FILLING = frozenset({"fill_.Scalar", "zero_.default", "uniform_.default", "normal_.default", "bernoulli_.float"})
-"""They fill new memory, of which nothing is read, for it holds what happened to be there."""
+"""They allocate memory whose values are not read, because it is uninitialised."""
 _PLACE = re.compile(r"_(\d+)_L2\.")
 
 
 class _Computed(TorchDispatchMode):
-    """Copies what every operator with a kernel reads and writes; knows nothing of the recorder."""
+    """Copies what every operator with a kernel reads and writes, independently of the recorder."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch's own
@@ -64,7 +64,7 @@ def _low_precision() -> None:
 
 @pytest.mark.parametrize("program", [*PROGRAMS.values(), _low_precision], ids=[*PROGRAMS, "low precision"])
 def test_every_file_converts_to_what_was_computed(program: Callable[[], Any], tmp_path: Path) -> None:
-    program()  # what a library runs as it is imported belongs to no run
+    program()  # operators that a library runs on import are not part of the program
     with _Computed() as computed:
         program()
     plan = DumpPlan(
@@ -88,7 +88,7 @@ def test_every_file_converts_to_what_was_computed(program: Callable[[], Any], tm
         place = _PLACE.search(file.name)
         if place is not None:
             names.setdefault(int(place[1]), []).append(file.name)
-    # An operator whose only tensors have no elements leaves no file.
+    # An operator whose tensors are all empty leaves no file.
     operators = [one for one in computed.operators if any(array.size for side in one[1].values() for array in side)]
     assert sorted(names) == list(range(len(operators)))
     unread = set()
@@ -100,7 +100,7 @@ def test_every_file_converts_to_what_was_computed(program: Callable[[], Any], tm
                 if found is None:
                     unread.add((operator.removeprefix("aten."), side))
                 else:
-                    if expected.size:  # the original makes float64 of what has no elements
+                    if expected.size:  # the original msaccucmp returns float64 for empty tensors
                         assert found.dtype == expected.dtype, (operator, side, slot)
                     assert found.reshape(expected.shape).tobytes() == expected.tobytes(), (operator, side, slot)
     assert not arrays

@@ -1,4 +1,4 @@
-"""PyTorch under an acl.json: models, single operators, and what the program called."""
+"""PyTorch under an acl.json: models, single operators, and calls of the program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def acl_plan(path: Path, *models: ModelSelection, level: Any = "kernel", **field
 
 
 def files(path: Path) -> list[str]:
-    """Below `{time}/{device}`, without the numbers at the end of a name."""
+    """The files below `{time}/{device}`, without the numbers at the end of their names."""
     found = [file for file in path.rglob("*") if file.is_file() and ".dump_metadata" not in file.parts]
     parts = sorted("/".join(file.relative_to(path).parts[2:]).rsplit(".", 3)[0] for file in found)
     return [part.partition("Default_network-")[0] + part.rpartition("_")[2] for part in parts]
@@ -239,7 +239,7 @@ def test_a_module_at_the_level_op_has_its_parameters_and_buffers_behind_the_inpu
         inputs = found[kind]
         assert list(inputs) == list(range(len(tensors))), kind
         for given, tensor in zip(inputs.values(), tensors, strict=True):
-            # Running averages too are those that the module had before the call.
+            # Running averages, too, have the values from before the call.
             assert np.array_equal(given.numpy(), tensor.detach().numpy()), kind
     assert [given.argument for given in found["Conv2d"].values()] == ["[0]", "weight", "bias"]
     assert not found["BatchNorm2d"][3].numpy().any()
@@ -250,7 +250,7 @@ def test_a_blacklist_leaves_the_weight_of_a_module_out(tmp_path: Path) -> None:
     with torch.no_grad(), opdump.capture(acl_plan(tmp_path, entry, level="op")):
         LeNet()(IMAGES)
     (convolution,) = (each for each in opdump.open(tmp_path).executions() if each.op.op_type == "Conv2d")
-    # A device leaves no gap in the file either, so the bias is the second input there.
+    # As on a device, the file has no gap, so the bias is the second input.
     assert [record.shape for record in convolution.inputs.values()] == [(1, 1, 6, 6), (2,)]
 
 
@@ -262,7 +262,7 @@ def test_the_level_all_is_both(tmp_path: Path) -> None:
     )
 
 
-def test_attention_takes_the_road_that_it_takes_without_capture(tmp_path: Path) -> None:
+def test_attention_takes_the_same_path_as_without_capture(tmp_path: Path) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
@@ -316,7 +316,7 @@ def test_a_file_of_the_dialect(tmp_path: Path) -> None:
 
 
 class Filter(nn.Module):
-    """No parameter, only a buffer."""
+    """Has no parameter, only a buffer."""
 
     kernel: Tensor
 

@@ -1,4 +1,4 @@
-"""acl.json with PyTorch: names of `named_modules()` in `layer`, ranges and blacklists, at every `dump_level`."""
+"""acl.json with PyTorch: names from `named_modules()` in `layer`, ranges and blacklists, at every `dump_level`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 def dumped(path: Path, net: nn.Module, *entries: ModelSelection, level: str, **fields: Any) -> tuple[list[str], Any]:
-    """The names of what was dumped of one inference, in the order of calls, and the report."""
+    """The names of what one inference dumped, in the order of calls, and the report."""
     with torch.no_grad(), opdump.capture(acl_plan(path, *entries, level=level, **fields)) as dump:
         net.eval()(IMAGES if isinstance(net, ResNet) or "ResNet" in repr(net) else torch.ones(2, 5, 8))
     assert dump.report is not None
@@ -64,7 +64,7 @@ def dumped(path: Path, net: nn.Module, *entries: ModelSelection, level: str, **f
 
 
 def scopes(names: Sequence[str]) -> list[str]:
-    """Below the network, without the number of a kernel and without classes."""
+    """The scopes below the network, without kernel numbers and class names."""
     found = []
     for name in names:
         parts = [part.rpartition("-")[0] for part in name.split("/")[2:]]
@@ -114,7 +114,7 @@ def test_every_name_of_named_modules_means_that_module_at_the_level_op(tmp_path:
             wanted = ["heads.second()"] * 2
         found = [scope for scope in scopes(names) if scope.endswith("()")]
         assert found == wanted, layer
-        # A list of modules is never called, and what runs in it has its name.
+        # A ModuleList is never called; the operators of its modules have its name in their scope.
         assert report.warnings == (), layer
 
 
@@ -131,7 +131,7 @@ def test_names_work_without_class_names_in_scopes(tmp_path: Path) -> None:
 
 
 class Averages(nn.Module):
-    """Buffers only, so that it is no network without a name in `dump_list`."""
+    """Has only buffers, so it is not a network unless `dump_list` names it."""
 
     kernel: Tensor
 
@@ -158,7 +158,7 @@ def test_modules_of_a_module_without_parameters_have_their_names(
 
 
 class Wrapped(nn.Module):
-    """Parts inside the wrappers that programs use."""
+    """Contains parts inside the wrappers that programs use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ def test_modules_of_a_transformer_are_chosen_by_their_names(tmp_path: Path) -> N
     )
     assert scopes(names) == ["encoder()", "head()"]
     assert report.warnings == ()
-    # Of a module of the library that was called as one, the parts run, and nobody called them.
+    # A module of PyTorch was recorded as one call; at the level kernel, operators of its parts, which the program did not call, are recorded.
     entry = ModelSelection(model_name="Model", layers=("encoder.layers.1", "encoder.layers.1.norm2"))
     names, report = dumped(tmp_path / "kernel", Model(), entry, level="kernel")
     assert names
@@ -266,7 +266,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
     )
     _, report = dumped(tmp_path, ResNet(), entry, level="op")
     sides = [(len(each.inputs), len(each.outputs)) for each in opdump.open(tmp_path).executions()]
-    assert sides == [(1, 0), (2, 0)]  # the weight of each
+    assert sides == [(1, 0), (2, 0)]  # only the weight of each
     assert report.warnings == ()
 
 

@@ -1,4 +1,4 @@
-"""Overflow mode: operators that overflow are filed whole, with how they overflowed, and nothing else is."""
+"""Overflow mode writes only operators that overflow, complete and with their overflow status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def statuses(path: Path) -> list[int]:
 
 
 def overflowing(path: Path) -> list[Execution]:
-    """The operators, without the files that say how they overflowed."""
+    """The operators, without the files of their overflow status."""
     return [found for found in opdump.open(path).executions() if found.op.op_type != "Opdebug"]
 
 
@@ -70,7 +70,7 @@ def test_an_operator_in_place_is_judged_and_filed_by_what_it_read(tmp_path: Path
     x = torch.full((2,), 1e38)
     with opdump.capture(overflow=True, path=tmp_path):
         x.mul_(x)
-        x.mul_(2)  # its input is infinite already
+        x.mul_(2)  # its input is already infinite
     (failed,) = overflowing(tmp_path)
     before, after = failed.inputs[0].payload, failed.outputs[0].payload
     assert before is not None
@@ -178,7 +178,7 @@ def test_an_operator_of_somebody_else_may_write_into_anything(tmp_path: Path) ->
 
         def scale(x: torch.Tensor) -> torch.Tensor:
             given = x.clone()
-            x.numpy()[:] = np.nan  # neither told in the schema nor counted as a version
+            x.numpy()[:] = np.nan  # neither declared in the schema nor counted by the version counter
             return given * 10
 
         library.impl("scale", scale, "CPU")
@@ -207,7 +207,7 @@ def test_operators_that_give_finite_numbers_are_not_copied(tmp_path: Path, monke
         (x + x).sum().sigmoid()
         assert copied == []
         x.add_(1)
-        assert copied == [7]  # what it writes into, before it does
+        assert copied == [7]  # a copy of what it writes into, before it runs
         x * torch.full((7,), 1e38)  # finite
         assert copied == [7]
         x * torch.full((7,), 3e38)

@@ -1,4 +1,4 @@
-"""The statistics that stand in the place of tensors, of a PyTorch program."""
+"""The statistics that are written instead of tensors, for a PyTorch program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_nan_counts_where_it_stands(tmp_path: Path) -> None:
     as_text = sorted(f"{dtype} {shape} {greatest:g} {nans}" for dtype, shape, greatest, nans in found if shape == (3,))
     assert as_text == sorted(
         [
-            *("float32 (3,) nan 1",) * 2,  # what was added to, and the sum
+            *("float32 (3,) nan 1",) * 2,  # an operand and the sum
             *("float32 (3,) 2 1", "float32 (3,) 3 1"),
             *("float32 (3,) 2 1", "float16 (3,) 2 1"),  # the cast
         ]

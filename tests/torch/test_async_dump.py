@@ -1,4 +1,4 @@
-"""A PyTorch program under a data_dump.json of the asynchronous dump."""
+"""A PyTorch program under a data_dump.json for the asynchronous dump."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_without_its_index_it_opens_from_its_files(tmp_path: Path) -> None:
 def _overflowing() -> None:
     weight = torch.full((3,), 60000.0, dtype=torch.float16)
     weight + 1
-    weight * 2  # the one that overflows
+    weight * 2  # overflows
     torch.zeros(4).scatter_add(0, torch.zeros(2, dtype=torch.int64), torch.full((2,), 3e38))
 
 

@@ -1,4 +1,4 @@
-"""Programs that call deep: what they do near the limit of calls, and with the error that comes there, is what they do without a capture."""
+"""Programs with deep calls: near the recursion limit, and with the error at the limit, they behave as without a capture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "acl exception": {"layout": "acl", "file_format": "bin", "dialect": "acl", "captures": "exception"},
 }
 PYTORCHS_OWN = 12
-"""Calls that PyTorch needs to hand an operator to a mode that is written in Python, and a capture to begin."""
+"""Calls that PyTorch needs to pass an operator to a mode written in Python, and that a capture needs to begin."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_operators_run_as_deep_as_without_a_capture(layout: str, tmp_path: Path)
     expected = _values(data)
     limit = sys.getrecursionlimit()
     with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout]), strict=True) as dump:
-        _value(0, data)  # what PyTorch and opdump look up once
+        _value(0, data)  # lookups that PyTorch and opdump do only once
         dump.step()
         found = _values(data)
         assert sys.getrecursionlimit() == limit
@@ -105,7 +105,7 @@ class _Deep(torch.nn.Module):
 
 
 def _deepest(model: _Deep, data: torch.Tensor) -> int:
-    """The most levels that do not exceed the limit."""
+    """The largest number of levels that does not exceed the limit."""
     levels, too_many = 0, 400
     while too_many - levels > 1:
         middle = (levels + too_many) // 2
@@ -124,7 +124,7 @@ def test_a_model_that_calls_itself_goes_as_deep_as_without_a_capture(layout: str
     model, data = _Deep(), torch.ones(1, 2)
     most = _deepest(model, data)
     assert most > 40
-    # A capture has some calls of its own around the network and around an operator, as many as a few levels have.
+    # A capture adds some calls around the network and around an operator, as many as a few levels.
     levels = most - 6
     expected = model(data, levels)
     with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout]), strict=True) as dump:
@@ -148,14 +148,14 @@ def test_the_limit_that_the_program_sets_stays_its_own(tmp_path: Path) -> None:
     assert sys.getrecursionlimit() == 1234
 
 
-def test_what_the_limit_is_raised_by_adds_up_and_goes() -> None:
+def test_raises_of_the_recursion_limit_add_up_and_are_undone() -> None:
     depth = CallDepth()
     depth.add(10)
     depth.add(5)
     assert sys.getrecursionlimit() == 415
     depth.remove(10)
     assert sys.getrecursionlimit() == 405
-    sys.setrecursionlimit(1000)  # by the program, within an operator
+    sys.setrecursionlimit(1000)  # by the program, while an operator runs
     depth.add(7)
     assert sys.getrecursionlimit() == 1012
     depth.remove(7)

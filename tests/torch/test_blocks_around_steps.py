@@ -1,4 +1,4 @@
-"""Steps that begin or end inside a block of the program that sets something for its thread: inference mode, a device, a mode of its own."""
+"""Steps that begin or end inside a block that sets a state of the thread: inference mode, a device, a mode of the program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _keys() -> tuple[int, bool, bool]:
 
 
 def run(block: AbstractContextManager[Any], step: Callable[[], None]) -> list[Tensor]:
-    """Three steps, of which the block has the end of the first, the second, and the beginning of the third."""
+    """Three steps; the block contains the end of the first, the second, and the beginning of the third."""
     x = torch.linspace(-1, 1, 9).reshape(3, 3)
     found = [x.exp()]
     with block:
@@ -158,7 +158,7 @@ def _stepped(value: Tensor, step: Callable[[], None]) -> Tensor:
 
 
 class Tan(nn.Module):
-    """A network: what runs in one belongs to no step before it."""
+    """A network: operators in it do not belong to an earlier step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def in_a_recomputation(x: Tensor, step: Callable[[], None]) -> Tensor:
     "where", [in_a_hook_of_a_tensor, in_a_hook_of_a_parameter, in_a_backward_of_the_programs, in_a_recomputation]
 )
 def test_a_step_ends_inside_of_a_backward(where: Callable[..., Tensor], iteration: str, tmp_path: Path) -> None:
-    """The engine of autograd sets the modes of the thread back to what they were when it began."""
+    """The autograd engine restores the modes that the thread had when the backward began."""
 
     def run(step: Callable[[], None]) -> list[Tensor]:
         x = torch.linspace(-1, 1, 3).requires_grad_()
@@ -242,7 +242,7 @@ def test_a_capture_ends_inside_of_a_backward(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("iteration", ["all", "1"])
 def test_the_rest_of_a_backward_belongs_to_the_step_that_its_hook_began(iteration: str, tmp_path: Path) -> None:
-    """The engine runs each node with the modes that there were when the backward began, and a hook is its node's (docs/steps.md)."""
+    """The engine runs each node with the modes from when the backward began, and a hook belongs to its node (docs/steps.md)."""
     with opdump.capture(path=tmp_path, iteration=iteration) as dump:
         inner = torch.linspace(0, 1, 3).requires_grad_().tan()
         outer = inner.sin()

@@ -1,4 +1,4 @@
-"""A dump within bounds: what is left out as they are met, and that the program notices nothing."""
+"""A dump within limits: what is left out when a limit is reached, and that the program is not affected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train(steps: int = 40, width: int = 64) -> list[torch.Tensor]:
 
 
 def test_what_runs_behind_the_last_step_belongs_to_it_however_much_was_filed_before(tmp_path: Path) -> None:
-    """A step holds 60 kB, and 40 kB may wait until it is known which step they belong to."""
+    """A step takes 60 kB, and 40 kB may wait until their step is known."""
     bounds: list[dict[str, Any]] = [{}, {"max_memory": 80_000}]
     for number, bound in enumerate(bounds):
         with opdump.capture(path=tmp_path / str(number), saved_data="tensor", **bound) as dump:
@@ -59,7 +59,7 @@ def size_of(path: Path) -> int:
 
 
 def size_of_first_step(path: Path, layout: str = "mindspore-2.3") -> int:
-    """Graphs, which name each line of a call stack, and an index are most of it."""
+    """Mostly graphs, which contain each line of a call stack, and an index."""
     with opdump.capture(DumpPlan(path=path, layout=layout, saved_data="statistic")):
         train(1)
     return size_of(path)
@@ -82,7 +82,7 @@ def test_a_disk_bound_leaves_out_elements_then_steps_then_all(tmp_path: Path, ca
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"opdump: {each}" for each in report.degraded
     ]
-    # What is not there is known as such.
+    # Missing files are recorded as such.
     every, last = 1, 399
     expected = []
     changes = {each.step: each.now for each in report.degraded}
@@ -202,7 +202,7 @@ def test_a_slow_disk_holds_up_the_program_before_memory_is_full(
 
 def test_a_tensor_that_does_not_fit_into_memory_leaves_its_statistics(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", saved_data="full", max_memory="20kB") as dump:
-        train(3)  # a weight has 16 kB
+        train(3)  # a weight takes 16 kB
     assert dump.report is not None
     (only,) = dump.report.degraded
     assert (only.step, only.now, only.bound) == (0, "statistics", "max_memory")
@@ -279,8 +279,8 @@ def test_time_is_measured_and_told(tmp_path: Path) -> None:
     assert report.overhead == pytest.approx(report.capture_seconds / (report.seconds - report.capture_seconds))
 
 
-def test_the_operators_of_the_program_are_not_counted(tmp_path: Path) -> None:
-    """One takes far longer than all else, and its time is the program's."""
+def test_the_time_of_the_programs_operators_is_not_counted_as_capture(tmp_path: Path) -> None:
+    """One operator takes far longer than everything else, and its time counts for the program."""
     big = torch.randn(1200, 1200)
     with opdump.capture(path=tmp_path / "d", kernels=["nothing-of-this-name"], **STATISTICS) as dump:
         began = time.perf_counter()

@@ -75,7 +75,7 @@ def test_a_failing_program_leaves_no_hook_behind(tmp_path: Path) -> None:
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch.nn.Module.__call__ is call
     assert torch.autograd.backward is backward
-    # The inputs of the operator that failed are what one wants to see.
+    # The inputs of the failed operator are recorded.
     failed = opdump.open(tmp_path).op("dot-op2")
     assert [record.shape for record in failed.inputs.values()] == [(2,), (3,)]
     assert not failed.outputs

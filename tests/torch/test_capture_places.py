@@ -1,4 +1,4 @@
-"""Names, lines of the program, selection, steps: where each operator belongs."""
+"""Where each operator belongs: names, lines of the program, selection, steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ops_by_type(path: Path, step: int | None = None) -> dict[str, list[OpRecord]
 
 
 def line_of(function: object, text: str) -> int:
-    """The line of this file where `function` says `text`."""
+    """The number of the line of `function` in this file that contains `text`."""
     import inspect
 
     lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
@@ -408,7 +408,7 @@ def test_an_operator_without_a_kernel_is_listed_once_and_counted_from_then_on(tm
         NotInDumpError, match=r"runs no kernel .* the first step that ran it lists it, step 3 only counts"
     ):
         catalog.op(view.op_name, step=3)
-    # What stands in the graph as a view is what was listed.
+    # Operators that the graph contains as views are those that were listed.
     graph = catalog.graph(0)
     assert catalog.graphs == (0,)
     assert graph is not None

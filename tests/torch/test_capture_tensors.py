@@ -1,4 +1,4 @@
-"""Every kind of tensor has its right values in the dump, or a counted skip with its reason."""
+"""Every kind of tensor has its correct values in the dump, or is skipped, counted and given a reason."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_release_that_cannot_describe_its_tensors_gives_the_same_statistics(
 
 
 class Wrapper(torch.Tensor):
-    """A tensor around another one, which says that it begins at an offset: it has an address and no memory."""
+    """A wrapper of another tensor with a storage offset: it has an address but no memory."""
 
     held: torch.Tensor
 

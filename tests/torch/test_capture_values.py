@@ -1,4 +1,4 @@
-"""What is on disk is what the operators read and wrote."""
+"""The values on disk are those that the operators read and wrote."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_recorded_operator_gives_its_recorded_outputs_again(tmp_path: Path
         if op.op_type not in ("relu_", "threshold_backward", "mul", "addmm", "mm", "convolution", "sqrt", "addcmul_"):
             continue
         again = _run_again(op.kernel, {**op.arguments}, list(execution.inputs.values()))
-        # A matrix read as a transposed view is multiplied by another kernel than its contiguous copy.
+        # PyTorch multiplies a transposed view with another kernel than its contiguous copy.
         limit = 1e-5 if op.op_type in ("addmm", "mm") else 0
         assert np.allclose(again.numpy(), elements(execution.outputs[0]), rtol=limit, atol=limit), op.op_name
         checked += 1
@@ -131,7 +131,7 @@ def test_statistics_equal_float64_numpy_and_the_csv_prints_them(program: object,
 
 
 def _close(got: float, wanted: float, values: npt.NDArray[np.generic]) -> bool:
-    # A mean of values that cancel out is as exact as its terms: 1e-12 of their mean size.
+    # The mean of values that cancel out is as exact as its terms: 1e-12 of their mean magnitude.
     size = float(np.mean(np.abs(values.astype(np.float64))))
     return abs(got - wanted) <= 1e-12 * max(abs(wanted), size)
 
@@ -231,7 +231,7 @@ def test_constants_are_what_no_operator_made(tmp_path: Path) -> None:
     values = [np.load(path) for path in sorted(folder.iterdir())]
     assert any(np.array_equal(value, np.full(3, 0.5, np.float32)) for value in values)
     assert all(path.name.startswith("Parameter.data-") for path in folder.iterdir())
-    # The weights and the image are no constants.
+    # The weights and the image are not constants.
     assert all(value.shape in ((3,), (4,), ()) for value in values)
     assert {record.op.op_name for record in opdump.open(tmp_path).constants()} == {
         path.name.split(".")[1] for path in folder.iterdir()

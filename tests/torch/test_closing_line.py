@@ -1,4 +1,4 @@
-"""What the closing line says of files and bytes is what lies on the disk."""
+"""The numbers of files and bytes in the closing line are those on the disk."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _train(root: Path, mode: str) -> opdump.CaptureReport:
 
 
 def on_disk(root: Path) -> dict[Path, tuple[int, int]]:
-    """Of each file when it was written, and its size."""
+    """When each file was written, and its size."""
     found = {path: path.stat() for path in root.rglob("*") if path.is_file()}
     return {path: (facts.st_mtime_ns, facts.st_size) for path, facts in found.items()}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_files_and_bytes_are_thoseon_disk(mode: str, tmp_path: Path) -> None:
+def test_files_and_bytes_are_those_on_disk(mode: str, tmp_path: Path) -> None:
     report, files = _train(tmp_path, mode), on_disk(tmp_path)
     assert report.files == len(files), sorted(path.name for path in files)
     assert report.bytes == sum(size for _, size in files.values())
@@ -64,7 +64,7 @@ def test_files_and_bytes_are_thoseon_disk(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_second_run_into_the_same_directory_counts_what_it_wrote_as_it_lies_there(mode: str, tmp_path: Path) -> None:
+def test_a_second_run_into_the_same_directory_counts_only_its_own_files(mode: str, tmp_path: Path) -> None:
     _train(tmp_path, mode)
     before = on_disk(tmp_path)
     report = _train(tmp_path, mode)

@@ -1,4 +1,4 @@
-"""Outputs of collectives are filed when they are there, on two real ranks, and nothing of the answer changes."""
+"""Outputs of collectives are written once they have arrived, on two real ranks, and the answer does not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import opdump
 from tests.cli.programs import python
 from tests.torch.releases import GLOO_SENDS_LISTS_TO_ALL, RELEASE, lists_told
 
-# PyTorch is imported once: ranks are forked, first without capture and then with it.
+# PyTorch is imported once; then ranks are forked, first without capture, then with it.
 PROGRAM = """
 import json, os, signal, sys, threading, traceback
 import torch, torch.distributed as dist
@@ -255,7 +255,7 @@ needs_gloo = pytest.mark.skipif(
 
 
 def run(folder: Path, *names: str) -> dict[str, list[Any]]:
-    """Run these parts of PROGRAM on two ranks, plain and captured; what it says of each."""
+    """Run these parts of PROGRAM on two ranks, plain and captured, and return what it prints about each."""
     (folder / "ranks.py").write_text(f"LISTS_TO_ALL = {GLOO_SENDS_LISTS_TO_ALL}\n{PROGRAM}")
     done = python("-W", "ignore", "ranks.py", *names, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -275,11 +275,11 @@ def are_equal(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 
 @needs_gloo
-@pytest.mark.timeout(900)  # programs of several processes, on a machine that may be busy
+@pytest.mark.timeout(900)  # several processes, possibly on a busy machine
 def test_collectives_are_filed_when_they_are_complete_and_change_nothing(tmp_path: Path) -> None:
     names = (
         ("ddp", "fsdp1") if RELEASE < (2, 7) else ("calls", "ddp", "fsdp1", "fsdp2")
-    )  # the others fail there, plain too
+    )  # the others fail in these releases, also without capture
     for name, (plain, captured, children, warnings) in run(tmp_path, *names).items():
         assert (plain, captured, warnings) == ([0, 0], [0, 0], [])
         assert [child[:2] for child in children] == [[0, "ended"], [1, "ended"]], name
@@ -336,7 +336,7 @@ def test_a_result_is_filed_as_it_arrived_whatever_thread_goes_on_with_it(tmp_pat
 @needs_gloo
 @pytest.mark.timeout(900)
 def test_a_rank_is_known_where_no_mode_sees_its_collectives(tmp_path: Path) -> None:
-    """In compiled regions, and where functions are dumped and not their operators."""
+    """In compiled regions, and when functions are dumped instead of their operators."""
     for name, (plain, captured, children, warnings) in run(tmp_path, "regions", "functions").items():
         assert (plain, captured, warnings) == ([0, 0], [0, 0], [])
         assert [child[:2] for child in children] == [[0, "ended"], [1, "ended"]], name

@@ -1,4 +1,4 @@
-"""Compiled code under a recording mode: it stays what it is, and its results are the same to the bit."""
+"""Compiled code under a recording mode: it stays compiled, and its results are the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.torch.compiled_programs import (
 from tests.torch.recording import recording
 from tests.torch.releases import NAMES_COMPILED_GRADIENTS, RECORDS_BETWEEN_GRAPHS
 
-# PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
+# Warnings of PyTorch itself: parts of it use deprecated functions, and dynamo accesses the gradient of each tensor.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
@@ -121,7 +121,7 @@ def test_dynamo_does_not_compile_the_mode_itself() -> None:
     def function(x: torch.Tensor) -> Any:
         x = x.sin()
         torch._dynamo.graph_break()
-        return eval("x.cos()", {"x": x})  # an eager part whose operators run under dynamo's eyes
+        return eval("x.cos()", {"x": x})  # an eager part whose operators dynamo sees
 
     with recording() as mode:
         compiled_with(function, backend="eager")(torch.randn(3))
@@ -139,7 +139,7 @@ def test_a_gradient_has_its_name_where_dynamo_dropped_the_code_meanwhile() -> No
         out = compiled_with(scaled, backend="aot_eager")(torch.ones(4, 3, requires_grad=True))
         entries: list[Any] = torch._dynamo.eval_frame._debug_get_cache_entry_list(scaled.__code__)
         (entry,) = entries
-        # As when an object that its guards know is gone.
+        # As after an object in dynamo's guards was deleted.
         entry.guard_manager.extra_state.invalidate(entry, torch._dynamo.guards.DeletedGuardManagerWrapper("gone"))
         assert entry.code is None
         out.sum().backward()
@@ -182,7 +182,7 @@ def test_running_statistics_that_a_graph_writes_are_outputs() -> None:
 
 
 def test_a_module_of_pytorch_itself_has_a_plain_label() -> None:
-    torch._dynamo.reset()  # tests before have compiled the same method of PyTorch, and dynamo gives up after some
+    torch._dynamo.reset()  # earlier tests compiled the same method of PyTorch, and dynamo gives up after several times
     x, network = torch.ones(1, 2), compiled_with(nn.Sequential(nn.Linear(2, 2)), backend="eager")
     with recording() as mode:
         network(x)

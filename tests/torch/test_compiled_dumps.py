@@ -1,4 +1,4 @@
-"""Dumps of compiled code: each graph is one operator, and the graphs are those that are compiled without capture."""
+"""Dumps of compiled code: each graph is one operator, and the same graphs are compiled as without capture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opdump.adapters.torch.private_names import GUARDS_SEE_MODES
 from tests.torch.compiled_programs import Network, assert_same, compiled_with, formula, jit, layers, train
 from tests.torch.releases import gradient_of
 
-# PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
+# Warnings of PyTorch itself: parts of it use deprecated functions, and dynamo accesses the gradient of each tensor.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
@@ -56,7 +56,7 @@ def test_a_dump_holds_each_compiled_graph_as_one_operator(tmp_path: Path, compil
     assert "in forward" in str(forward[0].stack) or any(frame.function == "forward" for frame in forward[0].stack)
     kernels = {op.kernel for op in catalog.ops(step=step)}
     assert not {kernel for kernel in kernels if "batch_norm" in kernel or "addmm" in kernel}
-    # One optimizer step before, the weights that the graph read were those that the step before had left.
+    # The weights that the graph read were written by the optimizer in the step before.
     records = [tensor for tensor in catalog if tensor.op == forward[0].op]
     assert {(4,), (8, 4), (6, 4), (2, 8)} - {tensor.shape for tensor in records if tensor.io == "input"} == {(4,)}
     assert (6, 2) in {tensor.shape for tensor in records if tensor.io == "output"}
@@ -108,13 +108,13 @@ def test_a_whole_step_in_one_compiled_function_is_dumped_and_opdump_itself_not_c
             with opdump.capture(path=path, iteration="1") as dump:
                 for x in inputs:
                     losses.append(step(x).detach())
-                    dump.step()  # dynamo compiles the optimizer too, so nobody sees it end
+                    dump.step()  # dynamo compiles the optimizer too, so its end is not seen
         return [*losses, *(v.detach().clone() for v in network.state_dict().values())]
 
     expected = trained(None)
     assert_same(trained(tmp_path), expected)
     kernels = [op.kernel for op in opdump.open(tmp_path).ops(step=1)]
-    # The step breaks in two graphs around its backward, which is not recorded in releases that compile apart from modes.
+    # The step breaks into two graphs around its backward, which is not recorded in releases whose compiled code bypasses modes.
     assert (gradient_of("compiled_step") in kernels) is not GUARDS_SEE_MODES
     own = str(Path(opdump.__file__).parent)
     codes = [code() for code in torch._dynamo.convert_frame.input_codes.seen]
@@ -122,7 +122,7 @@ def test_a_whole_step_in_one_compiled_function_is_dumped_and_opdump_itself_not_c
 
 
 class Interrupted(nn.Module):
-    """Dynamo gives up on the outer function and compiles the inner one on its own."""
+    """Dynamo gives up on the outer function and compiles the inner one separately."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Nothing that PyTorch itself reports is missing from a dump.
+"""A dump contains every operator that PyTorch itself reports.
 
-The detector is torch.profiler in a run without capture. It reports operators in a tree: what the program called, and what that
-came down to. The lowest ones that run a kernel must stand in the manifest, themselves or under the name of what called them,
+The reference is torch.profiler in a run without capture. It reports operators as a tree: those that the program called, and those
+that these called in turn. The lowest operators that run a kernel must be in the manifest, under their own name or that of a caller,
 in the order of the profiler.
 """
 
@@ -19,7 +19,7 @@ import opdump
 from opdump.catalog.catalog import Execution
 from tests.torch.programs import PROGRAMS, Trained
 
-# They launch no kernel. Everything else that the profiler reports has to be found in the dump.
+# They launch no kernel. The dump must contain everything else that the profiler reports.
 VIEWS = frozenset(
     (
         *("_conj", "_neg_view", "_reshape_alias", "_unsafe_view", "alias", "as_strided", "broadcast_to"),
@@ -42,11 +42,11 @@ METADATA = frozenset(
 )
 NO_KERNEL = VIEWS | ALLOCATIONS | METADATA
 
-# A dispatch mode makes PyTorch take the out-of-place form of a few operators, with the same value.
+# Under a dispatch mode, PyTorch uses the out-of-place form of a few operators, with the same value.
 SAME_VALUE = {"_index_put_impl": "index_put"}
 
 
-@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # PyTorch 2.10 says so of every profile
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # PyTorch 2.10 warns in every profile
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_every_operator_of_the_profiler_is_in_the_manifest_in_order(
     name: str, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -74,7 +74,7 @@ def test_every_operator_of_the_profiler_is_in_the_manifest_in_order(
 
 
 def _kernel_leaves(program: Callable[[], Trained]) -> Iterator[Any]:
-    """The lowest operators that run a kernel, in order of their start."""
+    """The lowest operators that run a kernel, in the order of their start."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         program()
     events = [event for event in found.events() or () if _runs_a_kernel(event)]
@@ -89,7 +89,7 @@ def _runs_a_kernel(event: Any) -> bool:
 
 
 def _lineage(event: Any) -> list[Any]:
-    """An event and what called it, outermost last."""
+    """An event and its callers, outermost last."""
     found = []
     while event is not None:
         found.append(event)
@@ -98,15 +98,15 @@ def _lineage(event: Any) -> list[Any]:
 
 
 def _match(leaves: list[Any], executions: list[Execution]) -> list[tuple[Any, Execution]]:
-    """Each leaf, or the first above it that is in the manifest, with its entry; fails where the order is broken."""
+    """Each leaf, or its first caller in the manifest, with the matching entry. Fails if the order differs."""
     known: dict[int, Execution] = {}
     matched = []
     position = 0
     for leaf in leaves:
         lineage = [event for event in _lineage(leaf) if event.name.startswith("aten::")]
         if any(id(event) in known for event in lineage):
-            continue  # another part of an operator that is in the manifest as a whole
-        names = {_plain(event.name): event for event in lineage}  # of equal names the outermost
+            continue  # another part of an operator that the manifest contains as a whole
+        names = {_plain(event.name): event for event in lineage}  # of equal names, the outermost
         entry = next(
             (index for index in range(position, len(executions)) if _plain(executions[index].op.kernel) in names), None
         )
@@ -123,7 +123,7 @@ def _match(leaves: list[Any], executions: list[Execution]) -> list[tuple[Any, Ex
 
 
 def _plain(kernel: str) -> str:
-    """A name without its namespace, its overload and the mark of the in-place form."""
+    """A name without its namespace, its overload and the suffix of the in-place form."""
     name = kernel.partition("::")[2].partition(".")[0].rstrip("_")
     return SAME_VALUE.get(name, name)
 

@@ -1,4 +1,4 @@
-"""What a dispatch mode would change runs outside it, gives the same bits, and is recorded as one operator."""
+"""Operators that a dispatch mode would change run outside it, compute the same bits, and are recorded as one operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opdump.adapters.torch.private_names import all_operators, has_kernel
 
 
 class OnlyOn(TorchDispatchMode):
-    """A mode that writes down names and does nothing else: what capture would be without `ExactOperators`."""
+    """A mode that only records names: what a capture would be without `ExactOperators`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,7 +39,7 @@ Note = Callable[[str, bool], None]
 
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Note:
-    """Writes down whether a bare mode changes a result on this processor, which is no business of opdump's to promise."""
+    """Record whether a bare mode changes a result on this CPU; opdump promises nothing about that."""
 
     def write(name: str, shows: bool) -> None:
         record_property("counts", {f"hazards of a bare mode {'seen' if shows else 'not seen'} here": 1})
@@ -85,7 +85,7 @@ FORWARD: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, str]] = {
 }
 
 LINALG: Any = torch.linalg
-if hasattr(LINALG, "polar"):  # PyTorch 2.15
+if hasattr(LINALG, "polar"):  # from PyTorch 2.15 on
     POSITIVE = normal(5, 5, dtype=torch.complex128) @ normal(5, 5, dtype=torch.complex128).mH
     FORWARD["polar"] = (lambda x: LINALG.polar(x)[1], normal(5, 5, dtype=torch.complex128), "linalg_polar")
     FORWARD["root of a matrix"] = (LINALG.matrix_sqrth, POSITIVE, "linalg_matrix_sqrth")
@@ -327,7 +327,7 @@ def test_transforms_of_functions_work_under_capture(tmp_path: Path) -> None:
 
 
 def test_a_gradient_in_forward_mode_multiplies_tensors_with_numbers(tmp_path: Path) -> None:
-    """The formula of PyTorch for the gradient of a normalisation calls `prims::mul(x, -1)`."""
+    """PyTorch's formula for the gradient of a normalisation calls `prims::mul(x, -1)`."""
 
     def loss(x: Tensor) -> Tensor:
         return torch.nn.functional.layer_norm(x, (3,)).square().sum()
@@ -367,7 +367,7 @@ def test_a_batch_that_is_not_contiguous_is_multiplied_alike_in_inference_mode(la
         "attention": lambda: attention(x, x, x, need_weights=False)[0],
         "lstm": lambda: lstm(x)[0],
     }
-    # A default device is a function mode, for which attention leaves its fast road.
+    # A default device is a function mode, under which attention leaves its fast path.
     with torch.inference_mode(), torch.device("cpu"):
         plain = runs[layer]()
         with opdump.capture(path=tmp_path):
@@ -376,7 +376,7 @@ def test_a_batch_that_is_not_contiguous_is_multiplied_alike_in_inference_mode(la
 
 
 def test_an_operator_that_goes_away_while_operators_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its library may be garbage: the collector ends it at any time.
+    # Its library may be garbage, which the collector can delete at any time.
     listed = all_operators()
     monkeypatch.setattr(composites, "all_operators", lambda: [*listed, "opdump_gone::spoil"])
     with opdump.capture(path=tmp_path) as dump:

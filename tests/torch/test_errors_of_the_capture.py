@@ -1,8 +1,8 @@
-"""Whatever fails in opdump itself while a program runs is told once, is no error of the program, and obeys `on_error`.
+"""Any failure in opdump itself while a program runs is reported once, is not raised as an error of the program, and obeys `on_error`.
 
-A defect that one operator meets costs that operator, and nothing else of the dump.
+A defect at one operator loses that operator and nothing else of the dump.
 
-Each part is made to fail once, in the middle of the third step, as it would where memory ends or where it has a defect.
+Each part is made to fail once, in the middle of the third step, as it would if memory ran out or the part had a defect.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STEPS, FAILS = 4, 2
 
 
 class _Failing:
-    """Fails once, at its second call after it was armed."""
+    """Fails once, at the second call after it was armed."""
 
     def __init__(self, patch: pytest.MonkeyPatch, part: str, error: Exception) -> None:
         owner, name = PARTS[part]
@@ -136,7 +136,7 @@ def test_a_training_goes_on_as_it_was_and_the_cause_is_told_once(
         assert _facts(catalog, step), step
     for record in catalog.tensors():
         assert record.payload is None or record.payload.to_host().size == record.payload.to_host().size
-    # The next one in the same process is whole.
+    # The next dump in the same process is complete.
     with opdump.capture(DumpPlan(path=tmp_path / "next", **LAYOUTS[layout]), strict=True) as later:
         assert _train() == expected
     assert later.report is not None
@@ -150,7 +150,7 @@ def test_a_training_goes_on_as_it_was_and_the_cause_is_told_once(
 
 
 NOT_ASKED = {("sync", "taking")}
-"""What a layout does not need."""
+"""Parts that a layout does not use."""
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,4 +1,4 @@
-"""Exception mode: the inputs of an operator that raises are on disk before the program gets the error."""
+"""Exception mode: the inputs of an operator that raises are on disk before the program receives the error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opdump.recorder import TensorSnapshot
 
 
 class Doubling(torch.autograd.Function):
-    """Raises in its forward for a negative sum, in its backward for a large gradient."""
+    """Raises in forward for a negative sum, and in backward for a large gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -48,12 +48,12 @@ def failures(path: Path) -> list[Execution]:
 
 
 def raised(program: Callable[[], object], path: Path) -> tuple[Exception, list[Execution]]:
-    """What the program raised under capture, and what was on disk when it got it."""
+    """The error that the program raised under capture, and what was on disk when the program received it."""
     with opdump.capture(on_exception=True, path=path):
         try:
             program()
         except Exception as error:  # noqa: BLE001  whatever it is
-            # Not at the end of the capture: now.
+            # Read now, not at the end of the capture.
             return error, failures(path)
     raise AssertionError("the program raised nothing")
 

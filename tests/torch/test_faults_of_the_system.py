@@ -1,4 +1,4 @@
-"""Faults of the system beneath a running dump: a disk that is full, no descriptors, another directory, a clock, a lock, a failing rename."""
+"""Faults of the system during a dump: a full disk, no descriptors, a replaced directory, a clock that goes back, a locked index, a failing rename."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _train(on_step: OnStep = lambda step: None, steps: int = 5) -> list[float]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 16 MB."""
+    """A separate file system with 16 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")
@@ -263,7 +263,7 @@ def test_two_runs_at_once_in_one_directory_are_told_apart(layout: str, tmp_path:
         assert run.stdout.readline() == "begun\n"
     ended = [run.communicate("go\n", timeout=900)[0] for run in runs]
     assert [text.strip() for text in ended] == ['["", 0]'] * 2
-    # One index for both, or a directory of its own for each.
+    # They share one index, or each has its own directory.
     complete = 0
     for index in root.rglob("index.sqlite"):
         database = sqlite3.connect(index)

@@ -1,4 +1,4 @@
-"""Steps that are followed are filed as those that are recorded operator by operator."""
+"""Steps on the fast path are written like steps that are recorded operator by operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compile
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many operators were followed, by the kind, and how many were recorded otherwise while a step was followed."""
+    """The number of followed operators by kind, and of operators that were recorded normally during a followed step."""
     found: Counter[str] = Counter()
     end_step = Following.end_step
 
@@ -45,7 +45,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def records_of(path: Path) -> list[tuple[Any, ...]]:
-    """All that a dump says, but for time stamps."""
+    """Everything in a dump except time stamps."""
     dump = opdump.open(path)
     found: list[tuple[Any, ...]] = [_facts(each.op, "timestamp") for each in dump.ops()]
     for tensor in dump.tensors(include_skipped=True):
@@ -56,7 +56,7 @@ def records_of(path: Path) -> list[tuple[Any, ...]]:
 
 
 def _elements(tensor: TensorRecord) -> tuple[Any, ...]:
-    """Where the elements of a tensor are, the name that they have there but for the time stamp, and they themselves."""
+    """Where the values of a tensor are, their name without the time stamp, and the values."""
     payload = tensor.payload
     if not isinstance(payload, PackedPayload):
         assert payload is None
@@ -66,7 +66,7 @@ def _elements(tensor: TensorRecord) -> tuple[Any, ...]:
 
 
 def tables_of(path: Path) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of each `statistic.csv`, but for time stamps."""
+    """The rows of each `statistic.csv` without time stamps."""
     found = {}
     for each in path.rglob("statistic.csv"):
         with each.open(newline="") as file:
@@ -101,7 +101,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "elements": {"saved_data": "full", "layout": "packed"},
     "digests": {"statistic_category": ["avg", "md5", "hash:sha1", "xxh3"]},
 }
-"""Dumps of something else than statistics of inputs and outputs."""
+"""Dumps of other contents than statistics of inputs and outputs."""
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
@@ -114,7 +114,7 @@ def test_a_followed_step_is_filed_as_a_recorded_one(
 @pytest.mark.sampled(5, each="kind")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_so_is_a_step_of_which_something_else_is_filed(
+def test_a_followed_step_with_other_contents_is_filed_as_a_recorded_one(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
 ) -> None:
     both_are_alike(name, KINDS[kind], tmp_path, monkeypatch, followed)
@@ -168,11 +168,11 @@ def test_what_a_package_adds_to_summaries_is_in_all_steps(tmp_path: Path, monkey
 def both_are_alike(
     name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed: Counter[str]
 ) -> None:
-    """The dumps of a program whose steps are followed, and are not."""
+    """Compare the dumps of a program with and without the fast path."""
     program = PROGRAMS[name]
     torch.manual_seed(11)
     plain = answer_of(program)
-    for follow in ("0", "strict"):  # from one line: it is in the records
+    for follow in ("0", "strict"):  # called from one line, because records contain the line
         answer = captured(program, tmp_path / follow, monkeypatch, follow, **options)
         assert not differences(plain, answer)
         assert bool(followed) == (follow != "0")
@@ -215,7 +215,7 @@ def test_ctrl_c_while_elements_are_filed_moves_none_to_another_tensor(
             values = self.linear(values)
             is_armed = step == 7
             try:
-                values = values.mul(2)  # large enough to be filed where it lies
+                values = values.mul(2)  # large enough to be written from where it lies in memory
             except KeyboardInterrupt:
                 caught += 1
             is_armed = False
@@ -269,7 +269,7 @@ def test_ctrl_c_while_followed_operators_are_handed_over_loses_none(
                 if step == 8:
                     is_armed = True
                     try:
-                        loss = loss * torch.ones(3)[1:]  # no step before has it: what was followed is handed over
+                        loss = loss * torch.ones(3)[1:]  # in no step before: the followed operators are handed over
                     except KeyboardInterrupt:
                         caught += 1
                 loss.sum().backward()

@@ -1,7 +1,7 @@
-"""The example set on a device that there is not: the same answer, and the dump of the host.
+"""The example set on a simulated device: the same answer as without capture, and the same dump as on the host.
 
-Each program is held in one mode or in two, each mode with several programs, on one stream and on streams in turn, and recorded into a graph. Every
-program in every mode: `make forced-device`.
+Each program is tested in one or two modes, each mode with several programs, on one stream and on alternating streams, and while recorded into a
+graph. Every program in every mode: `make forced-device`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LARGE = (
     ),
     *("framework/parametrisations", "framework/recurrent"),
 )
-"""Programs that are held in one mode, as the forwards of all are: to hold them takes seconds."""
+"""Slow programs, which are tested in one mode only; so are all inference programs."""
 _FEW = ("exception", "overflow", "acl overflow")
-"""Modes that file nothing of most programs."""
+"""Modes that write nothing for most programs."""
 
 
 def _ask_the_release(program: str) -> None:
@@ -36,14 +36,14 @@ def _ask_the_release(program: str) -> None:
 
 
 def _chosen() -> list[tuple[str, str, str]]:
-    """So many steps apart that neighbours, which are alike, are held in modes that are not."""
+    """A selection in which neighbours, which are similar, are tested in different modes."""
     modes, streams = list(MODES), list(STREAMS)
     chosen = []
     for number, program in enumerate(PROGRAMS):
         for more in range(1 if program.startswith(_LARGE) or program.endswith("inference") else 2):
             place = 5 * number + 8 * more
             chosen.append((program, modes[place % len(modes)], streams[1 if more == 0 else place % 2]))
-    # What overflows and fails, in the modes that look for it.
+    # The overflowing and failing program, in the modes that detect it.
     chosen += [("overflow, training", mode, "turns") for mode in _FEW]
     return list(dict.fromkeys(chosen))
 

@@ -1,4 +1,4 @@
-"""What is kept of the operators of threads that made nodes of autograd."""
+"""The links to forward operators of threads that created autograd nodes are kept only as long as needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_thread_that_made_nodes_once_is_forgotten_behind_the_next_step() -> No
     other.join()
     assert links.has_several_threads
     links.next_step()
-    assert links.has_several_threads  # the links of the step that has ended are kept for one more
+    assert links.has_several_threads  # the links of an ended step are kept for one more step
     for _ in range(2):
         links.begins(Named())
         links.next_step()

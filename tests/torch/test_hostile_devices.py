@@ -1,4 +1,4 @@
-"""What devices lack, refuse and forbid, and what programs do with them: the host's memory stands in for one (`late_streams`)."""
+"""Limits and refusals of devices, and how programs use devices: the host's memory stands in for one (`late_streams`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.torch.late_streams import LateDevice
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """Dense and gapped tensors, of floats and whole numbers, negated and sparse ones."""
+    """Dense, gapped, negated and sparse tensors of floats and integers."""
     y = x.t() @ x
     y[:, ::3].add_(1)
     (x[:, 1:] * 2).round().to(torch.int64).cumsum(1)
@@ -100,7 +100,7 @@ def test_a_copy_to_the_host_that_the_program_does_not_wait_for_is_whole(
         torch._foreach_copy_([others], [x], non_blocking=True)
         if isinstance(device, _NoDevice):
             return on_host
-        device.wait(device.current)  # as the program would, some time later
+        device.wait(device.current)  # the program would wait at some later point
         return on_host
 
     device = LateDevice()
@@ -114,7 +114,7 @@ def test_a_copy_to_the_host_that_the_program_does_not_wait_for_is_whole(
 
 
 class _NoDevice(LateDevice):
-    """The program's way without one."""
+    """Lets the program run without a device."""
 
 
 def test_a_copy_that_the_program_does_not_wait_for_costs_nothing_where_it_is_not_dumped(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_graph_that_only_its_own_thread_can_break_leaves_the_others_alone(tmp_
 
 
 def test_streams_beside_the_recorded_one_are_left_alone_too(tmp_path: Path) -> None:
-    """The thread that records may order on a stream that is no part of the graph: to wait for it would break the graph."""
+    """The recording thread may use a stream outside of the graph; waiting for that stream would invalidate the graph."""
     device = LateDevice()
     graph = LateDevice.Graph()
     with forced_capture(DumpPlan(path=tmp_path, **MODES["overflow"]), device) as forced:
@@ -203,7 +203,7 @@ def test_what_fails_while_a_graph_is_recorded_waits_for_no_device(
     device = LateDevice()
     x = torch.ones(3, 2)
     with forced_capture(DumpPlan(path=tmp_path, **MODES["exception"]), device) as forced:
-        x.add_(1)  # what it was before is on its way to the host, in case that this fails
+        x.add_(1)  # the previous value is on its way to the host, in case this operator fails
         before = forced.reader.waits, device.waits
         with device.recording_a_graph(), pytest.raises(RuntimeError):
             call(x)
@@ -242,7 +242,7 @@ def test_a_network_that_was_made_in_inference_mode_runs_outside_of_it(tmp_path: 
 
 
 def test_no_device_is_asked_whether_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask CUDA begins its use, and processes that are forked later can use it no more."""
+    """Asking CUDA initialises it, and processes forked afterwards could not use it."""
 
     def asked(*_: object, **__: object) -> bool:
         raise AssertionError("a device was asked")
@@ -262,5 +262,5 @@ def test_a_kind_of_device_without_a_module_is_one_without_streams() -> None:
     class Elsewhere:
         device = torch.device("privateuseone")
 
-    found = Accelerators().of(Elsewhere())  # type: ignore[arg-type]  # a tensor as far as this is asked
+    found = Accelerators().of(Elsewhere())  # type: ignore[arg-type]  # looks enough like a tensor for this call
     assert type(found) is Accelerator

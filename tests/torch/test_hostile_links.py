@@ -1,4 +1,4 @@
-"""Forward operators, parameters and threads in programs where they are hard to tell; tensors that have no memory."""
+"""Forward operators, parameters and threads in programs where they are hard to identify; tensors without memory."""
 
 from __future__ import annotations
 
@@ -128,9 +128,7 @@ def test_nested_batched_and_zero_tensors_are_counted_where_they_have_no_memory(
         return value.square().tanh().sum()
 
     with warnings.catch_warnings(), opdump.capture(path=tmp_path, saved_data=saved_data) as dump:
-        warnings.simplefilter(
-            "ignore"
-        )  # nested tensors are a prototype; torch.func scripts functions when it is first used
+        warnings.simplefilter("ignore")  # nested tensors are a prototype; torch.func scripts functions at its first use
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
         torch.nested.to_padded_tensor(nested * 2, 0.0)
         hessian(curve)(torch.ones(3))

@@ -1,4 +1,4 @@
-"""Programs that are hard to watch: the same bits with and without capture, and true places and sources in the dump."""
+"""Programs that are hard to observe: the same bits with and without capture, and correct source lines and makers in the dump."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _same_with_and_without(program: Callable[[], Any], path: Path, **settings: A
 
 
 def _train(model: nn.Module, loss_of: Callable[[], Tensor], steps: int = 3) -> list[Any]:
-    """Trains from the same start each time."""
+    """Train from the same start each time."""
     start = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []
@@ -59,7 +59,7 @@ def _names(catalog: Catalog, step: int) -> list[str]:
 
 
 def test_a_line_keeps_its_name_when_the_interpreter_has_warmed_up(tmp_path: Path) -> None:
-    # Python 3.11 runs the call of a builtin by another instruction after some rounds.
+    # After some calls, Python 3.11 runs the call of a builtin with a different instruction.
     model = nn.Linear(2, 2)
 
     def add_up() -> Tensor:
@@ -69,7 +69,7 @@ def test_a_line_keeps_its_name_when_the_interpreter_has_warmed_up(tmp_path: Path
         return mean
 
     with opdump.capture(path=tmp_path, iteration="all", saved_data="statistic"):
-        _train(model, add_up, 24)  # nothing of it ran before
+        _train(model, add_up, 24)  # none of these functions ran before
     catalog = opdump.open(tmp_path)
     assert _names(catalog, 1) == _names(catalog, 22)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in the moment in which a step is filed: the program ends by it, or goes on; the step is whole, or the dump says what is missing."""
+"""Ctrl-C while a step is written: the program ends or continues; either the step is complete, or the dump reports what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdump.plan import DumpPlan
 
 @pytest.fixture
 def strikes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often Ctrl-C is to come while the second step is filed."""
+    """How many times Ctrl-C arrives while the second step is written."""
     original, calls, wanted = Batches.of, iter(range(100)), [1]
 
     def struck(*args: Any) -> Any:
@@ -30,7 +30,7 @@ def strikes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return wanted
 
 
-@pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
+@pytest.mark.skipif(compiled() is None, reason="without compiled code no interrupt is deferred")
 def test_an_interrupt_while_a_step_is_filed_waits_for_it(tmp_path: Path, strikes: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt), opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
         _run(dump)
@@ -40,8 +40,10 @@ def test_an_interrupt_while_a_step_is_filed_waits_for_it(tmp_path: Path, strikes
     assert all(run.complete for run in opdump.open(tmp_path).runs)
 
 
-@pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
-def test_a_program_that_goes_on_after_it_has_all_its_steps_in_the_dump(tmp_path: Path, strikes: list[int]) -> None:
+@pytest.mark.skipif(compiled() is None, reason="without compiled code no interrupt is deferred")
+def test_a_program_that_continues_after_an_interrupt_has_all_steps_in_the_dump(
+    tmp_path: Path, strikes: list[int]
+) -> None:
     caught = 0
     with opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
         for _ in range(4):
@@ -56,7 +58,7 @@ def test_a_program_that_goes_on_after_it_has_all_its_steps_in_the_dump(tmp_path:
     assert opdump.open(tmp_path).steps == (0, 1, 2, 3)
 
 
-def test_one_that_does_not_wait_is_told_and_counted(tmp_path: Path, strikes: list[int]) -> None:
+def test_a_second_interrupt_loses_the_step_which_is_reported_and_counted(tmp_path: Path, strikes: list[int]) -> None:
     strikes[0] = 2
     with pytest.raises(KeyboardInterrupt), opdump.capture(DumpPlan(path=tmp_path, layout="mindspore-2.3")) as dump:
         _run(dump)

@@ -1,4 +1,4 @@
-"""Each keyword of `opdump.capture` that is a field of `DumpPlan`, by what it changes in a dump."""
+"""Each keyword of `opdump.capture` that is a field of `DumpPlan`, tested by its effect on a dump."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _convolution(dumped: Dumped) -> Any:
     return np.load(dumped.path / file)
 
 
-# Keywords, and what must be so of the dump with them and of the dump without them (each with the first of the two settings).
+# Keyword -> settings of both dumps, the tested settings, a function of a dump, and its results without and with the tested settings.
 Effect = tuple[dict[str, Any], dict[str, Any], Callable[[Dumped], object], object, object]
 EFFECTS: dict[str, Effect] = {
     "net_name": ({}, {"net_name": "X"}, lambda found: bool(found.named("rank_0/X/")), False, True),
@@ -162,7 +162,7 @@ EFFECTS: dict[str, Effect] = {
         {True},
     ),
 }  # fmt: skip
-# A CPU has no device id, no formats of a device and no precision of its own: the file beside the dump says what was asked for.
+# A CPU has no device id, no device formats and no device precision: only the file next to the dump records the setting.
 WITHOUT_EFFECT_HERE: dict[str, tuple[dict[str, Any], str]] = {
     "devices": ({"devices": [1]}, '"support_device": [\n      1\n    ]'),
     "trans_flag": ({"trans_flag": False}, '"trans_flag": false'),
@@ -184,7 +184,7 @@ def test_the_tables_have_every_field_that_is_a_keyword() -> None:
         "path",
         "on_error",
         "reread",
-    }  # the last: tests/torch/test_one_look.py
+    }  # reread: tests/torch/test_one_look.py
     assert told == {item.name for item in fields(DumpPlan)}
 
 
@@ -211,7 +211,7 @@ def _loses_its_directory(path: Path, **settings: Any) -> Any:
         torch.ones(2).add(1)
         dump.step()
         assert (path / "rank_0").is_dir()
-        path.rename(path.with_name(f"{path.name}, moved"))  # at once: writers are at work in it
+        path.rename(path.with_name(f"{path.name}, moved"))  # one operation, because writers are at work in it
         path.write_text("no directory any more")
         for _ in range(3):
             torch.ones(2).add(1)

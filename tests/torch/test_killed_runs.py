@@ -1,4 +1,4 @@
-"""A run that is killed (SIGKILL): what it finished reads as it was, what it did not is left out or told, in every layout and mode."""
+"""A killed run (SIGKILL): steps that it finished can be read unchanged, others are left out or reported, in every layout and mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINTS = 4
 
 
 def _killed(root: Path, layout: str, mode: str, count: int, *points: int) -> list[int]:
-    """The points at which runs were killed, each into a directory of that name."""
+    """The points at which runs were killed, each into a directory named after its point."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.torch.killed_programs", str(root), layout, mode, str(count), *map(str, points)],
         capture_output=True,
@@ -49,7 +49,7 @@ def _facts(catalog: opdump.Catalog, step: int) -> list[tuple[object, ...]]:
 
 
 def _finished_steps(root: Path) -> set[int]:
-    """The steps that the indexes list, asked of SQLite itself."""
+    """The steps in the indexes, read with SQLite itself."""
     import shutil
     import sqlite3
     import tempfile

@@ -1,4 +1,4 @@
-"""A capture loads no part of PyTorch that the program does not load."""
+"""A capture imports no part of PyTorch that the program does not import."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_capture_loads_no_module_of_torch_that_the_program_does_not(tmp_path: 
 
 
 @pytest.mark.parametrize("config", ["level", "exception", "overflow"])
-def test_nor_do_the_modes_of_acl_json(tmp_path: Path, config: str) -> None:
+def test_the_modes_of_acl_json_load_no_module_of_torch_that_the_program_does_not(tmp_path: Path, config: str) -> None:
     keys = {
         "level": '"dump_list": [], "dump_op_switch": "on", "dump_level": "all", "dump_mode": "all"',
         "exception": '"dump_scene": "aic_err_brief_dump"',
@@ -86,7 +86,7 @@ def test_nor_do_the_modes_of_acl_json(tmp_path: Path, config: str) -> None:
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
-def test_a_compiler_that_the_program_loads_later_is_met_as_one_that_was_there(tmp_path: Path, eager: bool) -> None:
+def test_a_compiler_that_the_program_loads_during_the_capture_is_handled(tmp_path: Path, eager: bool) -> None:
     script = tmp_path / "program.py"
     script.write_text(LATE.format(eager=eager), encoding="utf-8")
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -94,12 +94,12 @@ def test_a_compiler_that_the_program_loads_later_is_met_as_one_that_was_there(tm
     step = (
         "mul sum ones_like mul add_" if eager else f"compiled_doubled ones_like {gradient_of('compiled_doubled')} add_"
     )
-    # What is exported and traced afterwards is not run.
+    # What is exported and traced afterwards does not run.
     assert done.stdout.splitlines() == [f"ones {step}", f"{step} uniform_ uniform_ zeros"]
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["continue", "stop"])
-def test_an_error_of_what_waited_is_no_error_of_the_program(tmp_path: Path, stop: bool) -> None:
+def test_an_error_in_a_deferred_patch_is_a_failure_of_the_dump(tmp_path: Path, stop: bool) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         "import torch, opdump\n"

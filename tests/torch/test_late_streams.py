@@ -1,4 +1,4 @@
-"""What the stand-in for a device (`late_streams`) is worth, and that it does nothing which no device does."""
+"""The simulated device (`late_streams`) detects missing waits, and does nothing that no real device does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.torch.late_streams import LateDevice
 TURNS = pytest.mark.parametrize("turns", [0, 3])
 
 
-def test_whoever_does_not_wait_reads_noise() -> None:
-    """What the stand-in is worth: a forgotten wait shows."""
+def test_code_that_does_not_wait_reads_noise() -> None:
+    """A forgotten wait shows."""
     device = LateDevice()
     with device.program():
         x = torch.ones(4)
@@ -25,7 +25,7 @@ def test_whoever_does_not_wait_reads_noise() -> None:
 
 @TURNS
 def test_what_the_host_writes_into_memory_of_no_operator_is_kept(turns: int) -> None:
-    """`empty` writes nothing, so there is nothing that could come late."""
+    """`empty` writes nothing, so its memory cannot be late."""
     with LateDevice(turns).program():
         for empty in (torch.empty(4), torch.ones(4).new_empty(4), torch.empty_strided((4,), (1,))):
             empty.numpy()[:] = 3
@@ -38,7 +38,7 @@ def test_lengths_of_packed_sequences_are_the_hosts(turns: int) -> None:
     tokens, lengths = torch.ones(3, 6, 2), torch.tensor([3, 6, 4])
     with LateDevice(turns).program():
         packed = pack_padded_sequence(tokens, lengths, batch_first=True, enforce_sorted=False)
-        packed.batch_sizes[0].item()  # as a network does: the host knows them from now on
+        packed.batch_sizes[0].item()  # a network calls this too; from now on the host knows the lengths
         _, found = pad_packed_sequence(packed, batch_first=True)
     assert found.tolist() == [3, 6, 4]
 
@@ -48,7 +48,7 @@ def test_memory_that_a_tensor_no_longer_has_is_left_alone(turns: int) -> None:
     with LateDevice(turns).program():
         grown = torch.ones(4).mul_(2)
         grown.resize_(4000)
-        others = [torch.full((4,), 5.0) for _ in range(100)]  # some lie where the four numbers lay
+        others = [torch.full((4,), 5.0) for _ in range(100)]  # some reuse the memory of the four numbers
         kept = grown[:4] * 3
         freed = torch.ones(4) * 2
         freed.untyped_storage().resize_(0)

@@ -1,4 +1,4 @@
-"""With which of the steps that were learned the next one is compared."""
+"""With which of the learned steps the next step is compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdump.adapters.torch.lessons import Event, Kind, Lessons, Outcome
 
 
 def followed(kinds: Iterable[str]) -> tuple[list[Outcome], Lessons]:
-    """What becomes of steps of these kinds: a step is the same as a lesson that was learned from one of its kind."""
+    """The outcomes of steps of these kinds: a step equals a lesson that was learned from a step of the same kind."""
     lessons = Lessons()
     known: dict[int, str] = {}
     outcomes: list[Outcome] = []
@@ -41,7 +41,7 @@ def test_a_step_that_repeats_is_learned_once() -> None:
 def test_kinds_that_take_turns_are_all_followed_in_the_end(pattern: str) -> None:
     outcomes, _ = followed(pattern * 30)
     late = outcomes[-10 * len(pattern) :]
-    # What comes next is told by the step before alone: where the same one is followed by two kinds, one of them is missed.
+    # The next lesson is predicted from the previous step only: if steps of two kinds follow the same one, one of the kinds is mispredicted.
     most = {"ab": 1.0, "abc": 1.0, "aab": 0.3, "aaaaaaaaab": 0.7, "aabb": 0.25}[pattern]
     assert late.count("same") >= most * len(late), late
 

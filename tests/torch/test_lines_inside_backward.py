@@ -1,4 +1,4 @@
-"""What Python of the program runs inside the engine of autograd has its own lines first, then those of the forward operator."""
+"""Python code of the program that runs inside the autograd engine has its own lines first, then those of the forward operator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recorded(path: Path, program: Callable[[], object]) -> list[OpRecord]:
 
 
 def lines(op: OpRecord) -> list[str]:
-    """The code of its stack, up to the call of the program by its test."""
+    """The code of its stack, up to the call in the test."""
     codes = [frame.code for frame in op.stack]
     return codes[: codes.index("program()")] if "program()" in codes else codes
 

@@ -1,4 +1,4 @@
-"""The checks while a program runs: they say what `opdump check` says of a dump of its tensors, and change nothing of the program."""
+"""Checks during the run: they find what `opdump check` finds in a dump with tensors, and do not change the program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def train(plan: DumpPlan | None) -> tuple[list[torch.Tensor], CaptureReport | No
             optimizer.zero_grad()
             x = torch.randn(5, 6)
             if step == 3:
-                x = x / (x > 0)  # infinities, and NaN further on
+                x = x / (x > 0)  # infinities, and NaN in later operators
             nn.functional.cross_entropy(network(x), torch.tensor([0, 1, 2, 0, 1])).backward()
             optimizer.step()
 
@@ -83,7 +83,7 @@ def test_they_say_what_is_said_of_a_dump_of_tensors(saved: Any, layout: str, tmp
     dumped = check_dump(opdump.open(tmp_path / "full"), Thresholds(), watchpoints=watchpoints_of(WATCH))
     live = report.checked
     assert live.problems == []
-    if layout == "acl":  # which files no parameters as the step left them
+    if layout == "acl":  # this layout does not write parameters as the step left them
         assert {hit["condition"] for hit in told(live)} == {hit["condition"] for hit in told(dumped)}
         return
     assert told(live) == told(dumped)

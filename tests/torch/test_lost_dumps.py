@@ -1,6 +1,6 @@
-"""A dump that cannot be written any more: the training goes on without it, or is stopped; either way the loss is told.
+"""A dump that can no longer be written: the training continues without it, or is stopped; in both cases the loss is reported.
 
-The faults are real: a limit on the size of files stands in for a full disk, directories are removed, descriptors run out.
+The faults are real: a limit on file sizes simulates a full disk, directories are removed, descriptors run out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _limited(which: int, value: int) -> Iterator[None]:
 
 
 class Fault:
-    """Strikes in a step, until the block ends."""
+    """Causes the fault in one step, until the block ends."""
 
     def __init__(self, kind: str, root: Path, step: int, patch: pytest.MonkeyPatch) -> None:
         self._kind, self._root, self._step, self._patch = kind, root, step, patch
@@ -83,7 +83,7 @@ class Fault:
         if self._kind == "full disk":
             self._limit = _limited(resource.RLIMIT_FSIZE, 2000)
         elif self._kind == "open files":
-            # Below all that are open: a writer that closes one leaves no place for another.
+            # Below all open descriptors, so that a writer that closes one cannot open another.
             self._limit = _limited(resource.RLIMIT_NOFILE, 3)
         elif self._kind == "memory":
             self._patch.setattr(os, "writev", _no_memory)
@@ -92,7 +92,7 @@ class Fault:
             for index in self._root.rglob("index.sqlite"):
                 index.write_bytes(b"no database" * 1000)
         else:
-            # Renamed first: the writers are at work in it.
+            # Renamed first, because writers are at work in it.
             hidden = self._root.rename(self._root.with_name(f"{self._root.name} that was"))
             shutil.rmtree(hidden, ignore_errors=True)
             if self._kind == "file":

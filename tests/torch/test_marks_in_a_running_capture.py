@@ -1,4 +1,4 @@
-"""Marks that the program makes while a capture runs count from then on."""
+"""Marks that the program sets while a capture runs take effect at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train(model: nn.Module, steps: int = 1, between: Callable[[int], None] = lam
 
 @contextmanager
 def marking(path: Path, **settings: Any) -> Iterator[list[tuple[Any, bool]]]:
-    """A capture by marks; what was marked in it is unmarked afterwards."""
+    """A capture by marks; afterwards, all marks that were set in it are removed."""
     made: list[tuple[Any, bool]] = []
     try:
         with opdump.capture(path=path, selection="marked", **settings) as dump:
@@ -60,7 +60,7 @@ def mark(made: list[tuple[Any, bool]], target: Any, enabled: bool = True) -> Non
 
 
 def scopes(path: Path, step: int | None = None) -> set[str]:
-    """Of the operators that were dumped, forward and backward, without their last component."""
+    """The scopes of the dumped forward and backward operators, without the last component."""
     return {
         op.op_name.rpartition("/")[0].removeprefix("Gradients/").removeprefix("Default/network-")
         for op in opdump.open(path).ops()

@@ -1,6 +1,6 @@
-"""Memory that the program leaves is too small for the copy of a tensor: the training goes on, or stops where that is asked for.
+"""The memory that the program leaves is too small for the copy of a tensor: the training continues, or stops if `on_error` says so.
 
-The limit is the system's (RLIMIT_AS), in a process of its own.
+The limit is the system's (RLIMIT_AS), in a separate process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records say where each tensor lay: which storage of the step, where in it, and how often it was written into."""
+"""Records contain where each tensor lay: in which storage of the step, where in it, and how often it had been written."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_input_is_as_it_was_before_and_an_output_as_it_is_after(tmp_path: Pat
     assert versions == {"add_": [0, 1], "mul_": [1, 2], "exp": [2, 0], "sin": [2, 2, 3], "cos": [3, 0]}
 
 
-def test_what_counts_apart_may_be_behind(tmp_path: Path) -> None:
+def test_a_tensor_with_its_own_version_counter_may_have_a_lower_version(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.zeros(3)
         x.add_(1)
@@ -198,7 +198,7 @@ def test_numbers_are_of_one_step() -> None:
     assert [storages.memory_of(each) for each in (y, x)] == [Memory(0, 0, (1,)), Memory(1, 0, (1,))]
 
 
-def test_what_repeats_is_the_same_object() -> None:
+def test_equal_memory_records_share_one_object() -> None:
     storages = Storages()
     x = torch.ones(2, 3)
     first = storages.memory_of(x)
@@ -267,7 +267,7 @@ def test_what_is_read_next_has_the_version_that_was_written(
     assert read.memory.version > storage.version
 
 
-def test_only_what_is_counted_is_said_to_be() -> None:
+def test_only_operators_that_increment_a_version_are_listed_as_counted() -> None:
     aten = torch.ops.aten
     assert schema_of(aten.add_.Tensor).counted == ((0, "self"),)
     assert schema_of(aten.add.out).counted == ((3, "out"),)

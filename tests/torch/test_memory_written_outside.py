@@ -1,4 +1,4 @@
-"""What an operator reads is recorded, whatever wrote it; memory that it only writes into is not looked at."""
+"""Inputs of operators are recorded no matter what wrote them; memory that an operator only writes is not read."""
 
 from __future__ import annotations
 

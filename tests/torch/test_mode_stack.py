@@ -1,4 +1,4 @@
-"""Where a recording mode stands among the modes of the program, and what becomes of it while it is suspended."""
+"""The position of a recording mode among the modes of the program, and its state while it is suspended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opdump.adapters.torch.mode_stack import RecordingMode, put_on, recording_he
 from tests.torch.compiled_programs import assert_same, compiled_with, formula
 from tests.torch.recording import Operators
 
-# PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
+# Warnings of PyTorch itself: parts of it use deprecated functions, and dynamo accesses the gradient of each tensor.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),

@@ -75,10 +75,10 @@ def _encoded(kind: type[nn.TransformerEncoderLayer], hooked: bool, mode: Any) ->
 @pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, Residual])
 @pytest.mark.parametrize("mode", sorted(MODES.keys() - {"watch"}))
-def test_modules_that_ask_for_function_modes_take_the_same_road(
+def test_modules_that_ask_for_function_modes_take_the_same_path(
     mode: str, kind: type[nn.TransformerEncoderLayer], hooked: bool, iteration: str, tmp_path: Path
 ) -> None:
-    # In inference they call one kernel for a whole layer, unless a function mode is on.
+    # In inference mode, PyTorch runs one kernel for a whole layer, unless a function mode is on.
     dispatched: list[list[str]] = []
 
     class InspectedTensor(TorchDispatchMode):
@@ -87,13 +87,13 @@ def test_modules_that_ask_for_function_modes_take_the_same_road(
             return func(*args, **(kwargs or {}))
 
     dispatched.append([])
-    plain = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # of the class that it extends
+    plain = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # an override in an untyped class
     assert any("_transformer_encoder_layer_fwd" in name for name in dispatched[0])
     plan = DumpPlan(
         path=tmp_path, steps=StepSet.all() if iteration == "all" else StepSet.parse(iteration), **MODES[mode]
     )
     dispatched.append([])
     with opdump.capture(plan):
-        captured = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # of the class that it extends
+        captured = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # an override in an untyped class
     assert dispatched[0] == dispatched[1]
     assert plain.numpy().tobytes() == captured.numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Modes and tensor subclasses of the program see the program alone: the same calls, in the same order, with and without capture."""
+"""Modes and tensor subclasses of the program see only calls of the program: the same calls, in the same order, with and without capture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Program = Callable[[], list[Tensor]]
 
 
 def plans(path: Path) -> dict[str, DumpPlan]:
-    """One plan for each way to capture."""
+    """A plan for each way to capture."""
     acl = partial(DumpPlan, layout="acl", path=path)
     return {
         "statistics": DumpPlan(path=path),
@@ -60,7 +60,7 @@ WAYS = (*plans(Path("unused")), "watch")
 
 
 class Calls(TorchFunctionMode):
-    """Writes down every call, and refuses those that opdump makes."""
+    """Records every call, and fails at calls that opdump makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         caller = sys._getframe(1).f_code
         name = f"{resolve_name(func) or func}"
-        # Calls that opdump passes on: what a module or another mode of the program does.
+        # Calls that opdump passes on: those of a module or of another mode of the program.
         if caller.co_name not in ("call", "module_call", "<lambda>", "__torch_function__"):
             assert not caller.co_filename.startswith(OWN), f"{caller} calls {name}"
         self.log.append(name)
@@ -77,7 +77,7 @@ class Calls(TorchFunctionMode):
 
 
 class Logged(Tensor):
-    """A subclass that writes down what is done to it."""
+    """A subclass that records the calls on its tensors."""
 
     seen: ClassVar[list[str]] = []
 
@@ -88,7 +88,7 @@ class Logged(Tensor):
 
 
 class Wrapped(Tensor):
-    """A subclass around a tensor, which dispatches by itself."""
+    """A subclass that wraps a tensor and dispatches its operators itself."""
 
     seen: ClassVar[list[str]] = []
     held: Tensor
@@ -116,7 +116,7 @@ class Wrapped(Tensor):
 
 
 class Operators(TorchDispatchMode):
-    """Writes down every operator."""
+    """Records every operator."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -171,7 +171,7 @@ def train(**optimizer: Any) -> Program:
 
 
 def operators() -> list[Tensor]:
-    """What runs outside the mode, what is read in another way, and what fails."""
+    """Operators that run outside the mode, operators whose tensors are read in a special way, and an operator that fails."""
     torch.manual_seed(0)
     x = torch.randn(4, 4)
     found = [torch.linalg.svdvals(x), torch.linalg.matrix_rank(x).float(), x.to_sparse().to_dense()]
@@ -208,7 +208,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_function_mode_of_the_program_sees_the_program_alone(way: str, program: str, tmp_path: Path) -> None:
     run = PROGRAMS[program]
-    run()  # what PyTorch does the first time alone
+    run()  # what PyTorch does only the first time
     with Calls() as plain:
         expected = run()
     with capture(way, tmp_path / "inside"), Calls() as inside:
@@ -223,7 +223,7 @@ def test_a_function_mode_around_the_capture_sees_the_program_alone(way: str, tmp
     run()
     with Calls() as plain:
         if way == "watch":
-            torch.ones(3)  # that is the program's
+            torch.ones(3)  # `capture` makes this tensor as a part of the program
         run()
     with Calls() as around, capture(way, tmp_path):
         run()
@@ -231,7 +231,7 @@ def test_a_function_mode_around_the_capture_sees_the_program_alone(way: str, tmp
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_default_device_of_the_program_is_not_opdumps(way: str, tmp_path: Path) -> None:
+def test_a_default_device_of_the_program_does_not_apply_to_opdump(way: str, tmp_path: Path) -> None:
     def run() -> list[Tensor]:
         with torch.device("meta"):
             shapes = torch.empty(3) + 1
@@ -248,8 +248,8 @@ def test_a_default_device_of_the_program_is_not_opdumps(way: str, tmp_path: Path
     assert same(captured, expected)
 
 
-def test_what_opdump_makes_is_not_made_where_the_program_makes_its_tensors(tmp_path: Path) -> None:
-    """To read them, opdump makes dense copies of what is not dense or not of a type that numpy knows."""
+def test_tensors_of_opdump_are_not_made_on_the_default_device_of_the_program(tmp_path: Path) -> None:
+    """To read sparse tensors and dtypes that numpy lacks, opdump makes dense copies."""
 
     def run() -> Tensor:
         x = torch.arange(6, dtype=torch.float32, device="cpu")
@@ -317,7 +317,7 @@ def test_a_wrapper_of_the_program_sees_the_program_alone(way: str, tmp_path: Pat
     assert captured == plain
 
 
-@pytest.mark.xfail(reason="the shape of such a tensor can be had from the program alone", strict=True)
+@pytest.mark.xfail(reason="only the program can compute the shape of such a tensor", strict=True)
 def test_a_wrapper_that_answers_for_its_sizes_is_not_asked_for_them(tmp_path: Path) -> None:
     class Sized(Wrapped):
         @staticmethod
@@ -379,7 +379,7 @@ def test_flops_are_counted_as_without_capture(tmp_path: Path) -> None:
 
 
 def test_a_function_mode_around_a_module_keeps_its_place(tmp_path: Path) -> None:
-    """A mode of the program that is opened and closed around modules is the one that its end takes off."""
+    """If the program opens and closes a mode around modules, the end of the mode removes that mode."""
     linear = nn.Linear(2, 2)
 
     class Plain(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Numbers in the place of tensors are among the arguments of a record, in every mode."""
+"""A number passed instead of a tensor is among the arguments of a record, in every mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opdump.adapters.torch.schemas import schema_of
 
 
 def arguments(path: Path, program: Callable[[], object], **settings: Any) -> dict[str, list[dict[str, Any]]]:
-    """Those of each execution, by the type of the operator."""
+    """The arguments of each execution, by operator type."""
     with opdump.capture(path=path, **{"saved_data": "statistic", **settings}):
         program()
     found: dict[str, list[dict[str, Any]]] = {}
@@ -68,7 +68,7 @@ def test_a_number_that_changes_at_one_line_is_told_each_time(tmp_path: Path) -> 
     assert list(map(repr, numbers)) == ["1", "2", "2", "2.0", "True"]
 
 
-def test_what_repeats_is_the_same_mapping() -> None:
+def test_equal_arguments_share_one_mapping() -> None:
     site, schema, x = Site("add"), schema_of(torch.ops.aten.add.Tensor), torch.ones(2)
     first = arguments_of(site, schema, (x, 1), {})
     assert first == {"other": 1}

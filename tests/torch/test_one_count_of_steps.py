@@ -1,4 +1,4 @@
-"""The same program has the same steps in every mode and layout."""
+"""A program has the same steps in every mode and layout."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _training(count: int) -> tuple[nn.Module, torch.Tensor]:
 
 
 def ends_with_numbers() -> None:
-    """What is printed after the last optimizer belongs to its step."""
+    """A number that is read after the last optimizer step belongs to that step."""
     _, loss = _training(3)
     str(float(loss * 2))
 
 
 def ends_with_an_evaluation() -> None:
-    """A network that runs after the last optimizer is in a step of its own."""
+    """A network that runs after the last optimizer step is in a new step."""
     network, _ = _training(3)
     with torch.no_grad():
         network(torch.ones(2, 4))

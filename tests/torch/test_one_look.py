@@ -1,4 +1,4 @@
-"""A tensor that nothing has written into is read once in a step, and the dump is the one that `reread` gives."""
+"""A tensor that nothing has written is read once per step, and the dump is the same as with `reread`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LARGE = 1 << 18
 
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors, too, are looked for among those that were read."""
+    """Remember small tensors too."""
     monkeypatch.setattr(reader, "WORTH_KNOWING", 8)
     monkeypatch.setattr(reader, "WORTH_KNOWING_DIGEST", 8)
 
 
 @contextmanager
 def _rows_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many tensors were read in each step."""
+    """The number of tensors that were read in each step."""
     read: list[int] = []
 
     forget = reader.TensorReader.clear
@@ -90,7 +90,7 @@ def _in_place() -> None:
     view[2:4].mul_(3)
     (x + 1).sum()
     x.detach().neg_()
-    x.data.add_(5)  # its writes are counted apart
+    x.data.add_(5)  # its writes are counted separately
     (x + 1).sum()
     torch._foreach_mul_([x, view], 2)
     (x + 1).sum()
@@ -141,7 +141,7 @@ def _failing() -> None:
 
 @torch.library.custom_op("opdump_one_look::doubles", mutates_args=())
 def _doubles(x: Tensor) -> Tensor:
-    x.untyped_storage().copy_((x.clone() * 2).untyped_storage())  # which its schema conceals
+    x.untyped_storage().copy_((x.clone() * 2).untyped_storage())  # its schema does not declare this write
     return x.sum()
 
 
@@ -179,7 +179,7 @@ def _numpys() -> None:
 def _twice_in_torch() -> None:
     x = torch.arange(float(_LARGE))
     (x + 1).sum()
-    other: Tensor = torch.utils.dlpack.from_dlpack(x)  # a storage of its own, and the same memory
+    other: Tensor = torch.utils.dlpack.from_dlpack(x)  # a separate storage on the same memory
     other[12345] = torch.nan
     (x + 1).sum()
 
@@ -219,7 +219,7 @@ def test_the_fingerprint_finds_large_writes_that_nobody_tells_of(writer: str, tm
 
 
 def test_one_element_through_an_address_is_found_with_reread_alone(tmp_path: Path) -> None:
-    # The fingerprint is a sample: docs/performance.md gives this limit.
+    # The fingerprint is a sample: docs/performance.md states this limit.
     program = _written_by(lambda x: ctypes.memset(x.data_ptr() + 4 * 100_001, 255, 4))
     once, again = _dumped(program, tmp_path / "once"), _dumped(program, tmp_path / "again", reread=True)
     assert _of(once, "abs")["Max Value"] != "nan"

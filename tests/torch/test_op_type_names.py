@@ -1,4 +1,4 @@
-"""PyTorch knows every name that the table of operator names gives it."""
+"""Every name that the table of operator names assigns to PyTorch exists in PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from opdump.op_types import ROWS
 from tests.torch.releases import RELEASE
 
-# Registered by torch.distributed and torchvision, which need not be there.
+# Registered by torch.distributed and torchvision, which may be missing.
 ELSEWHERE = {
     "all_gather_into_tensor",
     "all_reduce",
@@ -23,10 +23,10 @@ ELSEWHERE = {
     "reduce_scatter",
     "reduce_scatter_tensor",
 }
-# Left PyTorch with 2.14 or 2.15.
+# Removed in PyTorch 2.14 or 2.15.
 GONE = {"cholesky", "qr"}
 
-# Not yet in PyTorch 2.6; all are in 2.10.
+# Missing in PyTorch 2.6; all exist in 2.10.
 YOUNG = {"_fused_rms_norm", "_fused_rms_norm_backward", "_grouped_mm", "_scaled_grouped_mm"}
 
 

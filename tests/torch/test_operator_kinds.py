@@ -1,4 +1,4 @@
-"""Views, allocations and metadata launch no kernel; everything else does."""
+"""Views, allocations and metadata operators launch no kernel; all other operators do."""
 
 from __future__ import annotations
 

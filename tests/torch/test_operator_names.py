@@ -1,4 +1,4 @@
-"""The names by which a configuration may mean an operator."""
+"""The names under which a configuration can select an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who made the NaN of a step is named, and not who read it."""
+"""Reports name the operator that made the NaN of a step, not an operator that read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def typed(*words: str) -> str:
 
 
 def train(path: Path, steps: int = 3, **settings: Any) -> None:
-    """A training whose first step divides by zero: the gradient, then the parameters, are NaN or infinite."""
+    """A training whose second step divides by zero: the gradients, then the parameters, become NaN or infinite."""
     torch.manual_seed(0)
     net = torch.nn.Linear(4, 3)
     torch.nn.init.zeros_(net.bias)
@@ -48,14 +48,14 @@ def test_the_maker_is_named_in_its_step_and_in_the_next(settings: dict[str, Any]
     assert [(each["step"], each["op_type"]) for each in found if each["origin"]] == [(1, "div")]
 
 
-def test_a_reader_alone_names_who_made_what_it_read(tmp_path: Path) -> None:
+def test_a_recorded_reader_names_the_maker_of_its_input_that_was_not_recorded(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path, saved_data="full", kernels=["mul"]):
         (torch.ones(2) / 0).mul(2.0)
     output = typed("show", str(tmp_path))
     assert "div-op" in output[output.index("first with nan/inf") :].splitlines()[1]
 
 
-def test_fresh_biases_are_no_findings(tmp_path: Path) -> None:
+def test_biases_initialised_to_zero_are_no_findings(tmp_path: Path) -> None:
     net = torch.nn.Sequential(
         torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(8, 3)
     )

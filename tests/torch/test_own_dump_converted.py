@@ -1,4 +1,4 @@
-"""What opdump dumps as a device would, `opdump convert` takes as it is."""
+"""`opdump convert` reads the device-like dump files that opdump writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to train on several processes: the same losses, gradients and parameters with and without capture, and every collective filed."""
+"""Trainings on several processes: the same losses, gradients and parameters with and without capture, and every collective recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import opdump
 from tests.cli.programs import python
 from tests.torch.releases import NOT_WITH_GLOO, PIPELINES_INFER_SHAPES, lists_told
 
-# PyTorch is imported once: ranks are forked, first without capture and then with it.
+# PyTorch is imported once; then ranks are forked, first without capture, then with it.
 PROGRAM = """
 import json, os, sys, traceback
 import torch, torch.distributed as dist
@@ -144,7 +144,7 @@ COLLECTIVES = {
     "stages": {"send": 8, "recv_": 8},
     "stages_in_turn": {"send": 8, "recv_": 8},
 }
-"""What is filed at least, of each rank."""
+"""The collectives that each rank must record at least."""
 for _name in NOT_WITH_GLOO:
     del COLLECTIVES[_name]
 
@@ -157,7 +157,7 @@ def values(tensors: Any) -> list[Any]:
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available() or sys.platform == "win32",
     reason="never: no gloo here",
 )
-@pytest.mark.timeout(900)  # programs of several processes, on a machine that may be busy
+@pytest.mark.timeout(900)  # several processes, possibly on a busy machine
 def test_training_on_several_processes_gives_the_same_bits_and_every_collective_is_filed(tmp_path: Path) -> None:
     incomplete = ["stages", "stages_in_turn"] if PIPELINES_INFER_SHAPES else []
     (tmp_path / "ranks.py").write_text(f"INCOMPLETE = {incomplete}\n{PROGRAM}")
@@ -188,7 +188,7 @@ def test_training_on_several_processes_gives_the_same_bits_and_every_collective_
                 if each.op.op_type == "wait_tensor":
                     assert values(each.inputs) == values(each.outputs), name
             if name == "mixed":
-                # Of a parameter that is spread over the ranks each files its shard.
+                # Each rank writes its own shard of a parameter that is spread over the ranks.
                 parameters = [
                     each for each in executions if each.op.op_type == "Parameter" and each.op.op_name[0] in "02"
                 ]

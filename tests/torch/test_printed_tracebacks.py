@@ -1,4 +1,4 @@
-"""A traceback that the program prints under capture is the one that it prints without."""
+"""A traceback that the program prints is the same with and without capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of PyTorch: one file has them all, and a release that lacks one loses one ability and nothing else."""
+"""Private names of PyTorch are all in one file, and if a release lacks one, opdump loses one ability and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADAPTER = Path(private_names.__file__).parent
 ROOT = Path(__file__).parents[2]
 TREES = {file.name: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(ADAPTER.glob("*.py"))}
 OF_PYTHON = {"_getframe", "_make", "_replace"}
-"""Of `sys` and of named tuples."""
+"""Private names in `sys` and in named tuples."""
 
 
 def _own_names() -> set[str]:
@@ -39,7 +39,7 @@ def _is_private(path: str) -> bool:
 
 
 def _attributes_by_text(node: ast.AST) -> Iterator[ast.Constant]:
-    """Texts that may name an attribute: `getattr(module, "_orig_mod")`, `"_orig_mod" in vars(module)`; not those of tables."""
+    """Strings that may name an attribute: `getattr(module, "_orig_mod")`, `"_orig_mod" in vars(module)`; not strings in tables."""
     places: list[ast.expr] = []
     if isinstance(node, ast.Call) and ast.unparse(node.func) != "frozenset":
         places = node.args
@@ -99,7 +99,7 @@ def test_the_page_of_releases_has_every_ability() -> None:
 
 
 ONLY_WITHOUT_OTHERS = {
-    "torch._functorch._aot_autograd.runtime_wrappers",  # where there is no _AutogradBackwardCompiler
+    "torch._functorch._aot_autograd.runtime_wrappers",  # in releases without _AutogradBackwardCompiler
     "torch._dynamo.eval_frame._stance",  # with compile=eager
 }
 

@@ -1,4 +1,4 @@
-"""Profilers, debuggers and tracers see the program's modules under capture as without it, and the answers stay the same."""
+"""Profilers, debuggers and tracers see the same modules of the program with and without capture, and the answers stay the same."""
 
 from __future__ import annotations
 
@@ -177,5 +177,5 @@ def test_a_function_that_a_capture_replaces_looks_like_the_original(owner: Any, 
         assert replaced is not original
         during = _look(owner, name)
     assert during[1:5] == before[1:5]
-    if before[5] is not None:  # one that is written in C has no code
+    if before[5] is not None:  # a function written in C has no code
         assert during[5] == before[5]

@@ -1,4 +1,4 @@
-"""Python of the program runs as often under capture as without: custom operators, functions of autograd, hooks, checkpoints."""
+"""Python code of the program runs equally often with and without capture: custom operators, autograd functions, hooks, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that calls itself deeply takes little more disk than the same operators in a loop."""
+"""A deeply recursive program takes little more disk space than the same operators in a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def descend(x: torch.Tensor, levels: int) -> torch.Tensor:
 
 
 def climb(x: torch.Tensor, levels: int) -> torch.Tensor:
-    """The operator runs on the way back: the deepest first."""
+    """The operator runs on the way back, the deepest first."""
     return (climb(x, levels - 1) if levels > 1 else x) + 1
 
 
@@ -38,7 +38,7 @@ def loop(x: torch.Tensor, levels: int) -> torch.Tensor:
 
 
 class Nested(torch.nn.Module):
-    """Modules that call each other as deep as their number."""
+    """Modules that call each other, as many as `levels`."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ def test_stacks_are_whole_in_the_index_and_share_their_callers(tmp_path: Path) -
     assert stacks[-1][1:] == (stacks[-1][1], *stacks[-2][1:])
 
 
-def test_modules_that_call_each_other_deeply_are_no_more(tmp_path: Path) -> None:
+def test_modules_that_call_each_other_deeply_take_little_disk_space(tmp_path: Path) -> None:
     sizes = []
     for levels in (30, 60):
         with opdump.capture(path=tmp_path / str(levels), saved_data="statistic", statistic_category=["max"]):
             Nested(levels)(torch.zeros(4)).sum()
         sizes.append((tmp_path / str(levels) / "rank_0/.dump_metadata/index.sqlite").stat().st_size)
-    # Names of scopes grow with the depth, and are in the files of MindSpore's tools in full.
+    # Scope names grow with the depth, and the files for MindSpore's tools contain them in full.
     assert sizes[1] < 3.5 * sizes[0]
 
 
@@ -89,7 +89,7 @@ def test_modules_that_call_each_other_deeply_are_no_more(tmp_path: Path) -> None
     ("layout", "most"), [("mindspore-2.3", 300_000), ("mindspore-2.3", 500_000), ("packed", 500_000), ("acl", 300_000)]
 )
 def test_a_disk_bound_holds_for_the_first_step_too(layout: str, most: int, tmp_path: Path) -> None:
-    """Its graph files, tables and rows take more than the bound."""
+    """Its graph files, tables and rows exceed the limit."""
     plan = DumpPlan(path=tmp_path, layout=layout, saved_data="statistic", max_disk=most)
     with opdump.capture(plan) as dump:
         result = descend(torch.zeros(4), 600)

@@ -1,4 +1,4 @@
-"""The last steps in memory, filed when a trigger fires (`ring`), and each Nth step (`every`)."""
+"""The last steps are kept in memory and written when a trigger fires (`ring`), and every Nth step is recorded (`every`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(happens: Happens = nothing, steps: int = 10) -> list[torch.Tensor]:
 
 
 def at(step: int, happens: Callable[[torch.Tensor], Any]) -> Happens:
-    """`happens` in this step; what it gives is the output, unless that is nothing."""
+    """A function that calls `happens` in this step; the result replaces the output unless it is None."""
 
     def call(now: int, out: torch.Tensor) -> torch.Tensor:
         given = happens(out) if now == step else None
@@ -170,7 +170,7 @@ ELEMENTS: dict[str, Any] = {**STATISTICS, "saved_data": "full", "max_memory": "1
 
 
 def contents(path: Path, step: int) -> list[object]:
-    """All that a dump has of a step, but for times and where elements are."""
+    """Everything that a dump contains of a step, except times and file positions."""
     return [
         (
             one.op.op_name,
@@ -276,7 +276,7 @@ def test_what_was_kept_is_filed_though_no_elements_are_taken_any_more(tmp_path: 
 
 
 def wide_training(dump: opdump.Dump, fails: int) -> None:
-    """Steps of which each holds some 150 kB of elements; there is a NaN in the last one."""
+    """Steps with about 150 kB of values each; the last one contains a NaN."""
     x = torch.ones(4000)
     for step in range(fails + 1):
         y = (x * 2).exp().tanh()
@@ -409,7 +409,7 @@ def test_a_loss_that_leaps_up_files_its_step_and_those_before(every: int, tmp_pa
     assert "loss" not in str(dump.report.warnings)
 
 
-def test_the_look_at_the_loss_is_no_operator_of_the_program(tmp_path: Path) -> None:
+def test_reading_the_loss_is_not_recorded_as_an_operator(tmp_path: Path) -> None:
     names = []
     for triggers in (["loss-spike"], []):
         with opdump.capture(path=tmp_path / str(triggers), ring=20, **STATISTICS, triggers=triggers) as dump:
@@ -430,7 +430,7 @@ def test_the_program_may_tell_its_loss(tmp_path: Path) -> None:
     assert filed(tmp_path / "d") == [10]
 
 
-def test_a_loss_that_nobody_saw_is_told(tmp_path: Path) -> None:
+def test_a_loss_that_was_never_found_is_reported(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", ring=1, **STATISTICS, triggers=["loss-spike"]) as dump:
         torch.ones(3).sum()
     assert dump.report is not None

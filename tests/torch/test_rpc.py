@@ -1,4 +1,4 @@
-"""What `torch.distributed.rpc` runs for another process is captured where it runs, and what is not is told: two real workers."""
+"""Functions that `torch.distributed.rpc` runs for another process are captured where they run, and the others are reported: two real workers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ needs_rpc = pytest.mark.skipif(
 
 
 def run(folder: Path, name: str) -> list[str]:
-    """Run this part of PROGRAM in two workers, plain and captured; what the report warns of."""
+    """Run this part of PROGRAM in two workers, plain and captured, and return the warnings of the report."""
     (folder / "workers.py").write_text(PROGRAM)
     done = python("-W", "ignore", "workers.py", name, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -128,7 +128,7 @@ def values(tensors: Any) -> list[list[float]]:
 def test_a_function_that_another_process_asks_for_is_captured_where_it_runs(tmp_path: Path) -> None:
     assert run(tmp_path, "asked") == []
     dump, x = tmp_path / "asked", torch.arange(4.0)
-    # Of `far` for worker 0; of the three for worker 1 and for itself.
+    # `far` for worker 0; all three for worker 1 and for itself.
     assert [values(each.inputs) for each in of_type(dump, 1, "sinh")] == [[x.tolist()]]
     assert [values(each.outputs) for each in of_type(dump, 1, "sinh")] == [[x.sinh().tolist()]]
     found = sorted(values(each.inputs)[0] for each in of_type(dump, 0, "sinh"))

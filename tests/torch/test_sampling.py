@@ -1,4 +1,4 @@
-"""`sample_mode`: the files hold the first elements, all else is told of whole tensors, and every reader says so."""
+"""`sample_mode`: the files contain the first values, everything else describes the whole tensor, and every reader reports this."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ def elements(record: TensorRecord) -> npt.NDArray[Any]:
 
 
 def typed(*arguments: str | Path) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return CliRunner().invoke(main, [*map(str, arguments)]).output
 
 
@@ -60,7 +60,7 @@ def test_a_nan_behind_the_sample_is_counted_in_every_layout(layout: str, saved_d
 
 
 def test_the_npy_is_what_mindspore_writes_of_a_sample(tmp_path: Path) -> None:
-    """One axis of exactly `sample_num` elements from the start; a tensor of no more elements whole, with its shape."""
+    """One axis of exactly `sample_num` values from the start; a tensor with no more values is complete, with its shape."""
     with opdump.capture(path=tmp_path, sample_num=4):
         torch.arange(12.0).reshape(3, 4).t() * torch.ones(4, 1)
     files = {path.name.split(".input.")[1][0]: path for path in tmp_path.rglob("mul.*.input.*.npy")}
@@ -80,7 +80,7 @@ def test_show_says_what_is_a_sample(tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dumps of tensors alone, as earlier releases made them."""
+    """Dumps of values without statistics, as earlier releases made them."""
     monkeypatch.setattr(DumpPlan, "takes_statistics", property(lambda plan: plan.saves_statistics))
 
 
@@ -101,7 +101,7 @@ def test_a_finding_in_a_sample_says_of_how_many_elements(tmp_path: Path) -> None
         torch.zeros(50).abs()
     found = json.loads(typed("check", tmp_path, "--json"))
     texts = [(each["check"], each["text"]) for each in found["findings"]]
-    # Of fifty zeros five are known: they are not called all zero.
+    # Five of fifty zeros are known, so the tensor is not reported as all zero.
     assert set(texts) == {("inf", "1 of the first 5 of 50 elements")}
 
 

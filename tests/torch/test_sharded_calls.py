@@ -1,4 +1,4 @@
-"""Calls with tensors that are spread over processes: of each, this process files its shard."""
+"""Calls with tensors that are spread over processes: each process writes its own shard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _process_group() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore:DTensor random operators may not:UserWarning")  # PyTorch 2.6
+@pytest.mark.filterwarnings("ignore:DTensor random operators may not:UserWarning")  # from PyTorch 2.6
 @pytest.mark.usefixtures("_process_group")
 @pytest.mark.parametrize("level", ["op", "kernel", "all"])
 def test_a_call_files_the_shards_of_its_arguments_and_results(

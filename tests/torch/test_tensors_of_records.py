@@ -1,4 +1,4 @@
-"""`TensorRecord.torch()`: the tensor that was dumped, bit for bit."""
+"""`TensorRecord.torch()` returns the tensor that was dumped, bit for bit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_dumped_tensor_comes_back_as_it_was(dtype: str, shape: tuple[int, ...]
         found = record.torch()
     assert (found.dtype, found.shape) == (kind, value.shape)
     assert _bits(found) == _bits(value)
-    found.zero_()  # memory of its own, to be written
+    found.zero_()  # writable, and separate memory
     assert _bits(record.torch()) == _bits(value)
 
 

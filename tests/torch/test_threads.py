@@ -1,4 +1,4 @@
-"""Threads of the user's program under a recording mode: real threads, real pools, real processes."""
+"""Threads of the program under a recording mode: real threads, real pools, real processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ X = torch.linspace(-1, 1, 4)
 
 
 class Capture:
-    """A recording mode and the hooks that bring threads into it."""
+    """A recording mode, and the hooks that turn it on in threads."""
 
     def __init__(self) -> None:
         self.operators = Operators()
@@ -213,7 +213,7 @@ def test_backward_runs_in_the_thread_that_calls_it(capture: Capture) -> None:
 
 
 def test_deep_checkpoints_stay_visible(capture: Capture) -> None:
-    # Past 60 nested backward passes autograd changes to a thread of its own pool, and takes the modes along.
+    # After 60 nested backward passes, autograd switches to a thread of its own pool, and takes the modes along.
     def nested(x: torch.Tensor, levels: int) -> torch.Tensor:
         if levels == 0:
             return x.sin()
@@ -284,11 +284,11 @@ def test_two_threads_that_leave_in_another_order_leave_nothing_behind(capture: C
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
-# --- what stays out --------------------------------------------------------------------------------------------------
+# --- threads and processes that do not record -------------------------------------------------------------------------
 
 
 class Waves(Dataset[torch.Tensor]):
-    """Each item says whether it was made under a recording mode."""
+    """Each item contains whether it was made under a recording mode."""
 
     def __len__(self) -> int:
         return 4
@@ -298,7 +298,7 @@ class Waves(Dataset[torch.Tensor]):
         return torch.tensor([float(index), float(recording_here()), float(torch._C._len_torch_dispatch_stack())])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="never: there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="never: Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_data_loader_workers_do_not_record(capture: Capture) -> None:
     def leave() -> None:
@@ -315,7 +315,7 @@ def test_data_loader_workers_do_not_record(capture: Capture) -> None:
     assert "aten.sin.default" not in capture.names
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="never: there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="never: Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_no_hooks(capture: Capture) -> None:
     reader, writer = os.pipe()
@@ -338,7 +338,7 @@ def test_the_pin_memory_thread_does_not_enter(capture: Capture, monkeypatch: pyt
         if event == "call" and frame.f_code is _pin_memory_loop.__code__:
             depths.append(torch._C._len_torch_dispatch_stack())
 
-    # Without an accelerator the loop ends at once with an error.
+    # Without an accelerator, the loop ends at once with an error.
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     threading.setprofile(watch)
     try:
@@ -348,7 +348,7 @@ def test_the_pin_memory_thread_does_not_enter(capture: Capture, monkeypatch: pyt
     assert depths == [0]
 
 
-# --- the real capture ------------------------------------------------------------------------------------------------
+# --- whole captures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_dump_holds_what_threads_ran(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_many_threads_at_once_lose_no_operator(tmp_path: Path) -> None:
     assert len({op.timestamp for op in ops}) == 200
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="never: there is no fork")
+@pytest.mark.skipif(sys.platform == "win32", reason="never: Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_dump_with_forked_workers_is_complete(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path, saved_data="full", iteration="0") as dump:

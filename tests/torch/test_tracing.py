@@ -1,4 +1,4 @@
-"""Traced, exported and transformed code under a recording mode: the same programs and results, and only plain tensors are shown."""
+"""Traced, exported and transformed code under a recording mode: the same programs and results, and the mode sees only plain tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opdump.plan import SavedData
 from tests.torch.compiled_programs import assert_same, formula, jit, layers, onnx, second_derivatives
 from tests.torch.recording import Operators, recording
 
-# PyTorch's own: parts of it use what it declares outdated, and dynamo asks each tensor for its gradient.
+# Warnings of PyTorch itself: parts of it use deprecated functions, and dynamo accesses the gradient of each tensor.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
@@ -96,7 +96,7 @@ def test_onnx_export_is_suspended_and_ends_as_it_does_plain() -> None:
     def exported() -> str:
         try:
             onnx.export(layers().eval(), (torch.ones(1, 3),), io.BytesIO(), dynamo=False)
-        except Exception as error:  # noqa: BLE001  releases differ in whether it fails here, and how
+        except Exception as error:  # noqa: BLE001  releases differ in whether and how it fails here
             return f"{type(error).__name__}: {error}"
         return "exported"
 

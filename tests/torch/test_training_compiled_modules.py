@@ -1,4 +1,4 @@
-"""Modules that are compiled, traced or scripted: what an observer of training sees of them."""
+"""Compiled, traced and scripted modules, as an observer of training sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_modules_reached_through_a_compiled_wrapper_keep_their_names() -> None:
     compiled = torch.compile(network, backend="eager")
     with TrainingObserver() as observer, Places(observer, "sin") as places, torch.no_grad():
         network(batch())
-        compiled(batch())  # under a dispatch mode PyTorch runs it as it was written
+        compiled(batch())  # under a dispatch mode PyTorch runs the original code
     assert places.scopes[:4] == places.scopes[4:]
     assert observer.graphs == [("network-Net", True)]
 

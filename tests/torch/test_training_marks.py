@@ -1,4 +1,4 @@
-"""Marks of modules: what is inside them is told apart, also when it is computed again."""
+"""Marked modules: their content is identified, also when it is recomputed."""
 
 from __future__ import annotations
 

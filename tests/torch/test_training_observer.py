@@ -1,4 +1,4 @@
-"""An observer of training from attach to detach: nothing is changed, nothing is left behind, and threads do not mix."""
+"""An observer of training from attach to detach changes nothing, leaves nothing behind, and keeps threads apart."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_threads_have_their_own_scope_and_share_the_counter(journal: Journal) ->
 def test_a_forked_process_tells_the_listener_nothing(journal: Journal) -> None:
     network = Net().eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: the process has threads, as a loader's has
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: the process has threads
         child = os.fork()
     if child == 0:
         with torch.no_grad():
@@ -157,7 +157,7 @@ def _hooks() -> tuple[object, ...]:
     )
 
 
-class _Stop(Exception):  # noqa: N818 -- leaves a block, reports nothing
+class _Stop(Exception):  # noqa: N818 -- leaves a block, does not report an error
     pass
 
 
@@ -217,7 +217,7 @@ def test_detaching_inside_a_forward_is_safe() -> None:
 
 def test_a_wrapper_that_somebody_put_around_ours_does_nothing_after_detach(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal()
-    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)  # puts the original back at the end
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)  # restores the original at the end
     with journal.observer:
         ours = nn.Module.__call__
 

@@ -1,4 +1,4 @@
-"""Modules and functions that are computed again in a backward keep the scope that they had."""
+"""Modules and functions that a backward recomputes keep their original scope."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_checkpoints_inside_checkpoints_keep_their_scopes(reentrant: bool) -> No
         pytest.param(nn.Identity(), "network-Reversible/block-Block", id="all but what is wrapped around it"),
     ],
 )
-def test_a_checkpoint_of_others_is_found_by_the_path_of_its_module(head: nn.Module, alone: str) -> None:
+def test_a_recomputation_by_another_library_is_found_by_the_path_of_its_module(head: nn.Module, alone: str) -> None:
     class Theirs(torch.autograd.Function):
         """Runs a module again in backward, as reversible networks do."""
 

@@ -1,4 +1,4 @@
-"""Which module, optimizer and phase an operator belongs to."""
+"""The module, optimizer and phase that an operator belongs to."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_a_part_called_alone_is_a_network_of_its_own() -> None:
 
 
 class Task(nn.Module):
-    """What a trainer calls are its methods; the module itself is never called."""
+    """A trainer calls its methods; the module itself is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ def test_what_a_wrapper_wraps_is_no_other_network_when_it_is_called_alone() -> N
     assert observer.graphs == [("network-DataParallel", True), ("network-DataParallel", False)]
 
 
-def test_looking_for_the_module_around_keeps_nothing_alive_and_leaves_asked_for_locals() -> None:
+def test_the_search_for_the_enclosing_module_keeps_nothing_alive_and_leaves_locals_unchanged() -> None:
     class Saving(Task):
         def training_step(self) -> torch.Tensor:
             kept = locals()
@@ -293,7 +293,7 @@ def test_looking_for_the_module_around_keeps_nothing_alive_and_leaves_asked_for_
 
     task = Saving()
     with TrainingObserver() as observer:
-        task.validation_step()  # asserts that what it let go is gone
+        task.validation_step()  # asserts that what it released is gone
         task.training_step()
     assert observer.graphs == [("network-Saving", True)]
 

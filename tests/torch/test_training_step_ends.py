@@ -1,4 +1,4 @@
-"""What ends an iteration, opens it again or leaves it as it is: optimizers, closures, scalers, failures, loaders of data."""
+"""What ends an iteration, reopens it, or leaves it unchanged: optimizers, closures, scalers, failures, data loaders."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_update_of_a_class_derived_from_the_scaler_is_seen() -> None:
 
 
 class Squares(Dataset[torch.Tensor]):
-    """Runs a module in whatever loads it, as transforms that are modules do."""
+    """Runs a module in the process that loads the data, as transforms that are modules do."""
 
     def __init__(self) -> None:
         self.transform = nn.Sequential(nn.Identity(), nn.ReLU())

@@ -1,4 +1,4 @@
-"""Which iteration and which graph every part of a training program belongs to. The table of docs/steps.md, with real programs."""
+"""The iteration and the graph of every part of a training program. Tests the table of docs/steps.md with real programs."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def validation_first_that_records_gradients(journal: Journal) -> None:
 
 
 class Task(torch.nn.Module):
-    """A module with a method for each thing that a trainer does with it, as LightningModules have; nobody calls the module itself."""
+    """A module with a method for each task of a trainer, like a LightningModule; the module itself is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ def update_by_hand(journal: Journal) -> None:
 def dummy_optimizer_step(journal: Journal) -> None:
     network = Net()
     optimizer = sgd(network)
-    optimizer.step()  # as one does before torch.optim.lr_scheduler, to keep it quiet
+    optimizer.step()  # before torch.optim.lr_scheduler, to avoid its warning
     network(batch()).sum().backward()
     optimizer.step()
 
@@ -349,7 +349,7 @@ def validation_in_training_mode(journal: Journal) -> None:
 
 # fmt: off
 TABLE: dict[Callable[[Journal], None], tuple[list[Place], list[Place], int]] = {
-    # the program                       where its forwards take place              where its optimizers do  iteration at the end
+    # the program                       its forwards                               its optimizer steps      iteration at the end
     plain:                             ([(0, 0), (1, 0), (2, 0)],                  [(0, 0), (1, 0), (2, 0)], 3),
     accumulation:                      ([(0, 0)] * 4 + [(1, 0)] * 4,               [(0, 0), (1, 0)], 2),
     gan:                               ([(0, 0), (0, 1), (0, 0), (1, 0), (2, 0), (2, 1), (2, 0), (3, 0)],

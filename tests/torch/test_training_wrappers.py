@@ -1,4 +1,4 @@
-"""A network and what somebody wrapped around it are one network, whichever the program calls first."""
+"""A network and its wrapper are one network, no matter which of them the program calls first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 class Around(nn.Module):
-    """As an adapter's model holds its base: two levels, no parameter of its own."""
+    """Holds its base like an adapter's model: two levels, without parameters of its own."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_a_network_that_is_called_alone_after_its_wrapper_is_a_part_of_that(
     assert alone.scopes == inside.scopes
 
 
-def test_a_copy_and_a_network_with_more_parameters_are_others() -> None:
+def test_a_copy_and_a_network_with_more_parameters_are_different_networks() -> None:
     network = Net()
     copy = torch.optim.swa_utils.AveragedModel(network)
     larger = nn.Sequential(network, nn.Linear(3, 3))

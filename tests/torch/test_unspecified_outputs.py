@@ -1,4 +1,4 @@
-"""Outputs that hold memory which nobody wrote are known, and no others."""
+"""The table of outputs that contain uninitialised memory is complete and correct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("unwritten_memory.py")
 
 
-def test_names_are_those_of_records() -> None:
+def test_unspecified_outputs_are_looked_up_by_the_kernel_names_of_records() -> None:
     assert unspecified_outputs("aten::mkldnn_rnn_layer") == {3}
     assert unspecified_outputs("aten::_ctc_loss.Tensor") == {1}
     assert unspecified_outputs("aten::_thnn_fused_lstm_cell") == frozenset()
@@ -53,7 +53,7 @@ def _checksums(byte: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator does not fill memory")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator can fill memory")
 def test_kernels_of_the_cpu_leave_no_other_memory_unwritten() -> None:
     one, other = _checksums(17), _checksums(90)
     assert len(one) == len(other) > 100

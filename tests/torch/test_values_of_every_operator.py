@@ -1,7 +1,7 @@
 """Every value of a full dump is the one that a plain dispatch mode sees, element for element.
 
-The detector is a mode of a few lines, in a run of its own: it knows nothing of opdump, and clones what an operator is given, before it
-runs, and what it returned or wrote, after. Operators are matched by their order and their names.
+The reference is a mode of a few lines, in a separate run. It is independent of opdump, and clones the inputs of an operator before it runs,
+and what it returned or wrote afterwards. Operators are matched by their order and their names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_ELEMENTS = ("empty", "uninitialised", "allocation", "no storage")
 
 
 def host(tensor: Tensor) -> npt.NDArray[Any]:
-    """The numbers that a tensor stands for, now."""
+    """The numbers that a tensor represents now."""
     with torch._C._DisableTorchDispatch():
         dense = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
         dense = dense.resolve_conj().resolve_neg()
@@ -132,7 +132,7 @@ PROGRAMS = (convolutions, attention, recurrent, sparse, complex_numbers, autocas
 
 
 def filed(execution: Execution) -> Iterator[list[npt.NDArray[Any] | None]]:
-    """The elements of the inputs and of the outputs; None where the dump says that there are none."""
+    """The values of the inputs, then of the outputs; None if the dump has none."""
     for side in (execution.inputs, execution.outputs):
         elements: list[npt.NDArray[Any] | None] = []
         for tensor in side.values():
@@ -160,7 +160,7 @@ def test_every_value_of_a_dump_is_what_a_plain_mode_sees(
     compared = without = 0
     for execution, (name, *sides) in zip(executions, detector.seen, strict=True):
         for found, expected in zip(filed(execution), sides, strict=True):
-            assert len(found) >= len(expected), name  # more: what an operator writes into and does not return
+            assert len(found) >= len(expected), name  # more: tensors that an operator writes but does not return
             for one, other in zip(found, expected, strict=False):
                 if one is None:
                     without += 1

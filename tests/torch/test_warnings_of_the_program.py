@@ -1,4 +1,4 @@
-"""Warnings under capture: the same ones, as often, of the same lines of the program."""
+"""Under capture, the program gives the same warnings, equally often, for the same lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAYS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
 
 
 def program() -> None:
-    """Warnings of PyTorch's C++ and Python, twice from one line and from lines of several functions."""
+    """Warnings of PyTorch's C++ and Python code, twice from one line and from lines of several functions."""
     for _ in range(2):
         torch.std(torch.ones(1))
     torch.std(torch.ones(1))

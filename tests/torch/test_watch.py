@@ -1,4 +1,4 @@
-"""Watch mode: what the outputs of watched operators hold after each operator, and who wrote into them."""
+"""Watch mode: the content of the outputs of watched operators after each operator, and which operator wrote into them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.torch.releases import WRITES_A_NUMBER
 
 
 class Net(nn.Module):
-    """The documents' sample: A and B may write into the memory of C and D."""
+    """The example of the documentation: A and B may write into the memory of C and D."""
 
     def __init__(self, spoil: Callable[[Tensor, Tensor], object] | None = None) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ _LIBRARY.define("stray(Tensor x, int address) -> Tensor")
 
 @torch.library.impl(_LIBRARY, "stray", "CPU")
 def _stray(x: Tensor, address: int) -> Tensor:
-    """Says that it writes nothing, and writes where it was told."""
+    """Declares no writes, and writes to the given address."""
     ctypes.memset(address, 1, 4)
     return x.clone()
 
@@ -151,7 +151,7 @@ SPOILERS: dict[Callable[[Tensor, Tensor], None], str] = {
     spoil_by_out: "aten::sub.out",
     spoil_by_a_list: "aten::_foreach_mul_.Scalar",
     spoil_by_scatter: "aten::scatter_.value",
-    # Not the writer itself, which PyTorch does not see: the operator that ran next.
+    # PyTorch does not see the writer itself, so the next operator is named.
     spoil_by_numpy: "aten::neg",
     spoil_by_a_kernel: "opdump_watched::stray",
 }
@@ -210,7 +210,7 @@ def clean_rewrite(c: Tensor, a: Tensor) -> None:
 
 
 def clean_release(c: Tensor, a: Tensor) -> None:
-    for _ in range(5):  # memory of the same size comes and goes
+    for _ in range(5):  # memory of the same size is allocated and freed
         torch.empty_like(c).fill_(3)
 
 
@@ -230,7 +230,7 @@ def test_a_clean_program_has_no_writer(program: Callable[[Tensor, Tensor], None]
     assert all(output.writer is None and output.looks > 3 for output in found)
 
 
-def test_the_memory_of_an_output_that_the_program_dropped_is_nobody_elses(tmp_path: Path) -> None:
+def test_memory_that_is_reused_after_an_output_was_dropped_is_no_change_of_the_output(tmp_path: Path) -> None:
     class Dropping(nn.Module):
         def __init__(self) -> None:
             super().__init__()

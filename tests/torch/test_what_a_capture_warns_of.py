@@ -1,4 +1,4 @@
-"""Who captures from Python reads what there is to warn of in the log, as who runs `opdump run` reads it on the screen."""
+"""A capture from Python logs the warnings that `opdump run` prints."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_capture_that_lacks_nothing_is_silent(tmp_path: Path, caplog: pytest.L
     assert _messages(caplog) == []
 
 
-def test_a_script_that_captures_itself_tells_at_its_end_and_opdump_run_tells_once(tmp_path: Path) -> None:
+def test_a_script_that_captures_itself_and_opdump_run_both_warn_once(tmp_path: Path) -> None:
     body = "import torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()\n"
     settings = f"path={str(tmp_path / 'dump')!r}, dump_mode=1, kernels=['addmm', 'Default/nowhere-op1']"
     (tmp_path / "own.py").write_text(f"import opdump\nopdump.start({settings})\n{body}")

@@ -1,4 +1,4 @@
-"""A listener that writes down where the parts of a training program take place, and networks for such programs."""
+"""A listener that records the positions of the parts of a training program, and networks for such programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Place = tuple[int, int]  # iteration, graph_id
 
 
 class Journal(TrainingListener):
-    """Writes down where every forward of a network and every optimizer's step took place."""
+    """Records the position of every forward of a network and of every optimizer step."""
 
     def __init__(self, **options: Any) -> None:
         self.forwards: list[Place] = []

@@ -12,7 +12,7 @@ from tests.torch.op_db.samples import Run
 
 
 def differences(one: Run, other: Run) -> list[str]:
-    """Where two runs differ in a bit, a stride or the state of the generator; empty where they do not."""
+    """Where two runs differ in a bit, a stride or the state of the generator; empty if they are equal."""
     found = [*_lists("result", one.results, other.results), *_lists("argument", one.arguments, other.arguments)]
     if one.gradients is not None and other.gradients is not None:
         found += _lists("gradient", one.gradients, other.gradients)

@@ -1,4 +1,4 @@
-"""One sample of one operator, run from the same state as often as wanted."""
+"""One sample of one operator, which can run from the same state any number of times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARD, BACKWARD, INFINITE, IN_PLACE = "forward", "backward", "backward from in
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run left behind: results, gradients, the arguments as they are now, the state of the generator."""
+    """The state after a run: results, gradients, the arguments afterwards, and the state of the generator."""
 
     results: list[Any]
     gradients: list[Tensor | None] | None
@@ -27,14 +27,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A sample, and the way to run it."""
+    """A sample, and how to run it."""
 
     form: str
     function: Callable[..., Any]
     sample: Any
 
     def copied(self) -> Case:
-        """The same case on memory of its own; a run may write into its arguments."""
+        """The same case on separate memory; a run may write into its arguments."""
         return Case(self.form, self.function, self.sample.transform(_copy))
 
     def run(self) -> Run:
@@ -51,7 +51,7 @@ class Case:
 
 
 def cases(operator: Any, dtype: torch.dtype, count: int | None, *, in_place: bool) -> Iterator[Case]:
-    """The first `count` samples of an operator, with gradients where PyTorch has them, and without."""
+    """The first `count` samples of an operator, with gradients if PyTorch supports them, and without."""
     backward = operator.supports_autograd and dtype in operator.supported_backward_dtypes("cpu")
     seed()
     for sample in islice(operator.sample_inputs("cpu", dtype, requires_grad=backward), count):
@@ -83,7 +83,7 @@ def _gradients(result: Any, arguments: list[Tensor], first: float) -> list[Tenso
 
 
 def _seed_of(output: Tensor, first: float) -> Tensor:
-    """A gradient to start from: random, but for its first element."""
+    """An initial gradient: random except for its first value."""
     if output.layout is not torch.strided or output.is_nested:
         return torch.ones_like(output)
     values = torch.randn(output.numel(), dtype=output.dtype, generator=torch.Generator().manual_seed(11))

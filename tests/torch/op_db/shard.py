@@ -1,4 +1,4 @@
-"""Runs a share of PyTorch's operator samples plainly and under capture."""
+"""Runs a share of PyTorch's operator samples, plain and under capture."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tests.torch.op_db.bits import differences
 from tests.torch.op_db.samples import Case, Run, cases
 from tests.torch.op_db.statistics import CheckedInMemory
 
-# They return memory as it happens to be.
+# They return uninitialised memory.
 UNINITIALISED = frozenset(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"))
 _REPETITIONS = 40
 _AT_ONCE = 5
-"""Operators under one capture: to begin one takes longer than an operator's samples."""
+"""Operators per capture: beginning a capture takes longer than an operator's samples."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was run and what was found."""
+    """What ran, and what was found."""
 
     counts: Counter[str] = field(default_factory=Counter)
     differing: dict[str, str] = field(default_factory=dict)
     """Operators whose results differ under capture, with the first difference."""
     failing: dict[str, str] = field(default_factory=dict)
-    """Operators that fail under capture and not without, or otherwise."""
+    """Operators that fail only under capture, or fail differently."""
     wrong_statistics: list[str] = field(default_factory=list)
 
 
 Share = tuple[int, int]
-"""Which one of a number, and of how many: every third from the first on."""
+"""Index of the share and number of shares: (0, 3) takes every third one."""
 
 
 def run_shard(operators: Share, types: Share, *, samples: int | None, in_place: bool) -> Outcome:
-    """A share of the operators, for a share of the types of each."""
+    """Run a share of the operators, each with a share of its dtypes."""
     outcome = Outcome()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # samples warn of deprecations, that is their business
+        warnings.simplefilter("ignore")  # samples use deprecated functions
         share = op_db[operators[0] :: operators[1]]
         for start in range(0, len(share), _AT_ONCE):
             _run_operators(share[start : start + _AT_ONCE], types, outcome, samples, in_place=in_place)
@@ -61,7 +61,7 @@ def _run_operators(
         name = f"{operator.name}.{operator.variant_test_name}" if operator.variant_test_name else operator.name
         counts["operators of op_db"] += 1
         own = sorted(operator.supported_dtypes("cpu"), key=str)
-        # Each operator begins with another one: else a part would have the same types of all.
+        # Each operator begins at another dtype; otherwise a share would have the same dtypes of all operators.
         for dtype in own[(types[0] + number) % types[1] :: types[1]]:
             counts["pairs"] += 1
             found += [
@@ -90,7 +90,7 @@ _CATEGORIES = (
 def _attempt(case: Case) -> Run | Exception:
     try:
         return case.run()
-    except Exception as error:  # noqa: BLE001  # whatever an operator refuses, it must refuse under capture too
+    except Exception as error:  # noqa: BLE001  # an operator that refuses a sample must also refuse it under capture
         return error
 
 

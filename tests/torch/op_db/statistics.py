@@ -1,4 +1,4 @@
-"""Takes what a capture records in memory, and holds its statistics against numpy in float64."""
+"""Takes the records of a capture in memory, and compares their statistics with numpy in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.records import FiledTensor, OpRecord, SkipReason, TensorRecord, reco
 
 
 class CheckedInMemory:
-    """The writer's half of a layout. Nothing is filed: each record is checked and dropped."""
+    """The writing half of a layout. It writes nothing: each record is checked and dropped."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class CheckedInMemory:
 
 
 def float64_statistics(elements: npt.NDArray[Any]) -> dict[str, tuple[float, float]]:
-    """Each statistic, and the size of the terms that its rounding error is relative to (0: it must be exact)."""
+    """Each statistic, and the magnitude of the terms that its rounding error is relative to (0: it must be exact)."""
     with np.errstate(all="ignore"):
         x = elements.astype(np.float64).reshape(-1)
         size = float(np.abs(x).sum())

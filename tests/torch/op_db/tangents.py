@@ -1,4 +1,4 @@
-"""Forward-mode derivatives of PyTorch's operator samples: dual numbers, alone and through a backward."""
+"""Forward-mode derivatives of PyTorch's operator samples: dual numbers, with and without a backward."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TYPES = (torch.float32, torch.complex64)
 
 @dataclass(frozen=True, slots=True)
 class DualCase:
-    """A sample whose floating-point tensors get tangents, and the way to run it."""
+    """A sample whose floating-point tensors get tangents, and how to run it."""
 
     form: str
     function: Callable[..., Any]
     sample: Any
 
     def copied(self) -> DualCase:
-        """The same case on memory of its own."""
+        """The same case on separate memory."""
         return DualCase(self.form, self.function, self.sample.transform(_copy))
 
     def run(self) -> Run:
@@ -51,7 +51,7 @@ class DualCase:
 
 
 def dual_cases(operator: Any, dtype: torch.dtype, count: int) -> Iterator[DualCase]:
-    """The first `count` samples of an operator that has forward-mode derivatives."""
+    """The first `count` samples of an operator that supports forward-mode derivatives."""
     if not operator.supports_forward_ad or dtype not in operator.supported_dtypes("cpu"):
         return
     seed()

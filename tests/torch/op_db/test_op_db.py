@@ -1,8 +1,8 @@
-"""Every operator that PyTorch has samples for, in every type: the same bits with and without capture.
+"""Every operator for which PyTorch has samples, in every dtype: the same bits with and without capture.
 
     operators of op_db 702, pairs 6121, samples backward ..., forward ...; differing 0, failing 0
 
-By default a few samples of each pair; `OPDUMP_OP_DB=all` takes all of them, and the in-place forms. Sampled, a third of the types of a third of the operators.
+By default, each pair runs a few samples; `OPDUMP_OP_DB=all` runs all of them, and the in-place forms. With --sampled, a third of the dtypes of a third of the operators run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.torch.op_db.shard import run_shard
 
 SHARDS = 24
 PARTS = 3
-"""Of the types of each operator."""
+"""The number of parts into which the dtypes of each operator are divided."""
 SAMPLES = 2
 
 DIFFERING: dict[str, str] = {}
-"""Operators of which some result differs under capture, each with its cause; at most ten."""
+"""Operators with a result that differs under capture, each with the cause; at most ten."""
 
 
 @pytest.mark.slow

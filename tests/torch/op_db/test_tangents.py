@@ -1,8 +1,8 @@
-"""Forward-mode derivatives: the same bits with and without capture, for every operator of `op_db` that has them.
+"""Forward-mode derivatives: the same bits with and without capture, for every operator of `op_db` that supports them.
 
     operators 92, tangents 288, tangents of gradients 288; differing 0
 
-By default a part of the operators, with those that a mode is known to change; `OPDUMP_OP_DB=all` takes all of them.
+By default, a part of the operators run, including those that a mode is known to change; `OPDUMP_OP_DB=all` runs all of them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tests.torch.op_db.samples import Run
 from tests.torch.op_db.statistics import CheckedInMemory
 from tests.torch.op_db.tangents import TYPES, DualCase, dual_cases
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by PyTorch, of what it does itself
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch warns about its own use
 SHARDS = 8
 _AT_ONCE = 10
 _REPETITIONS = 20
 _KNOWN = ("norm", "prod", "linalg.pinv", "linalg.svd")
-"""What is in the names of operators that a mode changes."""
+"""Parts of the names of operators that a mode changes."""
 
 
 def attempt(case: DualCase) -> Run | Exception:
     try:
         return case.copied().run()
-    except Exception as error:  # noqa: BLE001  # what an operator refuses, it must refuse under capture too
+    except Exception as error:  # noqa: BLE001  # an operator that refuses a sample must also refuse it under capture
         return error
 
 
@@ -92,7 +92,7 @@ def test_tangents_have_the_same_bits_under_capture(shard: int, record_property: 
     differing: dict[str, str] = {}
     share = operators[shard::SHARDS]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # samples warn of deprecations, that is their business
+        warnings.simplefilter("ignore")  # samples use deprecated functions
         for start in range(0, len(share), _AT_ONCE):
             differing |= find(share[start : start + _AT_ONCE], counts)
     counts["differing"] = len(differing)

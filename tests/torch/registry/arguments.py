@@ -1,4 +1,4 @@
-"""Arguments for any operator, made from its schema: guesses, of which the first that the operator accepts is kept."""
+"""Arguments for any operator, made from its schema: guesses, of which the first one that the operator accepts is used."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Guess:
     dtype: torch.dtype = torch.float32
     number: int = 1
     length: int | None = None
-    """Of lists of integers; that of the shape where there is none."""
+    """The length of lists of integers; None: as long as the shape."""
     optional: bool = False
-    """Whether tensors that may be left out are given."""
+    """Whether optional tensors are passed."""
     first: tuple[int, ...] | None = None
-    """The shape of the first tensor, where it is another one than that of the others."""
+    """The shape of the first tensor if it differs from that of the others."""
     seed: int | None = None
-    """Where there is one, every argument is drawn for itself."""
+    """If set, every argument is drawn at random."""
 
 
 GUESSES = (
@@ -51,7 +51,7 @@ GUESSES = (
 def filled(
     schema: Any, guess: Guess, made: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments of an operator; every tensor passes through `made`. The same at every call."""
+    """Positional and keyword arguments of an operator; every tensor passes through `made`. Equal for every call."""
     drawn = _Draw(guess, made)
     positional, named = [], {}
     for argument in schema.arguments:
@@ -73,7 +73,7 @@ class _Draw:
         self._number = 0
 
     def gives(self, argument: Any) -> bool:
-        """Whether an argument that has a default is given all the same."""
+        """Whether to pass an argument that has a default."""
         if self._chance is not None:
             return self._chance.random() < 0.3
         return self._guess.optional and str(argument.type) == "Optional[Tensor]"
@@ -88,7 +88,7 @@ class _Draw:
         if kind == "Tensor":
             return self._tensor(name)
         if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
-            # The one list of the fused optimizers that is empty unless they are told otherwise.
+            # The fused optimizers take this list empty, unless amsgrad is on.
             return [] if name.startswith("max_exp") else [self._tensor(name) for _ in range(2)]
         return self._other(kind, argument.N)
 

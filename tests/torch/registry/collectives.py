@@ -1,9 +1,9 @@
-"""Calls the operators of `torch.distributed` in a group of two processes over gloo, with and without capture, and tells what differs.
+"""Calls the operators of `torch.distributed` in a group of two processes over gloo, with and without capture, and reports differences.
 
     python -m tests.torch.registry.collectives report.json
 
-Operators of `c10d` take a group and say nothing of what they write: they are called as PyTorch calls them, through the group. What the
-dump says of each call is held against what the program had before the call and after it has waited.
+Operators of `c10d` take a group and their schemas do not declare what they write. They are called through the group, as PyTorch calls them.
+The record of each call is compared with the values that the program had before the call and after it waited.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives  # defines operators
+import torch.distributed._functional_collectives  # registers operators
 from torch import Tensor
 
 import opdump
@@ -34,18 +34,18 @@ ELSEWHERE = {
 }
 _WITHOUT_OUTPUT = {"c10d::barrier", "c10d::monitored_barrier_", "c10d::send", "_c10d_functional::isend"}
 _NO_VALUES = {"allocation", "empty"}
-"""Of a barrier, which is given memory that nobody wrote, and of what was sent, for which the functional operators return nothing."""
+"""Reasons for missing values: a barrier gets uninitialised memory, and a functional send returns nothing."""
 _F = torch.ops._c10d_functional
 _A = torch.ops._c10d_functional_autograd
 
 
 class Tensors:
-    """Makes the tensors of one call, each of other numbers, and others on each rank."""
+    """Makes the tensors of one call. Every tensor has different numbers, on each rank."""
 
     def __init__(self, make: Callable[[Tensor], Tensor], rank: int) -> None:
         self.all: list[Tensor] = []
         self.written: list[int] = []
-        """Places of those that the call writes into."""
+        """Indices of the tensors that the call writes into."""
         self.before: list[list[float]] = []
         self._make = make
         self._rank = rank
@@ -65,7 +65,7 @@ Call = Callable[[Tensors], Any]
 
 
 def calls(group: Any, rank: int) -> dict[str, Call]:
-    """By the name of an operator how it is called."""
+    """How to call each operator, by its name."""
     name, peer = group.group_name, 1 - rank
 
     def point_to_point(t: Tensors) -> Any:
@@ -160,7 +160,7 @@ def calls(group: Any, rank: int) -> dict[str, Call]:
 
 
 def programs(rank: int) -> dict[str, Call]:
-    """What PyTorch offers above its operators: several of them in one call, or objects in tensors."""
+    """Functions of PyTorch above its operators: several operators in one call, or objects in tensors."""
     peer = 1 - rank
 
     def batch(t: Tensors) -> Any:
@@ -193,7 +193,7 @@ def programs(rank: int) -> dict[str, Call]:
 
 
 def tried(call: Call, way: str, rank: int, seen: list[Tensors] | None = None) -> State:
-    """Calls an operator on tensors that nobody has used, waits for it, and describes what it leaves; `seen` gets the tensors and results."""
+    """Call an operator on new tensors, wait for it, and describe the result; `seen` receives the tensors and results."""
     tensors, results = Tensors(maker_of(way), rank), Tensors(Tensor.clone, rank)
     with ExitStack() as stack:
         if way.startswith("inference"):
@@ -213,7 +213,7 @@ def tried(call: Call, way: str, rank: int, seen: list[Tensors] | None = None) ->
 
 
 def untrue(name: str, seen: list[Tensors], executions: list[Any]) -> list[str]:
-    """What the dump of one call has otherwise than the program."""
+    """The differences between the record of one call and the program's values."""
     found = [each for each in executions if each.op.kernel.partition(".")[0] == name]
     if len(found) != (2 if name == "_c10d_functional::wait_tensor" else 1):  # each result is waited for
         return [f"{len(found)} times in the dump, with {sorted({each.op.kernel for each in executions})}"]
@@ -293,7 +293,7 @@ def main(report: Path) -> None:
         if child == 0:
             try:
                 (report.parent / f"{rank}.json").write_text(json.dumps(work(report.parent, rank)), encoding="utf-8")
-            except BaseException:  # noqa: BLE001  # it goes to where the parent's would
+            except BaseException:  # noqa: BLE001  # it would propagate into the parent's code
                 traceback.print_exc()
                 sys.stderr.flush()
                 os._exit(1)

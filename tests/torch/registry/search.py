@@ -1,9 +1,9 @@
-"""Calls every operator of PyTorch's registry with and without capture, and writes down what differs, as JSON.
+"""Calls every operator of PyTorch's registry with and without capture, and writes the differences as JSON.
 
     python -m tests.torch.registry.search report.json
 
-Arguments are guesses, and some operators crash on wrong ones. So they run in forked children: where one dies, the next goes on
-with the operator after.
+Arguments are guesses, and some operators crash on wrong ones. Therefore operators run in forked children: if one dies, the next child
+continues with the following operator.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _ELSEWHERE = {
     "_test": "made to fail",
 }
 _AT_ONCE = 40
-"""Operators under one capture: to begin one takes longer than to call them."""
+"""Operators per capture: beginning a capture takes longer than calling them."""
 Work = Callable[[Sequence[Any], Callable[[Any], None]], None]
 
 
 def names() -> list[str]:
-    """The operators of this release, of all namespaces that run in one process."""
+    """The operators of this release, from all namespaces that run in one process."""
     found = [str(name) for name in torch._C._dispatch_get_all_op_names()]
     return sorted(name for name in found if name.partition("::")[0] not in _ELSEWHERE)
 
 
 def in_children(items: Sequence[Any], size: int, work: Work) -> Iterator[Any]:
-    """What `work` tells of `items`, `size` of them at once, in children; None for an item that killed its child.
+    """What `work` reports for `items`, `size` of them at once, in children; None for an item that killed its child.
 
-    `work` tells ("begins", place) before each item.
+    `work` reports ("begins", place) before each item.
     """
     pending = [range(start, min(start + size, len(items))) for start in range(0, len(items), size)]
     while pending:
@@ -83,7 +83,7 @@ def in_children(items: Sequence[Any], size: int, work: Work) -> Iterator[Any]:
 
 
 def _work_in_child(writing: int, work: Work, items: Sequence[Any]) -> NoReturn:
-    """Never returns, whatever happens: what the parent does at its end is not the child's to do."""
+    """Run in the child, and never return: the parent's exit code must not run in the child."""
     status = 1
     try:
         with os.fdopen(writing, "w") as told:
@@ -94,14 +94,14 @@ def _work_in_child(writing: int, work: Work, items: Sequence[Any]) -> NoReturn:
 
             work(items, tell)
         status = 0
-    except Exception:  # noqa: BLE001  # it goes to where the parent's would
+    except Exception:  # noqa: BLE001  # it would propagate into the parent's code
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def find_arguments(items: Sequence[tuple[int, str]], tell: Callable[[Any], None]) -> None:
-    """Tells for each operator the first guess that it accepts."""
+    """Report for each operator the first guess that it accepts."""
     for place, name in items:
         tell(("begins", place))
         accepted, why = None, ""
@@ -115,7 +115,7 @@ def find_arguments(items: Sequence[tuple[int, str]], tell: Callable[[Any], None]
 
 
 def compare(items: Sequence[tuple[int, tuple[str, int]]], tell: Callable[[Any], None]) -> None:
-    """Tells for each operator and each way to call it what differs under capture."""
+    """Report for each operator and each way to call it what differs under capture."""
     for start in range(0, len(items), _AT_ONCE):
         _compare_some(items[start : start + _AT_ONCE], tell)
 
@@ -143,10 +143,10 @@ def _compare_some(items: Sequence[tuple[int, tuple[str, int]]], tell: Callable[[
 
 
 def _differences(plain: State, captured: State) -> str:
-    """What a captured run left otherwise.
+    """The differences between a captured and a plain run.
 
-    How often a result that is new was written while it was made is nobody's business: `torch.ops.aten.zeros` alone counts that,
-    and `torch.zeros` does not.
+    How often a new result was written during its construction does not count: only `torch.ops.aten.zeros` increments that version,
+    `torch.zeros` does not.
     """
     found = [
         f"{key} is {captured.get(key)}, plainly {plain.get(key)}"
@@ -162,8 +162,8 @@ def _is_new(key: str, state: State) -> bool:
 
 
 def search() -> dict[str, Any]:
-    """Counts, and the operators that differ."""
-    _compare_some([], print)  # what a capture imports, children need not
+    """The counts, and the operators that differ."""
+    _compare_some([], print)  # the imports of a capture, once for all children
     library = give_kernels()
     operators = names()
     accepted: dict[str, int] = {}
@@ -196,7 +196,7 @@ def search() -> dict[str, Any]:
 
 
 def writes(name: str) -> bool:
-    """Whether the schema of an operator says that it writes into an argument."""
+    """Whether the schema of an operator declares that it writes into an argument."""
     aliases = (argument.alias_info for argument in schema_of(name).arguments)
     return any(alias is not None and alias.is_write for alias in aliases)
 

@@ -1,7 +1,7 @@
-"""Kernels for the host of operators that need several GPUs (`symm_mem`), so that a capture can be held against them here.
+"""CPU kernels for operators that need several GPUs (`symm_mem`), so that a capture of these can be tested on the host.
 
-The sums are not theirs. What a capture could change is: each writes what its schema says that it writes, by other operators, and returns
-what its schema says that it returns. Those that take an object of such memory can be called by nobody here.
+The kernels compute other numbers. They do what a capture could change: each writes what its schema says that it writes, by other operators,
+and returns what its schema says that it returns. Operators that take an object of such memory cannot be called here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed._symmetric_memory  # defines operators
+import torch.distributed._symmetric_memory  # registers operators
 from torch import Tensor
 
 from tests.torch.registry.states import schema_of
@@ -19,7 +19,7 @@ NAMESPACE = "symm_mem"
 
 
 def give_kernels() -> torch.library.Library:
-    """Kernels of the operators that have none for the host, as long as the result lives."""
+    """Register kernels for the operators that have none on the host, for as long as the result lives."""
     library = torch.library.Library(NAMESPACE, "IMPL")
     for name in sorted(map(str, torch._C._dispatch_get_all_op_names())):
         if name.startswith(f"{NAMESPACE}::") and not _has_kernel(name):

@@ -1,4 +1,4 @@
-"""What a call of an operator leaves behind in its arguments and results: what of it autograd and the program can see."""
+"""The state that a call of an operator leaves in its arguments and results, as far as autograd and the program can see it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAYS = ("plain", "view", "gradient", "inference mode", "inference tensors", "aut
 
 
 def operator_of(name: str) -> Any:
-    """`aten::add_.Tensor` as something to call."""
+    """`aten::add_.Tensor` as a callable."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
@@ -28,7 +28,7 @@ def schema_of(name: str) -> Any:
 
 
 def call(name: str, guess: Guess, way: str) -> State:
-    """Calls an operator on arguments that nobody has used, and describes them and the results, but for their elements."""
+    """Call an operator on new arguments, and describe these and the results, except for their values."""
     arguments: list[Tensor] = []
     maker = maker_of(way)
 
@@ -52,12 +52,12 @@ def call(name: str, guess: Guess, way: str) -> State:
 
 
 def maker_of(way: str) -> Callable[[Tensor], Tensor]:
-    """What makes an argument of a tensor, in one way to call operators."""
+    """A function that makes an argument from a tensor, for one way to call operators."""
     return _inference if way == "inference tensors" else _MAKERS.get(way, _plain)
 
 
 def described(arguments: list[Tensor], results: list[Tensor]) -> State:
-    """The facts of arguments and results, and the random numbers that are left."""
+    """The facts of arguments and results, and the state of the random generator."""
     state: State = {}
     for what, tensors in (("argument", arguments), ("result", results)):
         for place, tensor in enumerate(tensors):

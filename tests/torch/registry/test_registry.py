@@ -2,9 +2,9 @@
 
     operators 3602, called 2631 in 15390 ways (1201 of 1513 that write into an argument), differing 0
 
-The state is what autograd and the program can see but for elements, which are the business of `op_db`: version counters first of
-all, by which autograd finds out that something it had saved was overwritten; bases, views, strides, whether a gradient is
-required, which argument a result is. Operators are called with arguments that were guessed from their schema.
+The state is what autograd and the program can see, except for values, which `op_db` compares: above all version counters, by which
+autograd detects that a saved tensor was overwritten; also bases, views, strides, whether a gradient is required, and which argument a
+result is. Operators are called with arguments that are guessed from their schemas.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_optimizers_count_their_writes_as_without_capture(
 
 
 def test_a_step_of_a_foreach_optimizer_is_noticed_by_the_version_of_a_parameter(tmp_path: Path) -> None:
-    """An update that no optimizer announces ends an iteration where the parameters are seen to have changed."""
+    """An update without an optimizer step ends an iteration when the parameters are seen to have changed."""
     network = torch.nn.Linear(4, 2)
     parameters: list[torch.Tensor] = list(network.parameters())
     with opdump.capture(path=tmp_path):
