@@ -1,4 +1,4 @@
-"""What every test gets: one thread, a quiet environment, no wait without an end, and no PyTorch where there is none."""
+"""Set up every test: one thread, no dump settings from the environment, and only the installed packages."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from hypothesis import settings
 
 from tests.sampling import Sampling
 
-# Read by PyTorch and numpy when they are first imported, which is after this file.
+# PyTorch and numpy read this when they are first imported, which is after this file.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Without compiled kernels a run says so in a line of its own, unless the slow ones were asked for; tests count lines.
+# Without compiled kernels, a run prints an extra line unless OPDUMP_ISA=numpy asked for the slow ones; tests count
+# lines.
 if importlib.util.find_spec("opdump.kernels._native") is None:
     os.environ.setdefault("OPDUMP_ISA", "numpy")
 
-# A shell without job control starts what it puts into the background deaf to Ctrl-C, and children inherit that: tests send it.
+# A shell without job control starts background jobs with SIGINT ignored, and children inherit that; some tests send
+# SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The contracts in opdump.testing hold asserts, and a failing one should say what it compared.
+# The contracts in opdump.testing contain asserts, and a failing assert should show what it compared.
 pytest.register_assert_rewrite("opdump.testing")
 
-# The same examples on every run, and no time limit for one of them on a shared machine.
+# The same examples in every run, and no deadline for an example on a shared machine.
 settings.register_profile("opdump", deadline=None, derandomize=True)
 settings.load_profile("opdump")
 
@@ -47,13 +49,15 @@ _OF_ADAPTERS = re.compile(r"^from opdump\.adapters\.(torch|onnxruntime)\b", re.M
 
 @cache
 def _needs_missing(file: Path) -> bool:
-    """Whether a test file imports a package that is not installed: itself, or through what tests share, or an adapter."""
+    """Whether a test file needs a package that is not installed: directly, through shared test code, or through an
+    adapter.
+    """
     assert _NEEDS_MISSING is not None
     text = file.read_text(encoding="utf-8")
     if _NEEDS_MISSING.search(text) or any(name in _MISSING for name in _OF_ADAPTERS.findall(text)):
         return True
     shared = [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _OF_TESTS.findall(text)]
-    # A test file may hold a program that imports from the same file.
+    # A test file may contain a program that imports from the same file.
     return any(each != file and each.is_file() and _needs_missing(each) for each in shared)
 
 
@@ -88,16 +92,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the files that import a package that is not installed (`make test-core`)."""
+    """Skip the files that import a package that is not installed (`make test-core`)."""
     if collection_path.name == "onnx" and collection_path.is_dir():
-        return True if "onnxruntime" in _MISSING else None  # all of its files do, by what they share
+        return True if "onnxruntime" in _MISSING else None  # all of its files need it through shared code
     if _NEEDS_MISSING is None or collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     return True if _needs_missing(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are marked as needing what this machine lacks."""
+    """Deselect the tests that are marked as needing something this machine lacks."""
     lacking = [name for name, lacks in _WITHOUT.items() if lacks]
     without = [item for item in items if any(item.get_closest_marker(name) for name in lacking)]
     config.hook.pytest_deselected(items=without)
@@ -111,7 +115,8 @@ def pytest_report_header() -> str | None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_code_of_this_run_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # PyTorch keeps what it compiled in one folder of the machine, and takes headers there that were made for other instructions.
+    # PyTorch caches compiled code in one folder per machine and reuses headers that were made for another instruction
+    # set.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torchinductor")))
         yield
@@ -119,13 +124,14 @@ def _compiled_code_of_this_run_alone(tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(autouse=True)
 def _hook_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A process group leaves a hook that puts "[rank0]: " before each line of a traceback, for the tests that follow.
+    # A process group installs a hook that prefixes each line of a traceback with "[rank0]: ", which would affect later
+    # tests.
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
 
 
 @pytest.fixture(autouse=True)
 def _no_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a slow machine a command of a test may take so long that it reports what it does, among the lines that the test compares.
+    # On a slow machine a command may run long enough to print progress among the lines that the test compares.
     monkeypatch.setattr("opdump.commands.progress._say", lambda _line: None)
 
 

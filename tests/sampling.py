@@ -1,14 +1,14 @@
-"""A choice of the tests of long suites, the same in every run: `pytest --sampled` runs it, plain `pytest` runs them all.
+"""Run a fixed sample of the long suites: `pytest --sampled` runs the sample, plain `pytest` runs every test.
 
-    @pytest.mark.sampled(4)  # one in four of the cases; sampled(4, each="kind"): one in four of those of each kind
+    @pytest.mark.sampled(4)  # one in four of the cases; sampled(4, each="kind"): one in four of each kind
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("size", SIZES)
     def test_a_file_is_read(kind: str, size: int) -> None: ...
 
-    @pytest.mark.long  # none of them: it takes too long for every run
+    @pytest.mark.long  # never in the sample: it takes too long
 
-Of the tests of some files, each of which starts programs that import PyTorch, one in so many runs (`FILES`). Of the cases of a sampled test those are kept whose names have the smallest digests, and one at least. The end of a run tells what is
-sampled.
+`FILES` lists files whose tests start programs that import PyTorch; one in N of their tests runs. The cases with the
+smallest digests of their names are kept, and at least one. The end of a run lists what was sampled.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ FILES: Final[Mapping[str, int]] = {
     "tests/project/test_extension": 4,
     "tests/torch/": 4,
 }
-"""One in how many of the tests of a file runs, by the begin of its path."""
+"""One in N tests of a file runs, by the start of its path."""
 _KEY = "sampled"
-"""Under it a process of pytest-xdist tells the first one what it left out."""
+"""The key under which a pytest-xdist worker reports what it deselected."""
 
 
 class Sampling:
-    """The plugin."""
+    """Pytest plugin that keeps the sample."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[int, int]] = {}
-        """Of each sampled test or file: how many cases run, and how many there are."""
+        """Per sampled test or file: the number of cases that run and the number that exist."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the other cases."""
+        """Deselect the cases outside the sample."""
         groups: dict[str, list[pytest.Item]] = {}
         for item in items:
             test = item.nodeid.partition("[")[0]
@@ -71,11 +71,11 @@ class Sampling:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Takes over what another process left out: all of them leave out the same."""
+        """Merge a worker's counts; every worker deselects the same cases."""
         self._told |= getattr(node, "workeroutput", {}).get(_KEY, {})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tells what is sampled."""
+        """List what was sampled."""
         if self._told:
             terminalreporter.section("sampled; make test-all runs them all")
             for name, (kept, count) in sorted(self._told.items()):
@@ -83,7 +83,7 @@ class Sampling:
 
 
 def chosen(cases: Sequence[pytest.Item], one_in: int, *, each: str | None = None) -> set[pytest.Item]:
-    """One in so many of the cases, or of those with the same value of the parameter `each`, by the digests of their names."""
+    """One in `one_in` of the cases, or of the cases per value of the parameter `each`, by the digests of their names."""
     kinds: dict[object, list[pytest.Item]] = {}
     for case in cases:
         assert isinstance(case, pytest.Function), case
@@ -92,7 +92,7 @@ def chosen(cases: Sequence[pytest.Item], one_in: int, *, each: str | None = None
 
 
 def share(cases: Iterable[pytest.Item], one_in: int) -> set[pytest.Item]:
-    """One in so many of them, and one at least."""
+    """One in `one_in` of the cases, and at least one."""
     ordered = sorted(cases, key=_digest)
     return set(ordered[: math.ceil(len(ordered) / one_in)])
 

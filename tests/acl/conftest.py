@@ -1,4 +1,4 @@
-"""Every test has a process of its own as far as `acl` can tell, and two model files."""
+"""Give every test a fresh `acl` process state and a directory to dump into."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """A directory to dump into."""
+    """An empty directory to dump into."""
     path = tmp_path / "dump"
     path.mkdir()
     return path

@@ -1,4 +1,4 @@
-"""An inference program: it loads models, runs them and reads their outputs through the calls of `opdump.acl`."""
+"""An inference program: it loads models, runs them and reads their outputs through `opdump.acl`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 def write_model(folder: Path, kind: str, name: str) -> Path:
     """A network exported from PyTorch, as a file."""
-    from tests.onnx.torch_models import exported  # PyTorch, which the other tests do without
+    from tests.onnx.torch_models import exported  # Imported here because the other tests run without PyTorch.
 
     path = folder / name
     path.write_bytes(exported(kind)[0])
@@ -58,7 +58,7 @@ def write_small(folder: Path, name: str = "small.onnx", **facts: Any) -> Path:
 
 
 def config(folder: Path, dump: Path, name: str = "acl.json", **keys: Any) -> Path:
-    """An acl.json that dumps everything, but for what `keys` say."""
+    """An acl.json that dumps everything, with `keys` replacing or adding settings."""
     section = {"dump_path": str(dump), "dump_list": [{}], "dump_mode": "all", **keys}
     path = folder / name
     path.write_text(json.dumps({"dump": {key: value for key, value in section.items() if value is not None}}))
@@ -66,7 +66,7 @@ def config(folder: Path, dump: Path, name: str = "acl.json", **keys: Any) -> Pat
 
 
 def ok(result: Any) -> Any:
-    """What a call gave beside its code, which has to be 0."""
+    """The result that a call returned with its code, which must be 0."""
     if isinstance(result, int):
         assert result == 0, acl.get_recent_err_msg()
         return None
@@ -81,7 +81,7 @@ def load(path: Path) -> int:
 
 
 def execute(model_id: int, feeds: dict[str, Array], stream: int | None = None) -> list[Array]:
-    """One inference, with buffers made for it as a program makes them."""
+    """Run one inference with buffers created the way a program creates them."""
     desc = acl.mdl.create_desc()
     ok(acl.mdl.get_desc(desc, model_id))
     inputs, outputs = acl.mdl.create_dataset(), acl.mdl.create_dataset()
@@ -121,7 +121,7 @@ def execute(model_id: int, feeds: dict[str, Array], stream: int | None = None) -
 
 
 def plain_values(model: Path, feeds: dict[str, Array]) -> dict[str, Array]:
-    """Every value of a model by its name, as ONNX Runtime computes it in a session of its own, with initialisers and inputs."""
+    """Every value of a model by name, as ONNX Runtime computes it in a separate session, with initialisers and inputs."""
     proto = onnx.load(model)
     own = [output.name for output in proto.graph.output]
     made = [value for node in proto.graph.node for value in node.output if value]
@@ -137,7 +137,7 @@ def plain_values(model: Path, feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 def dump_files(folder: Path) -> list[Path]:
-    """The dump files of operators below a directory, in the order of their names."""
+    """The operators' dump files below a directory, sorted by name."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -149,18 +149,18 @@ def dump_files(folder: Path) -> list[Path]:
 
 
 def places(dump: Path) -> list[str]:
-    """Model, number and data index of the directories that hold dump files."""
+    """Model, number and data index of each directory that holds dump files."""
     found = {str(path.parent.relative_to(dump)).partition("/")[2].partition("/")[2] for path in dump_files(dump)}
     return sorted(found)
 
 
 def nodes_dumped(folder: Path) -> set[str]:
-    """True names of the operators whose files are below a directory."""
+    """True names of the operators with files below a directory."""
     return {read_dump_file(path).op_name for path in dump_files(folder)}
 
 
 def converted(folder: Path, output: Path) -> dict[str, Array]:
-    """What `msaccucmp convert` makes of the dump files of one directory: arrays by the names of their files."""
+    """The arrays that `msaccucmp convert` writes for the dump files of one directory, by file name."""
     output.mkdir()
     assert msaccucmp(["convert", "-d", str(folder), "-out", str(output)]) == 0
     return {path.name: np.load(path) for path in sorted(output.glob("*.npy"))}
@@ -169,7 +169,9 @@ def converted(folder: Path, output: Path) -> dict[str, Array]:
 def assert_converts_to_the_values_of_the_run(
     folder: Path, output: Path, model: Path, feeds: dict[str, Array], values: dict[str, Array] | None = None
 ) -> int:
-    """Compares every tensor of every operator in a directory with what ONNX Runtime computed; how many there were."""
+    """Compare every tensor of every operator in a directory with what ONNX Runtime computed; return the number
+    compared.
+    """
     values = plain_values(model, feeds) if values is None else values
     arrays = converted(folder, output)
     nodes = list(onnx.load(model).graph.node)
@@ -182,7 +184,7 @@ def assert_converts_to_the_values_of_the_run(
                 array = arrays.get(f"{path.name}.{side}.{number}.npy")
                 if array is None:
                     continue
-                # Nothing says that a tensor has one element and no dimension.
+                # The file does not distinguish a scalar from a tensor of shape (1,).
                 assert array.dtype == values[name].dtype
                 assert array.reshape(values[name].shape).tobytes() == values[name].tobytes(), (node.name, side, name)
                 compared += 1
@@ -191,5 +193,5 @@ def assert_converts_to_the_values_of_the_run(
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
-    """Standard normal float32."""
+    """Standard normal float32 values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

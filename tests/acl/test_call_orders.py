@@ -1,4 +1,4 @@
-"""The call orders of the document on aclmdlSetDump, over a convnet and a transformer exported from PyTorch."""
+"""The call orders documented for aclmdlSetDump, with a convnet and a transformer exported from PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.acl.program import (
     write_model,
 )
 
-pytestmark = pytest.mark.torch  # the models are exported from it
+pytestmark = pytest.mark.torch  # the models are exported from PyTorch
 
 
 class _Files(NamedTuple):
@@ -225,7 +225,7 @@ def test_a_model_from_memory_is_called_by_its_graph(files: _Files, dump: Path, t
     ok(acl.mdl.set_dump(str(config(tmp_path, dump, dump_list=[{"model_name": "main_graph"}]))))
     model_id = ok(acl.mdl.load_from_mem(acl.util.bytes_to_ptr(data), len(data)))
     execute(model_id, feeds_of("transformer"))
-    execute(load(files.convnet), feeds_of("convnet"))  # by the name of its graph too
+    execute(load(files.convnet), feeds_of("convnet"))  # also by the name of its graph
     ok(acl.mdl.finalize_dump())
     assert places(dump) == ["conv_net/2/0", "main_graph/1/0"]
 
@@ -253,7 +253,7 @@ def test_execute_async_is_dumped_as_execute(files: _Files, dump: Path, tmp_path:
     assert places(dump) == ["transformer/1/0"]
 
 
-def test_a_refused_configuration_is_told_again_when_models_ran_without_a_dump(
+def test_a_refused_configuration_is_reported_again_when_models_ran_without_a_dump(
     files: _Files, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = config(tmp_path, dump, dump_mode="ALL")
@@ -269,7 +269,7 @@ def test_a_refused_configuration_is_told_again_when_models_ran_without_a_dump(
     ok(acl.finalize())
 
 
-def test_models_that_run_without_any_configuration_are_no_matter_of_a_file(
+def test_models_that_run_without_a_configuration_file_report_nothing_about_one(
     files: _Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     ok(acl.init())

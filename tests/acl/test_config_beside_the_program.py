@@ -1,4 +1,4 @@
-"""A relative path of an acl.json is meant from the directory of the program, and else from the current one."""
+"""A relative path of an acl.json is resolved against the program's directory first, then against the current one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _printed(program: Path, current: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("place", ["program", "current"])
-def test_the_file_is_found_isolated_from_program_and_in_the_current_directory(place: str, tmp_path: Path) -> None:
+def test_the_file_is_found_beside_the_program_and_in_the_current_directory(place: str, tmp_path: Path) -> None:
     for name in ("program/later", "current/later", "dump"):
         (tmp_path / name).mkdir(parents=True)
     program = tmp_path / "program" / "infer.py"
@@ -36,7 +36,7 @@ def test_the_file_is_found_isolated_from_program_and_in_the_current_directory(pl
     assert _printed(program, tmp_path / "current") == ["0", "0", "0"]
 
 
-def test_the_file_isolated_from_program_counts_where_both_are_there(tmp_path: Path) -> None:
+def test_the_file_beside_the_program_is_preferred_to_the_one_in_the_current_directory(tmp_path: Path) -> None:
     for name in ("program/later", "current/later", "dump"):
         (tmp_path / name).mkdir(parents=True)
     program = tmp_path / "program" / "infer.py"

@@ -1,4 +1,4 @@
-"""Addresses that a program took from numpy, PyTorch or ctypes itself are used as they are, if their pages are mapped."""
+"""Addresses that a program got from numpy, PyTorch or ctypes are used as they are if their pages are mapped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.acl.program import numbers, ok
 
 
 def _copied(source: int, count: int) -> tuple[int, bytes]:
-    """The code of a copy from an address, and what arrived."""
+    """The return code of a copy from an address, and the bytes that arrived."""
     device = ok(acl.rt.malloc(max(count, 1), 0))
     code = acl.rt.memcpy(device, count, source, count, 1)
     return code, acl.util.ptr_to_bytes(device, count)
@@ -40,7 +40,7 @@ def test_short_lived_arrays_at_the_same_address_are_each_found() -> None:
         assert acl.util.ptr_to_bytes(device, 4) == np.float32(number).tobytes()
 
 
-def test_an_address_that_is_nowhere_is_refused() -> None:
+def test_an_address_that_is_not_mapped_is_refused() -> None:
     for address in (1, 4096, 2**62, 2**64 - 8, -8, 2**70):
         assert _copied(address, 8)[0] == Code.INVALID_PARAM
         assert acl.create_data_buffer(address, 8) == 0
@@ -53,7 +53,7 @@ def test_results_are_copied_into_bytes_as_sample_programs_do() -> None:
     assert np.array_equal(np.frombuffer(result, np.float32), array)
 
 
-def test_a_single_byte_is_every_programs_and_not_written_to() -> None:
+def test_a_single_byte_is_shared_by_the_interpreter_and_not_written_to() -> None:
     one = np.zeros(1, np.uint8).tobytes()
     array = np.ones(1, np.uint8)
     assert acl.rt.memcpy(acl.util.bytes_to_ptr(one), 1, array.ctypes.data, 1, 2) == Code.INVALID_PARAM

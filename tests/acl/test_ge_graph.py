@@ -1,4 +1,4 @@
-"""The graph of an offline model beside its dump, read by a descriptor that is built here from the public schema."""
+"""The graph of an offline model beside its dump, read by a descriptor built here from the public schema."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeTensor, write_g
 from opdump.onnx import session
 from tests.acl.program import config, execute, feeds_of, load, nodes_dumped, numbers, ok, write_model
 
-pytestmark = pytest.mark.torch  # the models are exported from it
+pytestmark = pytest.mark.torch  # the models are exported from PyTorch
 
-# Message, then fields as "name number type"; "*" repeats, "map" is a map to that message, "|" is within the oneof `value`.
+# Message, then fields as "name number type"; "*" repeats, "map" is a map to that message, "|" is in the oneof `value`.
 _SCHEMA = {
     "ModelDef": "name 1 string, version 2 uint32, custom_version 3 string, graph 7 *GraphDef, attr 11 map:AttrDef",
     "GraphDef": "name 1 string, input 4 *string, output 5 *string, op 6 *OpDef, attr 11 map:AttrDef",
@@ -101,7 +101,7 @@ def _model_def() -> Any:
 
 
 def _graph(dump: Path) -> tuple[Any, dict[str, Any]]:
-    """The first graph of the only graph file below a directory, and the same in the JSON beside it."""
+    """The first graph of the only graph file below a directory, and the same graph from the JSON beside it."""
     model, beside = _model(dump)
     return model.graph[0], beside["graph"][0]
 
@@ -148,10 +148,10 @@ def test_the_graph_of_a_convnet_stands_beside_its_dump(dump: Path, tmp_path: Pat
     last = graph.op[-1]
     assert last.type == "NetOutput"
     assert list(last.input) == list(graph.output)
-    # Edges are told from both ends.
+    # Both ends of an edge name it.
     readers = {(name, slot) for op in graph.op for name, slot in zip(op.dst_name, op.dst_index, strict=True)}
     assert readers == {(op.name, slot) for op in graph.op for slot, source in enumerate(op.input) if source}
-    # Other tools read the JSON: maps are lists, and a zero is there.
+    # Other tools read the JSON: they expect maps as lists, and zeros spelled out.
     assert isinstance(as_json["op"], list)
     for op in as_json["op"]:
         assert isinstance(op["name"], str)
@@ -164,7 +164,7 @@ def test_the_graph_of_a_convnet_stands_beside_its_dump(dump: Path, tmp_path: Pat
             assert output["dtype"].startswith("DT_")
 
 
-def test_an_optimised_graph_tells_what_its_operators_stand_for(dump: Path, tmp_path: Path) -> None:
+def test_an_optimised_graph_lists_the_original_operators_of_each_node(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "convnet", "net.onnx")
     with session(path, dump_path=str(dump), dump_list=[{}], optimize="extended") as model:
         model.run(None, feeds_of("convnet"))
@@ -175,7 +175,9 @@ def test_an_optimised_graph_tells_what_its_operators_stand_for(dump: Path, tmp_p
     assert names[fused.name] == ["/conv1/Conv", "/bn1/BatchNormalization", "/Relu"]
     assert fused.output_desc[0].attr["_datadump_origin_name"].s == b"/Relu"
     found = [name for op in graph.op if op.type not in ("Data", "Const") for name in names[op.name]]
-    assert sorted(found) == sorted(set(original) - {"/Constant"}), "each is done once, but for what became a constant"
+    assert sorted(found) == sorted(set(original) - {"/Constant"}), (
+        "each original operator appears once, except one that became a constant"
+    )
     assert nodes_dumped(dump) == {op.name for op in graph.op if not op.attr["_no_task"].b}
 
 
@@ -211,7 +213,7 @@ def test_what_runs_no_task_is_marked(dump: Path, tmp_path: Path) -> None:
     for graph in bodies:
         data, node, output = graph.op
         assert data.type == "Data"
-        assert list(node.input) == [f"{data.name}:0"] == list(graph.input), "what is read from outside"
+        assert list(node.input) == [f"{data.name}:0"] == list(graph.input), "values read from outside"
         assert list(output.input) == [f"{node.name}:0"] == list(graph.output)
         assert list(node.output_desc[0].shape.dim) == [3]
     assert [graph["name"] for graph in as_json["graph"]] == ["graph", "else", "then"]
@@ -269,10 +271,10 @@ def test_attributes_of_every_kind_keep_their_values(tmp_path: Path) -> None:
     assert _attr(as_json["op"][0], "false") == {"b": False}
     assert _attr(as_json["op"][0], "inf") == {"f": "inf"}
     assert list(graph.op[0].input) == ["", "x:0"]
-    assert graph.op[0].output_desc[0].size == 0, "a dimension is not known"
+    assert graph.op[0].output_desc[0].size == 0, "one dimension is unknown"
 
 
-def test_nothing_dumped_no_graph(dump: Path, tmp_path: Path) -> None:
+def test_no_graph_is_written_if_nothing_is_dumped(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "convnet", "net.onnx")
     with session(path, dump_path=str(dump), dump_list=[{"model_name": "another"}]) as model:
         model.run(None, feeds_of("convnet"))

@@ -1,4 +1,4 @@
-"""Models for several shapes: batches, sizes of images, dimensions; what is told of them, and what a run takes."""
+"""Models for several shapes (gears): batches, image sizes, dimensions; what the calls report and what a run accepts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def initialised(new_process: None) -> None:
 
 
 def write(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **metadata: str) -> Path:
-    """A model with metadata; shapes are lists in which a text is an open dimension."""
+    """Write a model with metadata; shapes are lists in which a string is an open dimension."""
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -40,21 +40,21 @@ def write(path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[st
 
 
 def write_batches(folder: Path, **metadata: str) -> Path:
-    """`y = x @ w`, of a batch of rows of three."""
+    """`y = x @ w`, for a batch of rows of three."""
     metadata = metadata or {"dynamic_batch_size": "1,4,2"}
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
     return write(folder / "batch.onnx", [node], {"x": ["N", 3]}, {"y": ["N", 2]}, **metadata)
 
 
 def write_images(folder: Path, **metadata: str) -> Path:
-    """`y = pooled(x)`, of images whose height and width are open."""
+    """`y = pooled(x)`, for images of open height and width."""
     metadata = metadata or {"dynamic_image_size": "4,4;8,6"}
     node = helper.make_node("AveragePool", ["x"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2])
     return write(folder / "image.onnx", [node], {"x": [1, 3, "H", "W"]}, {"y": [1, 3, "h", "w"]}, **metadata)
 
 
 def write_dims(folder: Path, **metadata: str) -> Path:
-    """`y = x @ w`, `z = -m`, with a length of each."""
+    """`y = x @ w` and `z = -m`, each with its own length."""
     metadata = metadata or {"input_shape": "x:-1,3;m:-1,-1", "dynamic_dims": "2,1,5;4,3,5"}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["y"], "product"),
@@ -71,7 +71,7 @@ def described(model_id: int) -> int:
 
 
 def datasets(desc: int) -> tuple[int, int]:
-    """Data sets with buffers as large as the model asks for, as sample programs make them."""
+    """Data sets with buffers of the sizes that the model reports, as in sample programs."""
     inputs, outputs = acl.mdl.create_dataset(), acl.mdl.create_dataset()
     for dataset, count, size_of in (
         (inputs, acl.mdl.get_num_inputs(desc), acl.mdl.get_input_size_by_index),
@@ -105,7 +105,7 @@ def plain(path: Path, **feeds: Any) -> list[Any]:
     return list(session.run(None, feeds))
 
 
-# ------------------------------------------------------------------------------------------------------ what is told
+# ---------------------------------------------------------------------------------------------------- descriptions
 
 
 def test_a_model_with_batches_has_one_input_more(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_model_with_batches_has_one_input_more(tmp_path: Path) -> None:
     assert acl.mdl.get_input_dims(desc, 1) == ({"name": SELECTOR, "dimCount": 1, "dims": [1]}, 0)
     assert (acl.mdl.get_input_data_type(desc, 1), acl.mdl.get_input_size_by_index(desc, 1)) == (3, 4)
     assert ok(acl.mdl.get_input_dims(desc, 0))["dims"] == ok(acl.mdl.get_input_dims_v2(desc, 0))["dims"] == [-1, 3]
-    assert acl.mdl.get_input_size_by_index(desc, 0) == 4 * 3 * 4, "of the largest gear"
+    assert acl.mdl.get_input_size_by_index(desc, 0) == 4 * 3 * 4, "the size of the largest gear"
     assert ok(acl.mdl.get_output_dims(desc, 0))["dims"] == [4, 2]
     assert acl.mdl.get_output_size_by_index(desc, 0) == 4 * 2 * 4
     assert acl.mdl.get_dynamic_batch(desc) == ({"batchCount": 3, "batch": [1, 4, 2]}, 0)
@@ -151,7 +151,7 @@ def test_dimensions_are_told_in_the_order_of_input_shape(tmp_path: Path) -> None
     assert [ok(acl.mdl.get_output_dims(desc, index))["dims"] for index in (0, 1)] == [[4, 2], [3, 5]]
 
 
-def test_a_model_without_gears_says_where_they_would_be(tmp_path: Path) -> None:
+def test_a_model_without_gears_says_where_they_would_be_set(tmp_path: Path) -> None:
     path = write_batches(tmp_path, something="else")
     desc = described(load(path))
     assert acl.mdl.get_num_inputs(desc) == 1
@@ -160,13 +160,13 @@ def test_a_model_without_gears_says_where_they_would_be(tmp_path: Path) -> None:
     assert acl.mdl.get_dynamic_batch(desc) == ({"batchCount": 0, "batch": []}, 0)
 
 
-def test_input_shape_alone_fixes_shapes(tmp_path: Path) -> None:
+def test_input_shape_without_gears_fixes_shapes(tmp_path: Path) -> None:
     desc = described(load(write_batches(tmp_path, input_shape="x:5,3")))
     assert acl.mdl.get_num_inputs(desc) == 1
     assert (ok(acl.mdl.get_input_dims(desc, 0))["dims"], acl.mdl.get_input_size_by_index(desc, 0)) == ([5, 3], 60)
 
 
-def test_a_description_of_a_file_that_is_not_loaded(tmp_path: Path) -> None:
+def test_a_description_is_read_from_a_file_without_loading_it(tmp_path: Path) -> None:
     path = write_batches(tmp_path)
     content = path.read_bytes()
     of_file, of_memory = acl.mdl.create_desc(), acl.mdl.create_desc()
@@ -176,7 +176,7 @@ def test_a_description_of_a_file_that_is_not_loaded(tmp_path: Path) -> None:
         assert acl.mdl.get_dynamic_batch(desc) == ({"batchCount": 3, "batch": [1, 4, 2]}, 0)
         assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [4, 2]
     assert acl.mdl.get_desc_from_file(of_file, str(tmp_path / "none.onnx")) == Code.INVALID_FILE
-    assert load(path) == 1, "none was loaded"
+    assert load(path) == 1, "no model was loaded"
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -224,7 +224,7 @@ def test_each_set_of_dimensions_gives_what_the_runtime_gives(tmp_path: Path) -> 
         assert all(map(np.array_equal, [result(desc, outputs, index) for index in (0, 1)], plain(path, x=x, m=m)))
 
 
-def test_the_choice_stands_in_the_buffer(tmp_path: Path) -> None:
+def test_the_chosen_gear_is_written_into_the_buffer(tmp_path: Path) -> None:
     model_id = load(write_images(tmp_path))
     inputs, _ = datasets(described(model_id))
     ok(acl.mdl.set_dynamic_hw_size(model_id, inputs, 1, 8, 6))
@@ -236,7 +236,7 @@ def test_the_choice_stands_in_the_buffer(tmp_path: Path) -> None:
     assert wide.tolist() == [4, 4]
 
 
-def test_a_run_without_a_choice_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_chosen_gear_is_refused(tmp_path: Path) -> None:
     model_id = load(write_batches(tmp_path))
     inputs, outputs = datasets(described(model_id))
     assert acl.mdl.execute(model_id, inputs, outputs) == Code.DYNAMIC_BATCH_SIZE
@@ -244,7 +244,7 @@ def test_a_run_without_a_choice_is_refused(tmp_path: Path) -> None:
     ok(acl.mdl.set_dynamic_batch_size(model_id, inputs, 1, 2))
     ok(acl.mdl.execute(model_id, inputs, outputs))
     other, _ = datasets(described(model_id))
-    assert acl.mdl.execute(model_id, other, outputs) == 145013, "each data set has its own"
+    assert acl.mdl.execute(model_id, other, outputs) == 145013, "each data set has its own choice"
 
 
 def test_a_gear_and_a_description_are_two_ways_to_say_a_shape(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_gear_and_a_description_are_two_ways_to_say_a_shape(tmp_path: Path) ->
 
 
 def test_weights_and_small_constants_say_the_shapes_of_outputs(tmp_path: Path) -> None:
-    """A reshape by a constant, an initialiser that may be fed, and weights in a file of their own."""
+    """A reshape by a constant, an initialiser that may be fed, and weights in a separate file."""
     path = tmp_path / "reshape.onnx"
     weight = numbers(3, 2000)
     graph = helper.make_graph(
@@ -287,7 +287,7 @@ def test_weights_and_small_constants_say_the_shapes_of_outputs(tmp_path: Path) -
     assert np.array_equal(result(desc, outputs, 0), plain(path, x=x)[0])
 
 
-def test_what_is_no_gear_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_gear_is_refused(tmp_path: Path) -> None:
     model_id = load(write_batches(tmp_path))
     desc = described(model_id)
     inputs, _ = datasets(desc)
@@ -300,10 +300,10 @@ def test_what_is_no_gear_is_refused(tmp_path: Path) -> None:
     assert call(7, inputs, 1, 1) == Code.INVALID_MODEL_ID
     assert acl.mdl.set_dynamic_hw_size(model_id, inputs, 1, 4, 4) == 145013
     assert "it has dynamic_batch_size" in acl.get_recent_err_msg()
-    assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [4, 2], "none was set"
+    assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [4, 2], "no gear was set"
 
 
-def test_dimensions_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_dimensions_are_refused(tmp_path: Path) -> None:
     model_id = load(write_dims(tmp_path))
     inputs, _ = datasets(described(model_id))
     for wrong in (
@@ -320,7 +320,7 @@ def test_dimensions_that_are_none_are_refused(tmp_path: Path) -> None:
     assert acl.mdl.set_input_dynamic_dims(model_id, inputs, 2, {"dimCount": 4, "dims": [2, 3, 1, 5]}) == 145012
 
 
-def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_shape_of_an_output_may_be_known_only_after_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = helper.make_node("Compress", ["x", "c"], ["y"], "some", axis=0)
     compress = helper.make_node("Greater", ["s", "w0"], ["c"], "positive")
     reduced = helper.make_node("ReduceSum", ["x", "axes"], ["s"], "sum", keepdims=0)
@@ -349,10 +349,11 @@ def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.L
     assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [3, 3]
     assert np.array_equal(y[:3], x[[0, 2, 3]])
     ok(acl.mdl.set_dynamic_batch_size(model_id, inputs, 1, 2))
-    assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [-1, 3], "that run had another gear"
+    assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [-1, 3], "that run used another gear"
 
 
-# --------------------------------------------------------------------------------------------- metadata that is wrong
+# ------------------------------------------------------------------------------------------------------ invalid
+# metadata
 
 _WRONG: dict[str, tuple[Any, dict[str, str], str]] = {
     "two kinds": (write_batches, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "has one of them"),
@@ -376,8 +377,8 @@ _WRONG: dict[str, tuple[Any, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", _WRONG)
-def test_metadata_that_cannot_be_meant_is_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_metadata_is_refused(name: str, tmp_path: Path) -> None:
     make, metadata, message = _WRONG[name]
     assert acl.mdl.load_from_file(str(make(tmp_path, **metadata))) == (0, Code.PARSE_FILE)
     assert message in acl.get_recent_err_msg()
-    assert load(write_batches(tmp_path)), "the next one is loaded"
+    assert load(write_batches(tmp_path)), "the next model loads"

@@ -1,4 +1,4 @@
-"""Ways to load a model: files by the name of an OM file, memory, configuration handles; and ways to run it."""
+"""Ways to load a model (files named like an OM file, memory, configuration handles) and ways to run it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _dataset(array: Any) -> int:
 
 
 def _answer(model_id: int) -> bool:
-    """Whether a model is the small one: it doubles what is positive."""
+    """Whether a model is the small one, which doubles positive values."""
     x, y = numbers(2, 3), np.zeros((2, 3), np.float32)
     ok(acl.mdl.execute(model_id, _dataset(x), _dataset(y)))
     return np.array_equal(y, 2 * np.maximum(x, 0))
@@ -53,7 +53,7 @@ def test_an_onnx_file_may_be_called_om(tmp_path: Path) -> None:
     assert acl.mdl.query_size(str(tmp_path / "small.om")) == (1, (tmp_path / "small.om").stat().st_size, 0)
 
 
-def test_an_om_file_alone_says_what_is_missing(tmp_path: Path) -> None:
+def test_an_om_file_without_an_onnx_file_says_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "small.om"
     assert acl.mdl.load_from_file(str(path)) == (0, Code.INVALID_FILE)
     assert acl.mdl.query_size(str(path)) == (0, 0, Code.INVALID_FILE)
@@ -86,7 +86,7 @@ def test_a_handle_loads_a_file(load_type: int, tmp_path: Path) -> None:
     for attribute, value in ((0, 1), (5, 4096), (6, 100), (7, 0), (8, 100), (13, 1)):
         ok(acl.mdl.set_config_opt(handle, attribute, value))
     assert _answer(ok(acl.mdl.load_with_config(handle)))
-    assert _answer(ok(acl.mdl.load_with_config(handle))), "a handle serves again"
+    assert _answer(ok(acl.mdl.load_with_config(handle))), "a handle can be used again"
     ok(acl.mdl.destroy_config_handle(handle))
     assert acl.mdl.load_with_config(handle) == (0, Code.INVALID_PARAM)
     assert acl.mdl.destroy_config_handle(handle) == Code.INVALID_PARAM
@@ -136,7 +136,7 @@ def test_a_handle_that_says_too_little(tmp_path: Path) -> None:
         (-1, 1),
     ],
 )
-def test_what_is_no_option_is_refused(attribute: int, value: Any) -> None:
+def test_an_unknown_option_is_refused(attribute: int, value: Any) -> None:
     handle = acl.mdl.create_config_handle()
     assert acl.mdl.set_config_opt(handle, attribute, value) == Code.INVALID_PARAM
     assert acl.get_recent_err_msg().startswith("acl.mdl.set_config_opt: ")

@@ -1,4 +1,4 @@
-"""Models behind the calls: what is told of them, what fits them, and memory that is checked."""
+"""Models behind the calls: descriptions, buffers that fit, and memory checks."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_the_shape_of_an_input_follows_from_its_buffer(tmp_path: Path) -> None:
     model_id = load(write_small(tmp_path, shape=("N", 3)))
     x = numbers(4, 3)
     outputs = acl.mdl.create_dataset()
-    buffer = acl.create_data_buffer(0, 0)  # the run gets memory for it
+    buffer = acl.create_data_buffer(0, 0)  # the run allocates memory for it
     ok(acl.mdl.add_dataset_buffer(outputs, buffer))
     ok(acl.mdl.execute(model_id, _dataset(x), outputs))
     assert acl.get_data_buffer_size(buffer) == 48
     y = acl.util.ptr_to_numpy(acl.get_data_buffer_addr(buffer), (4, 3), np.dtype(np.float32).num)
     assert np.array_equal(y, 2 * np.maximum(x, 0))
     ok(acl.rt.free(acl.get_data_buffer_addr(buffer)))
-    assert np.array_equal(y, 2 * np.maximum(x, 0)), "an array keeps the memory that it lies over"
+    assert np.array_equal(y, 2 * np.maximum(x, 0)), "an array keeps its memory alive"
 
 
 def test_the_shape_of_an_input_can_be_set(tmp_path: Path) -> None:
@@ -213,8 +213,8 @@ def test_arrays_that_share_memory_are_each_known() -> None:
     addresses = [acl.util.numpy_to_ptr(array) for array in (first, second, whole[50:55])]
     assert acl.util.ptr_to_bytes(addresses[0], first.nbytes) == first.tobytes()
     assert acl.util.ptr_to_bytes(addresses[1], second.nbytes) == second.tobytes()
-    assert acl.util.ptr_to_bytes(addresses[2], 50 * 4) == whole[50:].tobytes(), "the memory is held by the whole"
-    assert acl.util.ptr_to_bytes(addresses[0], whole.nbytes) == b"", "nobody told of so much"
+    assert acl.util.ptr_to_bytes(addresses[2], 50 * 4) == whole[50:].tobytes(), "the whole array owns the memory"
+    assert acl.util.ptr_to_bytes(addresses[0], whole.nbytes) == b"", "this size was never registered"
     allocated = ok(acl.rt.malloc(80, 0))
     inside = acl.util.ptr_to_numpy(allocated + 8, (4,), np.dtype(np.float32).num)
     assert acl.util.numpy_to_ptr(inside) == allocated + 8
@@ -230,11 +230,11 @@ def test_many_short_lived_arrays_leave_no_trace() -> None:
     assert len(process().memory._blocks) < 200
 
 
-def test_what_is_no_array_of_numbers_has_no_address() -> None:
+def test_only_an_array_of_numbers_has_an_address() -> None:
     for wrong in (numbers(4, 4).T, np.array(["a", None], object), [1, 2]):
         assert acl.util.numpy_to_ptr(wrong) == 0
     assert acl.util.bytes_to_ptr("text") == 0
-    assert acl.util.ptr_to_numpy(ok(acl.rt.malloc(8, 0)), (1,), 17).size == 0, "numpy's number of objects"
+    assert acl.util.ptr_to_numpy(ok(acl.rt.malloc(8, 0)), (1,), 17).size == 0, "numpy's type number of object"
 
 
 def test_there_is_one_device_and_a_context_of_it() -> None:

@@ -1,4 +1,4 @@
-"""Overflow, failure and watcher modes behind the calls."""
+"""The overflow, exception and watcher modes through the calls."""
 
 from __future__ import annotations
 

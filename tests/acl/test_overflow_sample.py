@@ -1,4 +1,4 @@
-"""The document on operators that overflow, step by step: its acl.json, its program, its commands and what they print."""
+"""The documented overflow example, step by step: its acl.json, its program, its commands and their output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.acl.program import dump_files
 
 ACL_JSON = '{ "dump":{ "dump_path":"output", "dump_debug":"on" } }'
 
-# One node for each bit of the document's list: its name, its type, what it reads, the type that comes out, its status.
+# One node per bit of the documented list: its name, op type, inputs, output type and status.
 BITS: dict[str, tuple[str, list[Any], type[np.generic], int]] = {
     "negate": ("Neg", [np.array([-(2**31), 1], np.int32)], np.int32, 0x8),
     "add": ("Add", [np.array([2**31 - 1, 1], np.int32)] * 2, np.int32, 0x10),
@@ -33,7 +33,7 @@ BITS: dict[str, tuple[str, list[Any], type[np.generic], int]] = {
     "fine": ("Add", [np.array([1, 2], np.float32)] * 2, np.float32, 0),
 }
 
-# As such programs are written: `acl.init` with the file, a model, a run.
+# In the usual form of such programs: `acl.init` with the file, load a model, run it.
 PROGRAM = """
 import numpy as np
 from opdump import acl
@@ -64,7 +64,7 @@ acl.finalize()
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the program after its run; it is started from elsewhere, and `output` is relative to the program."""
+    """The program's directory after the run; the program is started elsewhere, and `output` is relative to the program."""
     folder = tmp_path_factory.mktemp("application")
     nodes, inputs, outputs = [], [], []
     for name, (op_type, arrays, result, _) in BITS.items():
@@ -108,7 +108,7 @@ def test_the_status_of_each_operator_is_the_one_of_the_list(application: Path) -
     found = {}
     for record in _home(application).glob("Opdebug.*"):
         (overflow,) = decode_opdebug(read_dump_file(record).outputs[0].data.read()).overflows
-        # No device gives tasks a number: the time stamp leads from one file to the other.
+        # The simulated device numbers no tasks, so the time stamp connects the files.
         time = record.name.split(".")[4]
         (operator,) = [path for path in _home(application).glob(f"*.{time}") if path != record]
         assert [str(overflow.task_id), str(overflow.stream_id)] == operator.name.split(".")[2:4]
@@ -119,7 +119,9 @@ def test_the_status_of_each_operator_is_the_one_of_the_list(application: Path) -
 def test_a_directory_of_dump_files_becomes_numpy_files_and_text(
     application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python3 msaccucmp.py convert -d /home/HwHiAiUser/dump -out /home/HwHiAiUser/dumptonumpy -v 2`, then `np.savetxt`."""
+    """`python3 msaccucmp.py convert -d /home/HwHiAiUser/dump -out /home/HwHiAiUser/dumptonumpy -v 2`, then
+    `np.savetxt`.
+    """
     shutil.copytree(_home(application), tmp_path / "dump")
     monkeypatch.chdir(tmp_path)
     assert msaccucmp(["convert", "-d", "dump", "-out", "dumptonumpy", "-v", "2"]) == 0
@@ -140,7 +142,7 @@ def test_an_overflow_file_becomes_json_in_the_current_directory_if_no_other_is_n
     for record in _home(application).glob("Opdebug.*"):
         assert msaccucmp(["convert", "-d", str(record)]) == 0
     told = [json.loads(path.read_text())["AI Core"] for path in tmp_path.glob("Opdebug.*.output.0.json")]
-    assert sorted(core["status"] for core in told) == [8, 16, 32, 128, 256, 1024], "in decimal, as the document says"
+    assert sorted(core["status"] for core in told) == [8, 16, 32, 128, 256, 1024], "in decimal, as documented"
 
 
 def test_the_record_of_the_document_gives_its_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,8 @@ def test_the_record_of_the_document_gives_its_json(tmp_path: Path, monkeypatch: 
     source.parent.mkdir()
     empty = overflow_dump_file(status=0, model_id=514, stream_id=563, task_id=57, dump_time=1597922031178434)
     content = bytearray(empty.outputs[0].data.read())
-    # The words of the AI Core begin at 256, those behind its first block at 1024; the numbers are the document's.
+    # The words of the AI Core begin at byte 256, those after its first block at 1024; the numbers are from the
+    # document.
     struct.pack_into("<4Q", content, 256, 514, 563, 57, 0)
     for place, value in ((288, 0x1008005B0000), (296, 0x100800297000), (1024, 0x1008005AE000), (1032, 1), (1040, 32)):
         struct.pack_into("<Q", content, place, value)

@@ -1,4 +1,4 @@
-"""Every return code that the dump specification states, and the messages beside them."""
+"""Every return code in the dump specification, and its message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_init_again_is_counted_and_says_so() -> None:
     assert acl.init() == 0
     assert acl.init() == 100002
     assert acl.finalize() == 0
-    assert acl.mdl.init_dump() == 0, "one finalize is missing still"
+    assert acl.mdl.init_dump() == 0, "one finalize is still missing"
     assert acl.finalize() == 0
     assert acl.finalize() == 100037
     assert acl.mdl.init_dump() == 100001
@@ -43,7 +43,7 @@ def test_init_again_is_counted_and_says_so() -> None:
 def test_finalize_before_init() -> None:
     assert acl.finalize() == 100037
     assert "acl.init" in acl.get_recent_err_msg()
-    assert acl.get_recent_err_msg() == "", "it was asked for"
+    assert acl.get_recent_err_msg() == "", "it was requested"
 
 
 def test_init_after_finalize_with_the_same_configuration(dump: Path, tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_finalize_dump_needs_init_and_init_dump() -> None:
 
 
 def test_init_dump_is_allowed_where_init_has_opened_a_dump(dump: Path, tmp_path: Path) -> None:
-    # Older systems return 100044 here; newer ones, and this one, do not.
+    # Older systems return 100044 here; newer ones and this one do not.
     ok(acl.init(str(config(tmp_path, dump))))
     assert acl.mdl.init_dump() == 0
     assert acl.mdl.finalize_dump() == 0
     execute(load(write_small(tmp_path)), {"x": numbers(2, 3)})
-    assert list(dump.iterdir()) == [], "finalize_dump ends the dump of init too"
+    assert list(dump.iterdir()) == [], "finalize_dump also ends the dump that init opened"
 
 
 def test_models_need_init(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_models_need_init(tmp_path: Path) -> None:
     assert model_id == 1
     ok(acl.finalize())
     ok(acl.init())
-    assert acl.mdl.unload(model_id) == Code.INVALID_MODEL_ID, "finalize has unloaded it"
+    assert acl.mdl.unload(model_id) == Code.INVALID_MODEL_ID, "finalize unloaded it"
 
 
-def test_models_that_are_none(tmp_path: Path) -> None:
+def test_invalid_model_ids_are_refused(tmp_path: Path) -> None:
     ok(acl.init())
     assert acl.mdl.load_from_file(str(tmp_path / "none.onnx")) == (0, 100003)
     assert acl.mdl.load_from_file(_raw(tmp_path, "no model")) == (0, 100006)
@@ -208,7 +208,7 @@ def test_the_callback_has_to_be_a_function_and_the_flag_zero() -> None:
     assert acl.dump.reg_callback(None, 0) == 500001
     assert acl.dump.reg_callback(lambda chunk, length: 0, 1) == 500001
     assert acl.dump.reg_callback(lambda chunk, length: 0, 0) == 0
-    assert acl.dump.reg_callback(lambda chunk, length: 0, 0) == 0, "the second is ignored"
+    assert acl.dump.reg_callback(lambda chunk, length: 0, 0) == 0, "the second call is ignored"
     acl.dump.unreg_callback()
     acl.dump.unreg_callback()
 
@@ -224,7 +224,7 @@ _SCENES: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", _SCENES)
-def test_get_path_tells_the_path_of_what_is_on(name: str, dump: Path, tmp_path: Path) -> None:
+def test_get_path_returns_the_path_of_the_active_dump(name: str, dump: Path, tmp_path: Path) -> None:
     keys, own = _SCENES[name]
     ok(acl.init(str(config(tmp_path, dump, **keys))))
     found = {kind: acl.dump.get_path(kind) for kind in range(7)}
@@ -237,19 +237,19 @@ def test_get_path_tells_the_path_of_what_is_on(name: str, dump: Path, tmp_path: 
     else:
         assert Path(path).parent == dump
         assert len(Path(path).name) == 14
-        assert list(dump.iterdir()) == [], "made with the first file"
+        assert list(dump.iterdir()) == [], "created with the first file"
 
 
 def test_the_path_of_failures_is_written_into_memory(dump: Path, tmp_path: Path) -> None:
     address = ok(acl.rt.malloc(4096, 0))
     ok(acl.init())
-    assert acl.dump.get_exception_info_path(address, 4096) == 500001, "it is not on"
+    assert acl.dump.get_exception_info_path(address, 4096) == 500001, "the dump is off"
     ok(acl.mdl.init_dump())
     ok(acl.mdl.set_dump(str(config(tmp_path, dump, dump_scene="aic_err_norm_dump"))))
     assert acl.dump.get_exception_info_path(0, 4096) == 100000
     assert acl.dump.get_exception_info_path(address, 1) == 100000
     wanted = f"{dump}/extra-info/data-dump/0/"
-    assert acl.dump.get_exception_info_path(address, len(wanted)) == 100000, "no place for the zero byte"
+    assert acl.dump.get_exception_info_path(address, len(wanted)) == 100000, "no room for the zero byte"
     assert acl.dump.get_exception_info_path(address, len(wanted) + 1) == 0
     assert acl.util.ptr_to_bytes(address, len(wanted) + 1) == wanted.encode() + b"\0"
 
@@ -261,7 +261,7 @@ def test_tensors_of_the_program_are_saved_beside_failures(dump: Path, tmp_path: 
     deep = (acl.create_tensor_desc(0, [1] * 26, 2), buffer)
     empty = (tensor[0], acl.create_data_buffer(0, 0))
     ok(acl.init())
-    assert acl.dump.save_exception_info("here/mine", "tag", [tensor]) == 500001, "it is not on"
+    assert acl.dump.save_exception_info("here/mine", "tag", [tensor]) == 500001, "the dump is off"
     ok(acl.finalize())
     ok(acl.init(str(config(tmp_path, dump, dump_scene="aic_err_norm_dump"))))
     for name in (None, "", "../mine", "a/../../b", "/mine"):
@@ -288,7 +288,9 @@ def test_finalize_dump_does_not_switch_off_the_detailed_dump_of_failures(dump: P
         ok(acl.finalize())
 
 
-def test_a_variable_alone_asks_for_the_dump_of_failures(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_is_enough_to_request_the_dump_of_failures(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ASCEND_DUMP_SCENE", "aic_err_norm_dump")
     monkeypatch.setenv("ASCEND_DUMP_PATH", str(dump))
     ok(acl.init())

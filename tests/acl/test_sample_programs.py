@@ -1,4 +1,4 @@
-"""Programs in the style of public samples for Ascend devices: each runs by itself under an acl.json, and dumps."""
+"""Programs in the style of public Ascend samples: each runs in its own process under an acl.json, and dumps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NODES = 6
 
 
 def _network(path: Path, dims: list[Any], *, seed: int = 0, **metadata: str) -> Path:
-    """Pictures of three channels to four scores."""
+    """A network from pictures of three channels to four scores."""
     random = np.random.default_rng(seed)
     weights = {
         "kernel": random.standard_normal((5, 3, 3, 3)),
@@ -75,7 +75,7 @@ def _plain(model: Path, picture: Any) -> Any:
 
 
 def _check_dump(dump: Path, output: Path, model: Path, place: str, runs: list[Any]) -> None:
-    """Every tensor of every operator of every run of a model is what ONNX Runtime computes."""
+    """Check that every tensor of every operator of every run of a model equals what ONNX Runtime computes."""
     folders = [path for path in dump.glob(f"*/0/{place}/*") if path.is_dir()]
     assert sorted(int(path.name) for path in folders) == list(range(len(runs)))
     (output / place).mkdir(parents=True)

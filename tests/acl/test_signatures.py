@@ -1,6 +1,7 @@
-"""Arguments and results of every call that public sample programs make, as facts of pyACL: how many arguments, what comes back.
+"""The number of arguments and the form of the result of every call in public sample programs, as in pyACL.
 
-`code` is a return code alone, `value, code` both, `value` no code, `None` nothing. Numbers of a call are those of its arguments.
+`code` is a bare return code, `value, code` both, `value` a result without a code, `None` nothing. The numbers after a
+call are its arguments.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ _FACTS: dict[str, tuple[int, str]] = {
     "util.stop_thread": (1, "code"),
 }
 _NOWHERE = -7
-"""No handle, no address, no number of anything."""
+"""An invalid handle, address or number."""
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "app_log": (1, "a word"),
     "data_type_size": (0,),
@@ -179,16 +180,16 @@ def _call(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", _FACTS)
-def test_a_call_takes_as_many_arguments_as_that_of_pyacl(name: str) -> None:
+def test_a_call_takes_as_many_arguments_as_in_pyacl(name: str) -> None:
     signature, (count, _) = inspect.signature(_call(name)), _FACTS[name]
     signature.bind(*range(count))
-    if name not in ("rt.get_context", "mdl.set_dump"):  # which take fewer and more there, too
+    if name not in ("rt.get_context", "mdl.set_dump"):  # in pyACL too, these accept fewer and more
         with pytest.raises(TypeError):
             signature.bind(*range(count + 1))
 
 
 @pytest.mark.parametrize("name", _FACTS)
-def test_a_call_gives_back_what_that_of_pyacl_does(name: str) -> None:
+def test_a_call_returns_what_it_returns_in_pyacl(name: str) -> None:
     count, returned = _FACTS[name]
     found = _call(name)(*_ARGUMENTS.get(name, (_NOWHERE,) * count))
     if returned == "None":

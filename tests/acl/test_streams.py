@@ -16,7 +16,7 @@ FOREVER = -1
 
 
 def _in_a_thread(function: Callable[[], Any]) -> Any:
-    """What a function gives in a thread of its own."""
+    """The result of calling a function in a new thread."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -27,7 +27,7 @@ def _in_a_thread(function: Callable[[], Any]) -> Any:
 # ------------------------------------------------------------------------------------------------------------- contexts
 
 
-def test_a_thread_without_a_context_is_told_how_to_get_one() -> None:
+def test_a_thread_without_a_context_is_told_how_to_create_one() -> None:
     assert acl.rt.get_context() == (0, Code.CONTEXT_NULL) == (0, 107002)
     assert "acl.rt.set_device" in acl.get_recent_err_msg()
 
@@ -35,7 +35,7 @@ def test_a_thread_without_a_context_is_told_how_to_get_one() -> None:
 def test_set_device_gives_the_default_context_of_the_device() -> None:
     ok(acl.rt.set_device(0))
     first = ok(acl.rt.get_context())
-    assert ok(acl.rt.get_context(0)) == first, "programs give a number, which is ignored"
+    assert ok(acl.rt.get_context(0)) == first, "programs pass a number, which is ignored"
     ok(acl.rt.set_device(0))
     assert ok(acl.rt.get_context()) == first
     ok(acl.rt.reset_device(0))
@@ -63,7 +63,7 @@ def test_every_thread_has_a_context_of_its_own() -> None:
     assert ok(acl.rt.get_context()) == own
 
 
-def test_a_device_that_there_is_not() -> None:
+def test_an_unknown_device_is_refused() -> None:
     for call in (acl.rt.set_device, acl.rt.reset_device, acl.rt.reset_device_force):
         assert call(3) == Code.INVALID_DEVICE_ID
     assert acl.rt.create_context(3) == (0, Code.INVALID_DEVICE_ID)
@@ -144,7 +144,7 @@ def test_memory_is_set_and_copied_in_a_stream() -> None:
 
 
 class _Loop:
-    """A thread that asks for callbacks until it is told to end, as in sample programs."""
+    """A thread that processes callbacks until it is stopped, as in sample programs."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -197,12 +197,12 @@ def test_a_thread_may_run_the_callbacks_of_its_own_stream() -> None:
     ok(acl.rt.subscribe_report(own, 0))
     ok(acl.rt.launch_callback(calls.append, [1], 0, 0))
     assert acl.rt.stream_query(0) == (1, 0)
-    assert acl.rt.synchronize_stream(0) == 507012, "nobody else would ever run it"
+    assert acl.rt.synchronize_stream(0) == 507012, "no other thread would ever run it"
     assert "process_report" in acl.get_recent_err_msg()
     ok(acl.rt.process_report(FOREVER))
     assert calls == [[1]]
     ok(acl.rt.synchronize_stream(0))
-    assert acl.rt.process_report(1) == 507012, "there is no other"
+    assert acl.rt.process_report(1) == 507012, "no other callback is waiting"
 
 
 def test_waiting_for_callbacks_that_never_run_ends() -> None:
@@ -217,7 +217,7 @@ def test_waiting_for_callbacks_that_never_run_ends() -> None:
     assert "is over" in acl.get_recent_err_msg()
 
 
-def test_a_busy_thread_runs_out_of_time() -> None:
+def test_waiting_for_a_busy_thread_times_out() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def busy(_: object) -> None:
@@ -239,7 +239,7 @@ def test_process_report_without_a_subscription_says_so() -> None:
     assert acl.rt.process_report(0) == acl.rt.process_report(-2) == Code.INVALID_PARAM
 
 
-def test_what_a_callback_raises_leaves_process_report_and_is_told_by_stop_thread(
+def test_an_error_raised_by_a_callback_leaves_process_report_and_is_reported_by_stop_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(_: object) -> None:
@@ -270,7 +270,7 @@ def test_threads_are_started_with_and_without_an_argument() -> None:
         thread, code = acl.util.start_thread(function, data)
         assert code == 0
         assert acl.util.stop_thread(thread) == 0
-        assert acl.util.stop_thread(thread) == 3, "it was waited for"
+        assert acl.util.stop_thread(thread) == 3, "it was already stopped"
     assert calls == [[1, 2], "none"]
     assert "acl.util.stop_thread" in acl.get_recent_err_msg()
     with pytest.raises(TypeError, match=r"acl\.util\.start_thread"):

@@ -1,4 +1,4 @@
-"""Data buffers, descriptions of tensors, and the small calls of `acl` itself: arguments, results and return codes."""
+"""Data buffers, tensor descriptions and the small calls of `acl`: arguments, results and return codes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_shape_and_format_of_a_description_are_changed() -> None:
     assert acl.get_tensor_desc_size(desc) == 80
 
 
-def test_what_is_no_description_has_nothing_to_tell() -> None:
+def test_calls_on_an_invalid_description_return_neutral_values() -> None:
     assert (
         acl.create_tensor_desc(5, [1], 2)
         == acl.create_tensor_desc(0, [1], 99)
@@ -77,7 +77,7 @@ def test_a_buffer_tells_its_memory_and_gets_other_memory() -> None:
     ok(acl.update_data_buffer(buffer, acl.util.numpy_to_ptr(two), two.nbytes))
     assert (acl.get_data_buffer_addr(buffer), acl.get_data_buffer_size_v2(buffer)) == (two.ctypes.data, 32)
     assert acl.update_data_buffer(buffer, two.ctypes.data, 33) == Code.INVALID_PARAM
-    assert acl.get_data_buffer_size(buffer) == 32, "it keeps what it had"
+    assert acl.get_data_buffer_size(buffer) == 32, "it keeps its old memory"
     ok(acl.destroy_data_buffer(buffer))
     assert acl.get_data_buffer_addr(buffer) == acl.get_data_buffer_size(buffer) == 0
     assert acl.destroy_data_buffer(buffer) == Code.INVALID_PARAM
@@ -110,7 +110,7 @@ def test_versions_names_and_how_often_it_was_initialised() -> None:
     assert acl.finalize_reference() == (0, Code.REPEAT_FINALIZE)
 
 
-def test_words_of_the_program_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_the_program_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "opdump.acl"):
         for level in range(4):
             acl.app_log(level, f"level {level}, 100%")

@@ -1,4 +1,4 @@
-"""The contract of adapters has the tests of what an adapter can do, and no others."""
+"""The adapter contract runs the tests that match an adapter's abilities, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.testing import AdapterTests, FakeAdapter
 
 
 class _Small(AdapterTests):
-    """Of an adapter that has neither views nor operators that write into their inputs, and serves one mode."""
+    """An adapter with neither views nor in-place operators, which serves one mode."""
 
     modes: ClassVar[tuple[Captures, ...]] = ("data",)
 

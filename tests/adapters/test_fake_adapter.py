@@ -10,7 +10,7 @@ from opdump.testing.stand_ins import FakeAdapter
 
 
 class TestFakeAdapter(AdapterTests):
-    """The contract holds for an adapter without a framework; so it asks nothing that only PyTorch can do."""
+    """An adapter without a framework passes the contract, so the contract needs nothing that only PyTorch has."""
 
     def adapter(self) -> Adapter:
         self._fake = FakeAdapter()

@@ -1,4 +1,6 @@
-"""What adapters of graph runtimes share, on a graph of numpy functions: y = sqrt(x * scale), and a loop that halves y."""
+"""Shared parts of the graph runtimes' adapters, on a graph of numpy functions: y = sqrt(x * scale), and a loop that
+halves y.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ HALVE = NamedOperator("Halve", "loop/halve", task_id=3)
 
 @dataclass
 class ToyGraph:
-    """Runs under a plan, and emits what ran once it is over."""
+    """Run under a plan, and emit what ran when the run is over."""
 
     plan: dict[str, Any] = field(default_factory=dict)
     times: int = 2
@@ -107,13 +109,13 @@ def test_operators_arrive_in_order_with_what_they_read_and_wrote() -> None:
     ]
 
 
-def test_a_record_says_what_the_operator_and_the_run_say() -> None:
+def test_a_record_has_the_facts_of_its_operator_and_its_run() -> None:
     graph = ToyGraph()
     graph.run(_x(), step=3)
     _, mul, sqrt, *_ = graph.writer.ops
     assert (mul.net_name, mul.graph_id, mul.device_id, mul.step, mul.task_id) == ("toy", 4, 5, 3, 1)
     assert (mul.op_type, mul.kernel, mul.arguments) == ("Mul", "toy::mul", {"axis": 0})
-    assert sqrt.kernel == "Sqrt", "a runtime without a name of its own has the type"
+    assert sqrt.kernel == "Sqrt", "a runtime without its own name uses the type"
     assert (mul.stack, sqrt.stack) == (CALLED_AT, SQRT.stack)
 
 
@@ -140,7 +142,7 @@ def test_what_leaves_no_data_is_listed_once_and_then_counted() -> None:
     assert [op.order for op in graph.writer.ops if op.op_name == "mul"] == [1, 1, 1], "it keeps its place in the order"
 
 
-def test_a_reason_of_the_run_stands_for_that_of_the_operator() -> None:
+def test_a_skip_reason_of_the_run_replaces_the_reason_of_the_operator() -> None:
     graph = ToyGraph()
     run = graph.begin(0)
     run.skip(MUL, "not executed")
@@ -172,7 +174,7 @@ def test_parts_of_one_step_go_on_counting() -> None:
     assert [(op.order, op.occurrence) for op in graph.writer.ops] == [(0, 0), (1, 1)]
 
 
-def test_a_failed_operator_leaves_what_it_had_been_given() -> None:
+def test_a_failed_operator_leaves_its_inputs() -> None:
     graph = ToyGraph({"captures": "exception", "exception_detail": "norm", "layout": "acl"})
     assert isinstance(graph.recorder, OperatorRecorder)
     run = graph.begin(2)
@@ -183,7 +185,7 @@ def test_a_failed_operator_leaves_what_it_had_been_given() -> None:
     assert [(r.io, r.slot, list(r.payload.to_host())) for r in graph.writer.tensors] == [("input", 0, [-2.0, -8.0])]  # type: ignore[union-attr]
 
 
-def test_a_value_that_no_array_stands_for_is_opaque() -> None:
+def test_a_value_without_an_array_is_opaque() -> None:
     assert live_tensor(1, "text", "string", "words:0") == (1, "text", "string", "words:0", "opaque")
     assert live_tensor(1, "text", "float32", skip="not executed")[4] == "not executed"
     assert _live("x", _x())[4] == ""
@@ -216,7 +218,7 @@ def test_a_selection_takes_what_a_range_holds() -> None:
 
 
 @pytest.mark.parametrize(("captures", "wanted"), [("data", (False, True)), ("overflow", (True, True))])
-def test_an_overflow_takes_both_sides(captures: str, wanted: tuple[bool, bool]) -> None:
+def test_overflow_mode_records_inputs_and_outputs(captures: str, wanted: tuple[bool, bool]) -> None:
     selection = _selection(layers=("mul",))(captures=captures, inputs=False, outputs=True)
     assert (selection.wants_inputs, selection.wants_outputs) == wanted
 
@@ -254,7 +256,7 @@ def test_threads_that_run_at_once_have_steps_of_their_own() -> None:
         {"saved_data": "statistic", "captures": "overflow"},
     ],
 )
-def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]) -> None:
+def test_recording_a_block_is_the_same_as_recording_its_operators_one_by_one(plan: dict[str, Any]) -> None:
     x = np.array([2.0, -1.0, np.nan], np.float32)
     scaled, counts = x * np.float32(2), np.array([], np.int64)
     block = Block(
@@ -315,7 +317,7 @@ def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]
     assert times == sorted(set(times))
 
 
-def test_last_components_of_names_are_unique_and_stay_what_they_are() -> None:
+def test_last_components_of_names_are_unique_and_stable() -> None:
     names = UniqueNames()
     given = ["a/Conv", "b/Conv", "Conv-op1", "c/Conv", "x/Relu-op0", "y/Relu-op0", "MatMul", "b/Conv"]
     found = [names.of(name) for name in given]
@@ -360,7 +362,7 @@ def test_a_defect_in_reading_one_operator_of_a_block_loses_that_operator(saved_d
     )
 
 
-def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
+def test_running_out_of_memory_ends_the_capture_instead_of_losing_one_operator() -> None:
     graph = ToyGraph()
     run = graph.begin(0)
 
@@ -373,7 +375,7 @@ def test_memory_that_ends_is_no_defect_of_one_operator() -> None:
     assert "not enough memory" in str(graph.recorder.failure)
 
 
-def test_a_program_that_is_to_stop_without_its_dump_stops_at_a_defect() -> None:
+def test_a_program_that_stops_on_capture_errors_stops_at_a_defect() -> None:
     graph = ToyGraph({"on_error": "stop"})
     run = graph.begin(0)
     with pytest.raises(DumpPathError, match="defect of opdump"), run.recorder.losing(MUL):

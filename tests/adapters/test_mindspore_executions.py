@@ -1,4 +1,4 @@
-"""What MindSpore's dump leaves of executions is read once, whole, and removed; nothing that comes meanwhile is."""
+"""Each execution in MindSpore's dump is read once, completely, and then removed; files that arrive meanwhile stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "{op}.Default_{op}-op0.0.0.{stamp}.{io}.0.DefaultFormat.Float32.npy"
 
 
 def leave(root: Path, iteration: int, op: str, stamp: int, value: float) -> None:
-    """The files of an operator with one input and one output, as MindSpore leaves them."""
+    """Write the files of an operator with one input and one output, as MindSpore does."""
     directory = root / f"Net/0/{iteration}"
     directory.mkdir(parents=True, exist_ok=True)
     for number, io in enumerate(("input", "output")):
@@ -22,7 +22,7 @@ def leave(root: Path, iteration: int, op: str, stamp: int, value: float) -> None
 
 
 def taken(executions: Executions) -> list[tuple[int | None, list[str], list[float]]]:
-    """Of each execution its iteration, its operators, and the first element of each tensor."""
+    """Per execution: its iteration, its operators, and the first value of each tensor."""
     found = []
     for each in executions.take():
         tensors = [tensor for tensor in each.tensors if isinstance(tensor, HostTensor)]
@@ -52,7 +52,7 @@ def test_a_second_execution_in_one_iteration_is_taken_too(tmp_path: Path) -> Non
     assert (tmp_path / "Net/0/0").is_dir(), "MindSpore may write into it again"
 
 
-def test_the_directory_of_an_iteration_goes_when_a_later_one_is_there(tmp_path: Path) -> None:
+def test_the_directory_of_an_iteration_is_removed_when_a_later_one_exists(tmp_path: Path) -> None:
     executions = Executions(tmp_path, 0)
     for iteration in range(5):
         leave(tmp_path, iteration, "Exp", 1000 * (iteration + 1), iteration)
@@ -77,7 +77,7 @@ def test_what_comes_into_an_earlier_iteration_is_not_lost(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     executions = Executions(tmp_path, 0)
     leave(tmp_path, 0, "Exp", 1000, 1)
     next((tmp_path / "Net/0/0").glob("*output*")).write_bytes(b"")

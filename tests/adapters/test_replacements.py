@@ -1,4 +1,4 @@
-"""A replaced function looks like the original one to whatever knows functions by their code and names."""
+"""A replaced function looks like the original to tools that identify functions by their code and names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_profiler_finds_the_object_as_self_in_the_frame_of_a_replaced_method()
     assert Layer.run is original
 
 
-def test_an_object_that_the_replacement_knows_as_self_does_not_hide_that_of_the_call() -> None:
+def test_a_self_in_the_replacements_closure_does_not_hide_the_self_of_the_call() -> None:
     layer, original = Layer(), Layer.run
 
     class Watcher:

@@ -1,4 +1,4 @@
-"""The dumps in tests/data/mindspore: real output of MindSpore 2.7 and 2.10 on CPU, each with the list of its files."""
+"""The dumps in tests/data/mindspore: real output of MindSpore 2.7 and 2.10 on CPU, each with a list of its files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ARCHIVES = Path(__file__).parents[1] / "data" / "mindspore"
 
 @dataclass(frozen=True)
 class Archive:
-    """An unpacked archive; `dump` is None where MindSpore refused the config and wrote nothing."""
+    """An unpacked archive; `dump` is None if MindSpore refused the config and wrote nothing."""
 
     name: str
     dump: Path | None
     result: dict[str, Any]
 
     def files(self, suffix: str) -> list[str]:
-        """The files that the run left, as its `result.json` lists them, relative to the dump."""
+        """The files that the run wrote, as listed in its `result.json`, relative to the dump."""
         roots = ("dump/", "diag/debug_dump/")
         files = [file for file in self.result["files"] if file.endswith(suffix)]
         return sorted(file.removeprefix(root) for file in files for root in roots if file.startswith(root))

@@ -1,6 +1,6 @@
-"""Every real dump opens with the right ranks, steps, operators, shapes and values.
+"""Every real dump opens with the correct ranks, steps, operators, shapes and values.
 
-What is right is taken from `result.json`, from numpy and from the execution order files, not from opdump.
+The expected values come from `result.json`, numpy and the execution order files, not from opdump.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WITH_DUMP = [name for name in archives.names() if name not in _REFUSED]
 
 
 def _load(path: Path) -> tuple[str, npt.NDArray[Any]]:
-    """The element type and the elements, by numpy; MindSpore's broken bfloat16 by hand."""
+    """The dtype and the values, loaded by numpy; MindSpore's broken bfloat16 is decoded here."""
     raw = path.read_bytes()
     length = struct.unpack_from("<H", raw, 8)[0]
     header = ast.literal_eval(raw[10 : 10 + length].decode())
@@ -36,7 +36,7 @@ def _load(path: Path) -> tuple[str, npt.NDArray[Any]]:
 
 
 def _long_names(dump: Path) -> dict[str, str]:
-    """Path as the run lists it -> the name that mapping.csv gives it."""
+    """Path as the run lists it -> the full name in mapping.csv."""
     mapped = {}
     for table in dump.rglob("mapping.csv"):
         for line in table.read_text().splitlines():
@@ -51,7 +51,7 @@ def test_the_archives_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", _WITH_DUMP)
-def test_a_real_dump_opens_with_what_it_holds(name: str, tmp_path: Path) -> None:
+def test_a_real_dump_opens_with_its_contents(name: str, tmp_path: Path) -> None:
     archive = archives.unpack(name, tmp_path)
     assert archive.dump is not None
     catalog = open_dump(archive.dump)
@@ -73,7 +73,8 @@ def test_a_real_dump_opens_with_what_it_holds(name: str, tmp_path: Path) -> None
     for execution in catalog.executions():
         op = execution.op
         for record in execution.tensors:
-            # Each tensor has a time stamp of its own in these dumps; the record's operator has that of the first.
+            # Each tensor has its own time stamp in these dumps; the record's operator has the stamp of the first
+            # tensor.
             path = Path(record.payload.path)  # type: ignore[union-attr]
             relative = path.relative_to(archive.dump.resolve()).as_posix()
             stamp = int(long_names.get(relative, path.name).split(".")[4])
@@ -104,7 +105,7 @@ def test_operators_of_a_real_dump_have_their_true_names(name: str, tmp_path: Pat
         scopes = {line.rpartition("-op")[0] for line in order[1:]}
         for op in catalog.ops(graph=graph):
             if op.op_type != "Parameter":
-                # MindSpore's own order file may give another number than the files of the operator.
+                # MindSpore's order file may number an operator differently from the operator's files.
                 assert op.op_name.rpartition("-op")[0] in scopes
 
 
@@ -135,7 +136,7 @@ def test_lenet_step_by_step(lenet: Path) -> None:
         assert [op.timestamp for op in ops] == sorted(op.timestamp for op in ops)
 
 
-def test_execution_order_is_that_of_the_time_stamps_not_of_the_order_file(lenet: Path) -> None:
+def test_execution_order_follows_the_time_stamps_not_the_order_file(lenet: Path) -> None:
     catalog = open_dump(lenet)
     first = next(catalog.ops(step=0))
     assert first.op_type == "AssignAdd"
@@ -158,7 +159,7 @@ def test_lenet_backward_parameters_and_updates(lenet: Path) -> None:
     np.testing.assert_array_equal(weight.outputs[0].payload.to_host(), update.outputs[0].payload.to_host())
 
 
-def test_lenet_finds_a_line_of_the_program(lenet: Path) -> None:
+def test_an_operator_of_lenet_is_found_by_its_source_line(lenet: Path) -> None:
     catalog = open_dump(lenet)
     conv = catalog.op("Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Conv2D-op0")
     frame = conv.op.stack[0]
@@ -167,7 +168,7 @@ def test_lenet_finds_a_line_of_the_program(lenet: Path) -> None:
     assert len(found) < 20
 
 
-def test_a_name_that_the_order_file_numbers_otherwise_is_the_one_of_the_file(lenet: Path) -> None:
+def test_if_the_order_file_numbers_a_name_differently_the_files_name_is_used(lenet: Path) -> None:
     catalog = open_dump(lenet)
     scope = "Gradients/Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Grad_Conv2D/Conv2DBackpropFilter"
     order = (lenet / "rank_0/execution_order/ms_execution_order_graph_0.csv").read_text()
@@ -190,7 +191,7 @@ def test_every_operator_with_files_is_in_its_graph(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "count"), [("all_lenet", 44), ("ms270_all_lenet", 44)])
-def test_the_maker_of_an_input_left_its_bits(name: str, count: int, tmp_path: Path) -> None:
+def test_the_maker_of_an_input_wrote_the_same_bits(name: str, count: int, tmp_path: Path) -> None:
     archive = archives.unpack(name, tmp_path)
     assert archive.dump is not None
     made: dict[str, bytes] = {}
@@ -204,7 +205,7 @@ def test_the_maker_of_an_input_left_its_bits(name: str, count: int, tmp_path: Pa
     assert found == count
 
 
-def test_a_loop_body_is_parted_into_its_executions(tmp_path: Path) -> None:
+def test_a_loop_body_is_split_into_its_executions(tmp_path: Path) -> None:
     dump = archives.unpack("ms270_net_ctl", tmp_path).dump
     assert dump is not None
     catalog = open_dump(dump)
@@ -225,7 +226,7 @@ def test_a_loop_body_is_parted_into_its_executions(tmp_path: Path) -> None:
     assert catalog.history(0) == (0, 1)
 
 
-def test_two_nets_called_in_turn(tmp_path: Path) -> None:
+def test_two_nets_that_run_in_turn_share_one_run(tmp_path: Path) -> None:
     dump = archives.unpack("ms270_net_twonets", tmp_path).dump
     assert dump is not None
     catalog = open_dump(dump)

@@ -1,4 +1,4 @@
-"""Any tree of directories and files is opened, or refused with an error of ours: no crash, and nothing outside of it is read."""
+"""Any tree of directories and files is opened or refused with an opdump error: no crash, and no read outside the tree."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_any_tree_is_read_or_refused(
                 (target / name).symlink_to(outside)
         for opened in (root, *(root / name for name in _DIRECTORIES)):
             if opened.is_symlink():
-                continue  # then a person named what is outside
+                continue  # the caller named the outside directory explicitly
             assert "secret/op" not in _read(opened, run)
 
 
@@ -117,7 +117,7 @@ def _make(directory: Path, name: str, content: bytes) -> None:
 
 
 def _read(path: Path, run: str) -> set[str]:
-    """The names of the operators of a dump, all of whose elements were asked for."""
+    """The operator names of a dump, after reading all of its tensors."""
     try:
         catalog = open_dump(path, run=run)  # type: ignore[arg-type]
         names = {op.op_name for op in catalog.ops(include_skipped=True)}

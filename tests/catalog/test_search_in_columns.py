@@ -1,4 +1,4 @@
-"""A name means the same operators, with the same tensors, where steps are searched in columns as where all records are made."""
+"""A name selects the same operators and tensors whether steps are searched in columns or as records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps that run the same, but for a sigmoid in the one before the last."""
+    """Identical steps, except for a sigmoid in the second-to-last."""
     path = tmp_path_factory.mktemp("search")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -81,7 +81,9 @@ def test_columns_and_records_agree(
 
 
 @pytest.mark.parametrize("which", [{"source": Path(__file__).name}, {"op_type": "tanh"}, {"graph": 1}, {"step": 6}])
-def test_so_they_do_where_more_is_asked(dump: Path, which: TensorKeywords, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_and_records_agree_on_combined_filters(
+    dump: Path, which: TensorKeywords, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def found() -> list[object]:
         return [_facts(each) for name in (None, "tanh") for each in opdump.open(dump).tensors(name, **which)]
 
@@ -91,7 +93,7 @@ def test_so_they_do_where_more_is_asked(dump: Path, which: TensorKeywords, monke
 
 
 @pytest.mark.parametrize("occurrence", [None, 0, 1])
-def test_one_operator_is_the_first_of_that_name(
+def test_one_operator_is_the_first_with_that_name(
     dump: Path, occurrence: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sigmoid = next(opdump.open(dump).ops("aten::sigmoid")).op_name
@@ -110,9 +112,7 @@ def test_one_operator_is_the_first_of_that_name(
     assert (f"step {STEPS - 2}" in in_columns[0]) == (occurrence != 1)
 
 
-def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
-    dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_repeats_an_earlier_one_creates_no_records(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = opdump.open(dump)
     made: list[int] = []
     whole = Catalog._content
@@ -124,4 +124,4 @@ def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
     monkeypatch.setattr(Catalog, "_content", content)
     with pytest.raises(NotInDumpError, match="nobody"):
         catalog.ops("nobody")
-    assert set(made) <= {STEPS - 1}  # the last one may be filed in parts
+    assert set(made) <= {STEPS - 1}  # the last step may be written in several batches

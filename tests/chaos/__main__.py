@@ -1,9 +1,10 @@
-"""Kills trainings at random moments and puts them through faults of the system, and counts what became of their dumps.
+"""Kill trainings at random moments, expose them to system faults, and count what happened to their dumps.
 
     python -m tests.chaos [--kills 200] [--seed 0] [--layout NAME] [--faults-only]
 
-`make chaos`: half an hour. Ends with 1 where anything was not as it must be, with what it was; what such runs left stays in the directory
-that is printed. The same seed draws the same moments, as parts of the life of a run that is not killed.
+`make chaos`: half an hour. Exits with 1 if a dump or a run was wrong and prints what was; the files of such runs stay
+in the directory that is printed. The same seed draws the same moments, as fractions of the duration of an undisturbed
+run.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _chaos(cases: Sequence[Case], folder: Path, *, kills: int, seed: int) -> lis
 
 
 def _told(case: Case, name: str, found: Found, began: float) -> list[str]:
-    """Prints a row; what is wrong in it."""
+    """Print a row; return what is wrong in it."""
     counts = ", ".join(f"{number} {what}" for what, number in found.counts.items())
     verdict = f"{len(found.wrong)} WRONG" if found.wrong else "good"
     print(f"{case.name:13} {name:20} {verdict:9} {time.monotonic() - began:6.1f} s  {counts}", flush=True)

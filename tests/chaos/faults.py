@@ -1,7 +1,7 @@
-"""Faults of the system beneath a training that is dumped, each real where this machine permits it.
+"""System faults under a dumped training, each real if this machine permits it.
 
-For each: the training comes to what it comes to without opdump, its process ends as it would (3 where the dump alone is not whole), the user
-is told in plain words, what was filed before is readable, and what is missing is told.
+For each fault: the training computes the same as without opdump; its exit code is unchanged (3 if only the dump is
+incomplete); the user gets a plain message; what was written before is readable; and missing parts are reported.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _QUEUE: Final = 16 << 20
 
 
 def _ran(found: Found, place: Place, root: Path, ended: Ended, code: int, *, to_its_end: bool = True) -> int:
-    """How many steps a training noted in {root}.txt, which came to what it comes to without opdump and ended with this code."""
+    """Check a training's notes in {root}.txt and its exit code; return the number of steps it noted."""
     noted = steps_noted(root.with_suffix(".txt"))
     if noted != (place.notes if to_its_end else place.notes[: len(noted)]):
         found.wrong.append(f"{root}: the training noted {noted}, and without opdump {place.notes}")
     if ended.codes != (code,):
         found.wrong.append(f"{root}: ended with {ended.codes}, expected {code}: {ended.err[0]}")
-    # PyTorch's own functions at the end of the interpreter may fail for the same reason, without opdump too.
+    # At interpreter exit, PyTorch's own functions may fail for the same reason, even without opdump.
     if re.search(r'File "[^"]*/opdump/[a-z_/]+\.py"', ended.err[0]):
         found.wrong.append(f"{root}: a traceback in the place of plain words: {ended.err[0]}")
     return len([line for line in noted if line != "end"])
 
 
 def _check_told(found: Found, root: Path, ended: Ended, said: str) -> None:
-    """The cause is told when it comes, and again with what it cost; `said` is in it."""
+    """Check that the cause (containing `said`) is reported at once, and again at the end with what it cost."""
     told = [
         line for line in ended.err[0].splitlines() if re.search(r": (the index )?cannot be (written|read) \(", line)
     ]
@@ -66,7 +66,7 @@ def _check_is_cut_off(found: Found, root: Path) -> None:
 
 
 def _lost(place: Place, name: str, *trouble: str, said: str, root: Path | None = None, is_there: bool = True) -> Found:
-    """A dump that cannot be written any more from some moment on."""
+    """Check a dump that could not be written from some moment on."""
     found = Found()
     root = place.path(name) if root is None else root
     journal = place.path(name).with_suffix(".txt")
@@ -77,7 +77,7 @@ def _lost(place: Place, name: str, *trouble: str, said: str, root: Path | None =
         if root.exists():
             found.wrong.append(f"{root}: was removed, and is there again")
         return found
-    # Finished and filed is what came before the trouble; what came later is lost, and that is told.
+    # Everything finished before the fault is on disk; everything later is lost and reported.
     check_damaged(root, place.whole, min(ran, STRIKES if trouble else 0), found)
     _check_is_cut_off(found, root)
     if left := list(root.rglob("*.part")):
@@ -87,7 +87,7 @@ def _lost(place: Place, name: str, *trouble: str, said: str, root: Path | None =
 
 @contextmanager
 def small_disk(place: Path, kilobytes: int) -> Iterator[str]:
-    """A file system of that size; the text says why there is none where this user may not mount one."""
+    """A file system of this size; yields a reason instead if this user may not mount one."""
     place.mkdir()
     mount = shutil.which("mount")
     if mount is None or os.geteuid() != 0:
@@ -113,7 +113,7 @@ def _full_disk(place: Place) -> Found:
         root = place.path("disk") / "dump"
         found = _lost(place, "full disk", said="free space", root=root)
         shutil.rmtree(root)
-        # With room again the next run is as any other.
+        # With room again, the next run is normal.
         ended = place.warm.run(run_of(place.case, place.path("after"), place.folder / "after.txt"))
         if ended.codes != (0,):
             found.wrong.append(f"{root}: the next run ended with {ended.codes}: {ended.err[0]}")
@@ -121,7 +121,9 @@ def _full_disk(place: Place) -> Found:
 
 
 def _full_from_the_start(place: Place) -> Found:
-    """No room at all: the run ends before the training begins, or goes on without a dump; either way in plain words."""
+    """With no room at all, the run ends before the training begins or goes on without a dump; both with a plain
+    message.
+    """
     found = Found()
     with small_disk(place.path("none"), 64) as why_not:
         if why_not:
@@ -142,7 +144,7 @@ def _full_from_the_start(place: Place) -> Found:
 
 
 def _slow_disk(place: Place) -> Found:
-    """The disk takes less than the training makes: what waits for it stays below the cap, and the time is told."""
+    """The disk is slower than the training: the queue stays below its limit, and the waiting time is reported."""
     found = Found()
     if not place.case.writes_in_python:
         found.counts["left out: threads outside of Python write the elements, and nothing here slows them down"] += 1
@@ -156,13 +158,14 @@ def _slow_disk(place: Place) -> Found:
         contents[name] = contents_of(opdump.open(root))
         peaks[name] = int(ended.out[0].split()[-1]) * 1024
         told = re.search(r"warning: the program was blocked for [\d.]+ s by disk writes", ended.err[0])
-        # Beside other load the writer may be slower than the training on a quick disk, too.
+        # Under other load the writer may be slower than the training even on a quick disk.
         if name != "quick" and (told is not None) != (name == "slow"):
             found.wrong.append(f"{root}: the time that the training waited is told wrongly: {ended.err[0]}")
         shutil.rmtree(root)
     if not contents["quick"] == contents["slow"] == contents["unbounded"]:
         found.wrong.append(f"{place.path('slow')}: reads otherwise than on a quick disk")
-    # Beside the queue there is what the process had before, what the training works on, and memory that was given back to nobody yet.
+    # Besides the queue: what the process had before, what the training works on, and freed memory that was not
+    # returned.
     if peaks["slow"] - peaks["quick"] > (peaks["unbounded"] - peaks["quick"]) / 2:
         found.wrong.append(f"{place.path('slow')}: the most memory was {peaks}")
     for name, peak in peaks.items():
@@ -229,9 +232,9 @@ def _sigterm(place: Place, name: str, code: int) -> Found:
         root = place.path(f"{name}-{writes}")
         ended = place.warm.run(run_of(place.case, root, root.with_suffix(".txt"), name, str(writes)))
         ran = _ran(found, place, root, ended, code, to_its_end=False)
-        if code > 0:  # the program ends by its own handler, and its dump is closed
+        if code > 0:  # the program ends through its own handler, and its dump is closed
             catalog = opdump.open(root)
-            # Or the handler raised in the moment in which a step was filed.
+            # Or the handler raised while a step was being written.
             is_told = "the dump is incomplete" in ended.err[0] and "interrupted the writing of step" in ended.err[0]
             if catalog.runs[-1].complete == is_told or set(catalog.steps) < set(range(ran)):
                 found.wrong.append(f"{root}: {ran} steps ran, and {catalog.steps} are there; {ended.err[0]}")
@@ -266,7 +269,7 @@ FAULTS: Final[dict[str, Callable[[Place], Found]]] = {
 
 
 def meet(place: Place, name: str) -> Found:
-    """A fault, and what it came to."""
+    """Run one fault, and return what happened."""
     try:
         return FAULTS[name](place)
     except (OpdumpError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""Runs that are killed (SIGKILL) at moments drawn over their whole life, from the start of `opdump run` to the end of the interpreter."""
+"""Runs that are killed (SIGKILL) at random moments of their life, from the start of `opdump run` to interpreter exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINING: Final = str(ROOT / "tests" / "chaos" / "training.py")
 
 
 def run_of(case: Case, root: Path, journal: Path, *trouble: str) -> Run:
-    """A training under `opdump run` into a directory, which is made; the config lies beside the journal."""
+    """A training under `opdump run` into a new directory; the config is written beside the journal."""
     root.mkdir(exist_ok=True)
     config = case.write_config(journal.with_name(f"{journal.name}.json"), root)
     return Run(arguments=["run", "-c", str(config), TRAINING, str(journal), *trouble])
@@ -33,7 +33,7 @@ def run_of(case: Case, root: Path, journal: Path, *trouble: str) -> Run:
 
 @contextmanager
 def warm_for(cases: Iterable[Case], folder: Path) -> Iterator[Warm]:
-    """A process that has imported what these need."""
+    """A process that has imported everything that these cases need."""
     first = [run_of(case, folder / f"{case.name}-first", folder / f"{case.name}-first.txt") for case in cases]
     with closing(Warm(folder, *first)) as warm:
         yield warm
@@ -41,7 +41,7 @@ def warm_for(cases: Iterable[Case], folder: Path) -> Iterator[Warm]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is done to a layout: what a run files that nothing disturbs, what its training notes, and how long it takes."""
+    """A layout under test: the contents and notes of an undisturbed run, and its duration."""
 
     warm: Warm
     case: Case
@@ -51,12 +51,12 @@ class Place:
     life: float
 
     def path(self, name: str) -> Path:
-        """A new directory's; the config names it, and takes no spaces in it."""
+        """The path of a new directory; the config contains it, so it has no spaces."""
         return self.folder / f"{self.case.name}-{name.replace(' ', '-')}"
 
 
 def place_of(warm: Warm, case: Case, folder: Path) -> Place:
-    """Runs that nothing disturbs: they file the same each time, and their training notes what it notes without opdump."""
+    """Run undisturbed twice: both dumps are equal, and the training notes the same as without opdump."""
     seconds, contents, notes = [], [], []
     for number in range(2):
         root, journal = folder / f"{case.name}-whole-{number}", folder / f"{case.name}-whole-{number}.txt"
@@ -78,7 +78,7 @@ def place_of(warm: Warm, case: Case, folder: Path) -> Place:
 
 
 def kill_many(place: Place, *, kills: int, seed: int) -> Found:
-    """Kill so many runs, each at another moment and in a directory of its own, in which the next run is not killed."""
+    """Kill N runs, each at another moment and in its own directory, and complete the next run in that directory."""
     moments = random.Random(f"{seed} {place.case.name}")
     found = Found()
     for number in range(kills):

@@ -1,4 +1,4 @@
-"""The layouts that are put through everything: each by the configuration with which a user chooses it."""
+"""The layouts under test, each with the configuration that selects it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _COMMON: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A layout, and the configuration that means it for a directory."""
+    """A layout, and the configuration that writes it to a directory."""
 
     name: str
     config: Callable[[Path], Mapping[str, Any]]
     small_disk: int = 900
-    """Kilobytes that are less than half of a dump: files of a page each fill them in the second or third step."""
+    """Kilobytes, less than half of a dump: page-sized files fill the disk in the second or third step."""
     writes: tuple[int, ...] = (1, 30, 90)
-    """Writes by Python after which a signal comes."""
+    """The numbers of Python writes after which a signal arrives."""
     writes_in_python: bool = True
-    """Whether elements are written by `os.write`, which a trouble may slow down."""
+    """Whether elements are written by `os.write`, which a test can slow down."""
 
     def write_config(self, file: Path, root: Path) -> Path:
         file.write_text(json.dumps(self.config(root)))
@@ -63,4 +63,4 @@ CASES: Final = (
     Case("acl", _acl),
     Case("packed", _packed, small_disk=250, writes=(1, 2, 3), writes_in_python=False),
 )
-"""Another layout is another line here."""
+"""To test another layout, add a line."""

@@ -1,4 +1,4 @@
-"""What a dump holds, held against what a run filed that nothing disturbed."""
+"""Compare the contents of a dump with those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ Key = tuple[str, str, int, str, int]
 Value = tuple[str, tuple[int, ...], bytes | None, tuple[tuple[str, Any], ...]]
 """Element type, shape, elements, statistics."""
 Contents = Mapping[int, Mapping[Key, Value]]
-"""By step."""
+"""Records by step."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What a damaged dump came to. `wrong`: what must not be."""
+    """The findings of a damaged dump. `wrong`: violations."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def contents_of(catalog: opdump.Catalog, steps: Iterable[int] | None = None, *, rank: int | None = None) -> Contents:
-    """Every record of these steps with all that it holds. Raises what reading raises, and AssertionError for one record twice."""
+    """Every record of these steps with its contents. Reading errors pass through; AssertionError for a duplicate
+    record.
+    """
     found: dict[int, dict[Key, Value]] = {}
     for step in catalog.steps if steps is None else steps:
         records = found[step] = {}
@@ -42,7 +44,7 @@ def contents_of(catalog: opdump.Catalog, steps: Iterable[int] | None = None, *, 
 
 
 def check_damaged(root: Path, whole: Contents, ran: int, found: Found) -> None:
-    """A dump that a run began which ran so many steps and did not end well: what is there is true, and what is not is told."""
+    """Check a dump whose run was cut off after `ran` steps: what it contains is true, and missing parts are reported."""
     try:
         catalog = opdump.open(root)
     except UnknownLayoutError:
@@ -70,7 +72,7 @@ def check_damaged(root: Path, whole: Contents, ran: int, found: Found) -> None:
         else:
             finished.add(step)
             found.counts["steps whole"] += 1
-    # The step before the one that ran has been filed before that one ended.
+    # The step before the last one that ran was written before that one ended.
     if lost := set(range(ran - 1)) - finished:
         found.wrong.append(
             f"{root}: {ran} steps ran, and of these are not whole: {sorted(lost)}; told: {list(map(str, catalog.problems))}"
@@ -84,7 +86,8 @@ def _compare(
     for key, (dtype, shape, elements, statistics) in records.items():
         expected = whole.get(key)
         if expected is None:
-            # By the name of its file, which may be a part of that of the operator, or by its row of a table, whose file was still to be written.
+            # Named by its file, which may shorten the operator's name, or by a table row whose file was not written
+            # yet.
             if is_told and elements is None:
                 found.counts["files not there, told"] += 1
             elif not is_told or (key[0], key[3], key[4], elements) not in anywhere:
@@ -103,7 +106,7 @@ def _compare(
 
 
 def check_whole(root: Path, whole: Contents, found: Found) -> None:
-    """The last run in a directory has ended well, and reads as the one that nothing disturbed."""
+    """Check that the last run in a directory ended well and equals the undisturbed run."""
     try:
         catalog = opdump.open(root)
         if contents_of(catalog) != whole:
@@ -117,5 +120,5 @@ def check_whole(root: Path, whole: Contents, found: Found) -> None:
 
 
 def steps_noted(journal: Path) -> list[str]:
-    """The lines of a training's journal; none where it did not begin."""
+    """The lines of a training's journal; empty if it did not begin."""
     return journal.read_text().splitlines() if journal.exists() else []

@@ -1,4 +1,4 @@
-"""A little of `make chaos`: some kills in each layout, and most faults of the system once."""
+"""A short version of `make chaos`: a few kills in each layout, and most system faults once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.chaos.layouts import CASES
 
 _KILLS = 2
 _LONG = ("slow disk", "eight ranks")
-"""Those that take longer than all others together."""
+"""The faults that take longer than all others together."""
 
 
-def test_a_run_that_is_killed_leaves_finished_steps_whole_and_the_next_run_a_place(tmp_path: Path) -> None:
+def test_after_a_kill_finished_steps_are_complete_and_the_next_run_works(tmp_path: Path) -> None:
     with warm_for(CASES, tmp_path) as warm:
         for case in CASES:
             found = kill_many(place_of(warm, case, tmp_path), kills=_KILLS, seed=0)
@@ -21,7 +21,7 @@ def test_a_run_that_is_killed_leaves_finished_steps_whole_and_the_next_run_a_pla
             assert found.counts["kills"] == _KILLS
 
 
-def test_faults_of_the_system_are_told_and_cost_the_training_nothing(tmp_path: Path) -> None:
+def test_system_faults_are_reported_and_do_not_affect_the_training(tmp_path: Path) -> None:
     with warm_for(CASES, tmp_path) as warm:
         places = [place_of(warm, case, tmp_path) for case in CASES]
         for number, name in enumerate(name for name in FAULTS if name not in _LONG):

@@ -1,8 +1,8 @@
-"""A small training that notes after each step what it came to, and meets one trouble on its way.
+"""A small training that notes its state after each step, and meets one fault on its way.
 
     python -m tests.chaos.training JOURNAL [TROUBLE [OPERAND]]
 
-Run by `opdump run`, or by Python alone: both must note the same. It imports nothing of opdump's.
+It notes the same under `opdump run` as under plain Python. It imports nothing from opdump.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import torch
 
 STEPS: Final = 6
 STRIKES: Final = 2
-"""The step in which the trouble comes."""
+"""The step in which the fault occurs."""
 
 
 def _directory_removed(_training: Training, operand: str) -> None:
-    # Another program removes it, while this one writes: what is in its way is not waited for.
+    # Another program removes it while this one writes, and does not wait for files that are in its way.
     for _ in range(1000):
         shutil.rmtree(operand, ignore_errors=True)
         if not os.path.lexists(operand):
@@ -38,7 +38,7 @@ def _directory_removed(_training: Training, operand: str) -> None:
 
 
 def _descriptors(_training: Training, _operand: str) -> None:
-    """No more descriptors than are open."""
+    """Forbid descriptors beyond the ones that are open."""
     taken = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
@@ -49,7 +49,7 @@ def _small_files(_training: Training, operand: str) -> None:
 
 
 def _writes(do: Callable[[int], None]) -> None:
-    """Has `do` called with the size of each write before it."""
+    """Call `do` with the size of each write before the write."""
     write, writev = os.write, os.writev
 
     def writing(descriptor: int, data: bytes) -> int:
@@ -60,7 +60,7 @@ def _writes(do: Callable[[int], None]) -> None:
         do(sum(map(len, views)))
         return writev(descriptor, views)
 
-    mock.patch.multiple(os, write=writing, writev=writing_views).start()  # to the end of the process
+    mock.patch.multiple(os, write=writing, writev=writing_views).start()  # until the process ends
 
 
 def _quota(_training: Training, _operand: str) -> None:
@@ -71,13 +71,13 @@ def _quota(_training: Training, _operand: str) -> None:
 
 
 def _slow_disk(training: Training, operand: str) -> None:
-    """A disk that takes so many seconds for a megabyte, and 320 MB for it in the next forward, which prints what they took of memory."""
+    """Delay each megabyte by this many seconds; the next forward creates 320 MB to write and prints the memory it took."""
     _writes(lambda size: time.sleep(float(operand) * size / 1e6))
     training.network[0].large = torch.linspace(0, 1, 1 << 20)
 
 
 def _run_large(values: torch.Tensor) -> None:
-    Path("/proc/self/clear_refs").write_text("5")  # the most memory so far is what there is now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current memory
     before = _most_memory()
     for _ in range(40):
         torch.exp(values)
@@ -85,13 +85,13 @@ def _run_large(values: torch.Tensor) -> None:
 
 
 def _most_memory() -> int:
-    """In kilobytes."""
+    """Peak memory in kilobytes."""
     with Path("/proc/self/status").open() as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 
 
 def _ended_in_a_write(_training: Training, operand: str) -> None:
-    """SIGTERM comes while a writer is at work, after so many writes."""
+    """Send SIGTERM after this many writes, while a writer is at work."""
     left = int(operand)
 
     def end(_: int) -> None:
@@ -109,7 +109,7 @@ def _ended_in_a_write_by_a_handler(training: Training, operand: str) -> None:
 
 
 def _fork(_training: Training, operand: str) -> None:
-    """A copy of this process trains by itself for a step, and ends as the operand says."""
+    """Train one step in a forked copy of this process, which ends as the operand says."""
     child = os.fork()
     if child == 0:
         Training().step()
@@ -136,7 +136,7 @@ TROUBLES: Final[Mapping[str, Callable[[Training, str], None]]] = MappingProxyTyp
 
 
 class Layer(torch.nn.Module):
-    """A linear layer. PyTorch's own fills memory that nothing was written to before, and a dump shows what was in it."""
+    """A linear layer. PyTorch's own leaves memory uninitialised, and a dump would show it."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Layer(torch.nn.Module):
 
 
 class Training:
-    """A network of two layers, always the same."""
+    """A fixed network of two layers."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -167,7 +167,7 @@ class Training:
         self.optimizer.step()
 
     def digest(self) -> str:
-        """Of the bytes of all parameters."""
+        """A digest of the bytes of all parameters."""
         digest = hashlib.sha256()
         for parameter in self.network.parameters():
             digest.update(parameter.detach().numpy().tobytes())
@@ -176,7 +176,7 @@ class Training:
 
 def main(journal: str, trouble: str = "", operand: str = "") -> None:
     noted = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    write = os.write  # as it was before any trouble
+    write = os.write  # the original, before any fault replaces it
     training = Training()
     for step in range(STEPS):
         if trouble and step == STRIKES:

@@ -1,12 +1,13 @@
-"""Runs `opdump run` many times without waiting for imports: one process has imported everything, and forks a child for each run.
+"""Run `opdump run` many times without waiting for imports: one process imports everything and forks a child per run.
 
     python -m tests.chaos.warm
 
-reads orders from its standard input, a JSON object each line, and answers each with a line. {"import": [name, ...]} imports modules.
-{"runs": [[arguments, environ, queue], ...], "files": prefix, "kill_after": seconds or null} begins all of these runs at once; what the n-th
-prints goes to {prefix}-{n}.out and .err, and the answer is {"codes": [...], "seconds": ...}, with a negative code for a signal.
+It reads orders from standard input, one JSON object per line, and answers each with a line.
+{"import": [name, ...]} imports modules. {"runs": [[arguments, environ, queue], ...], "files": prefix, "kill_after":
+seconds or null} starts all of these runs at once. The output of run n goes to {prefix}-{n}.out and .err, and the answer
+is {"codes": [...], "seconds": ...}, with a negative code for a signal.
 
-A child leaves by the end of the interpreter, as a process does that was started by itself.
+A child ends through interpreter exit, like a process of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ ROOT: Final = Path(__file__).parents[2]
 PLAIN: Final = "python"
 """The first argument of a run without opdump."""
 _MODULES: Final = "CHAOS_MODULES"
-"""Names a file that takes the names of the modules that a run has imported."""
+"""The environment variable with the path of the file for the names of the modules that a run imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run: what `opdump` is called with, and what differs in its process. `queue`: how many bytes may wait for the disk."""
+    """A run: the arguments of `opdump` and the settings of its process. `queue`: the number of bytes that may wait for
+    the disk.
+    """
 
     arguments: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -54,12 +57,12 @@ class Ended:
 
 
 class Warm:
-    """The process that forks; `folder` takes what its children print. It has imported what `first` imports."""
+    """The process that forks. It has imported what `first` imports; its children print into files in `folder`."""
 
     def __init__(self, folder: Path, *first: Run) -> None:
         self._folder = folder
         self._count = 0
-        # Settings of whoever runs this are none of the runs'.
+        # The runs must not inherit the caller's settings.
         own = ("OPDUMP_", "MINDSPORE_", "MS_", "ASCEND_", "RANK", "WORLD_SIZE")
         environ = {key: text for key, text in os.environ.items() if not key.startswith(own)}
         self._process = subprocess.Popen(
@@ -80,7 +83,7 @@ class Warm:
         self._process.communicate("")
 
     def run(self, *runs: Run, kill_after: float | None = None) -> Ended:
-        """Run all of these at once, to their ends; the first is killed after so many seconds."""
+        """Run all of these at once until they end; the first is killed after `kill_after` seconds."""
         self._count += 1
         prefix = self._folder / f"run-{self._count}"
         orders = [[list(run.arguments), dict(run.environ), run.queue] for run in runs]
@@ -103,18 +106,18 @@ class Warm:
 
 
 def _serve() -> Sequence[Any] | None:
-    """Answer orders to their end, which gives None; in a child its run."""
+    """Answer orders until they end, then return None; in a child, return its run."""
     for line in sys.stdin:
         order = json.loads(line)
         for name in order.get("import", ()):
-            # Only to save time later: what cannot be imported by its name is imported by the run.
+            # Only to save time later: a module that cannot be imported by name is imported by the run.
             with suppress(ImportError, AttributeError, KeyError):
                 importlib.import_module(name)
-        gc.freeze()  # a child that ends looks at no object of before it began
+        gc.freeze()  # an exiting child does not traverse objects from before the fork
         began = time.monotonic()
         children = []
         for number, run in enumerate(order.get("runs", ())):
-            # Before the child is there: it may be killed at once.
+            # Opened before the child exists, which may be killed at once.
             streams = [_opened(f"{order['files']}-{number}.{kind}") for kind in ("out", "err")]
             child = os.fork()
             if child == 0:
@@ -154,7 +157,9 @@ def _begin(arguments: list[str], environ: Mapping[str, str], queue: int | None) 
         runpy.run_path(sys.argv[0], run_name="__main__")
         return
     if queue is not None:
-        vars(dump_plan)["LONGEST_QUEUE"] = queue  # a bound of the plan's own, `max_memory`, would be met and told, too
+        vars(dump_plan)["LONGEST_QUEUE"] = (
+            queue  # setting `max_memory` in the plan would have the same effect, but would also be reported
+        )
     sys.argv = ["opdump", *arguments]
     main()
 

@@ -1,4 +1,4 @@
-"""Dumps of statistics alone, of any program with any numbers: hypothesis draws them, `write` files them."""
+"""Dumps of only statistics, of any program with any values: hypothesis draws them, `write` writes them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ operators: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "skip": st.sampled_from(["", "", "", "", "", "view"]),
     }
 )
-# Most tensors are usual ones: in a step without anything unusual no record is made, and in one with little few are.
+# Most tensors are ordinary: a step without unusual tensors creates no records, and a step with few creates few.
 kinds = st.sampled_from(["usual"] * 12 + list(SUMMARIES) + ["none"])
 DIGESTS: dict[str, dict[str, StatisticValue]] = {
     "usual": {"md5": "0" * 32},
@@ -68,11 +68,11 @@ DIGESTS: dict[str, dict[str, StatisticValue]] = {
     "nan": {"of_a_package": -1},
     "inf": {"of_one": "a"},
 }
-"""By the same words, what is beside summaries where a dump has that."""
+"""By the same keys: the extra statistics beside the summaries, if a dump has any."""
 
 
 def write(path: Path, program: list[dict[str, Any]], steps: list[list[str]], *, digests: bool = False) -> None:
-    """A dump whose steps all run the program; `steps` have what each tensor is like. `digests`: with statistics beside summaries."""
+    """Write a dump whose steps all run the program; `steps` gives the kind of each tensor. `digests`: add DIGESTS."""
     plan = DumpPlan(path=path, saved_data="statistic")
     writer = SyncWriter(plan, RunFacts(0, "CPU", "none", "0", "0", ("test",), plan.to_json()))
     for step, numbers in enumerate(steps):

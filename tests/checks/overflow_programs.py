@@ -1,9 +1,9 @@
-"""Small programs for PyTorch on a CPU, and what overflows in each: the operators, in order, with the status that their data proves.
+"""Small PyTorch programs for a CPU, and the operators that overflow in each, in order, with their proven status.
 
     for program in OVERFLOWING:
         program.run()           # -> program.expected == (("mul", 0x20),)
 
-CLEAN ones overflow nowhere, whatever they hold.
+CLEAN programs never overflow, whatever their values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HALF, BF16, INT8, INT16, INT32, INT64, UINT8 = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`expected`: the type of each operator that overflows, without a trailing underscore, with its status."""
+    """`expected`: the type of each operator that overflows, without a trailing underscore, and its status."""
 
     name: str
     run: Callable[[], object]

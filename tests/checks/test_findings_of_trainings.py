@@ -1,4 +1,4 @@
-"""`opdump check` over real trainings: an ordinary one gives nothing to look at, a broken one gives the operator that broke it."""
+"""`opdump check` on real trainings: an ordinary one has no findings, a broken one yields the operator that broke it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 class Perceptron(nn.Module):
-    """Fresh biases of zeros, an adapter whose second matrix begins with zeros, a layer that nobody calls."""
+    """Biases initialised to zero, an adapter whose second matrix starts as zeros, and a layer that is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_an_ordinary_training_has_no_findings(optimizer: Optimizer, tmp_path: Pa
     assert brief(train(tmp_path, Perceptron(), optimizer)) == []
 
 
-def test_nor_has_one_of_a_recurrent_network(tmp_path: Path) -> None:
+def test_an_ordinary_recurrent_training_has_no_findings(tmp_path: Path) -> None:
     assert brief(train(tmp_path, Recurrent(), OPTIMIZERS["adam"])) == []
 
 
@@ -140,13 +140,13 @@ def test_nor_has_one_of_a_recurrent_network(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("network", [Perceptron, Attending])
-def test_nor_has_one_that_is_dumped_in_another_way(
+def test_an_ordinary_training_has_no_findings_with_other_dump_settings(
     network: type[nn.Module], options: dict[str, Any], tmp_path: Path
 ) -> None:
     found = sorted(brief(train(tmp_path, network(), OPTIMIZERS["adam"], **options)))
     if options.get("dump_level") in ("op", "all"):
-        # The inputs of a call have no sources, except parameters: it is not known that the zeros that are added follow from the weight
-        # of `up`, which begins with zeros, and that `1 - mask` contains no number of the data.
+        # Inputs of a call have no sources, except parameters. So it is unknown that the added zeros follow from the
+        # weight of `up`, which starts as zeros, and that `1 - mask` contains no values of the data.
         expected = {
             Perceptron: ["all zero Default/network-Perceptron/add-call5 input:1 step 0"],
             Attending: [f"all zero Default/network-Attending/rsub-call9 output:0 step {step}" for step in range(3)],
@@ -191,7 +191,7 @@ def test_a_product_with_the_number_zero_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_the_program_writes_into_a_parameter_is_named_by_its_first_reader(
+def test_a_number_that_the_program_writes_into_a_parameter_is_reported_at_its_first_reader(
     value: float, tmp_path: Path
 ) -> None:
     def poison(step: int, network: nn.Module) -> None:
@@ -244,7 +244,7 @@ def test_an_infinity_of_a_division_is_the_origin(tmp_path: Path) -> None:
     assert told[1] == ("inf", "div", True)
 
 
-def test_a_batch_of_zeros_is_told(tmp_path: Path) -> None:
+def test_a_batch_of_zeros_is_reported(tmp_path: Path) -> None:
     network, some, none = nn.Linear(4, 2), torch.randn(3, 4), torch.zeros(3, 4)
     with opdump.capture(path=tmp_path, saved_data="statistic"), torch.no_grad():
         network(some)

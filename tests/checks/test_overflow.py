@@ -1,4 +1,4 @@
-"""The status bits of PyTorch's operators: programs that overflow, and programs that only look so."""
+"""The status bits of PyTorch operators, for programs that overflow and programs that only look as if they did."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.checks.overflow_programs import CLEAN, OVERFLOWING, Program
 
 def seen(tensor: torch.Tensor, argument: str = "") -> InspectedTensor:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    tensor = tensor.detach().clone()  # what it holds now
+    tensor = tensor.detach().clone()  # its current contents
     if dtype.startswith("float8"):
         return InspectedTensor(dtype, tuple(tensor.shape), argument, None, lambda: tensor.float().numpy())
     bits = (tensor.view(torch.uint16) if dtype == "bfloat16" else tensor).numpy()
@@ -33,7 +33,7 @@ def seen(tensor: torch.Tensor, argument: str = "") -> InspectedTensor:
 
 
 class OverflowDetector(TorchDispatchMode):
-    """Asks for the status of every operator that runs."""
+    """Compute the status of every operator that runs."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch gives it no types
@@ -84,7 +84,7 @@ def test_what_only_looks_like_an_overflow_gets_none(program: Program) -> None:
     assert detector.found == []
 
 
-def test_the_tables_are_as_long_as_they_were_asked_to_be() -> None:
+def test_the_tables_have_at_least_thirty_programs_each_and_every_status() -> None:
     names = [program.name for program in (*OVERFLOWING, *CLEAN)]
     assert len(set(names)) == len(names)
     assert min(len(OVERFLOWING), len(CLEAN)) >= 30
@@ -98,7 +98,7 @@ def test_the_tables_are_as_long_as_they_were_asked_to_be() -> None:
     }
 
 
-def test_an_ordinary_operator_on_floats_is_judged_by_summaries_alone() -> None:
+def test_an_ordinary_floating_point_operator_is_judged_by_summaries_only() -> None:
     def never() -> Any:
         raise AssertionError("elements were asked for")
 
@@ -118,14 +118,14 @@ def test_an_ordinary_operator_on_floats_is_judged_by_summaries_alone() -> None:
     assert overflow_status("mul", "", {}, small, [InspectedTensor("int32", (4,), "", finite, never)]) == 0
 
 
-def test_what_could_not_be_looked_at_proves_nothing() -> None:
+def test_a_tensor_that_was_not_read_proves_nothing() -> None:
     broken = Summary(1, 1, 0, 0, 0, 0, 0, math.nan, math.nan, math.nan, math.nan)
     unseen = InspectedTensor("complex64", (1,), "self")
     assert overflow_status("abs", "", {}, [unseen], [InspectedTensor("float32", (1,), "", broken)]) == 0
     assert overflow_status("exp", "", {}, [], [InspectedTensor("complex64", (1,))]) == 0
 
 
-def test_a_kind_of_overflow_that_is_not_wanted_is_not_reported() -> None:
+def test_a_kind_of_overflow_that_was_not_requested_is_not_reported() -> None:
     arguments = {"accumulate": True}
     assert (overflow_kind("index_put_", arguments), overflow_kind("index_put_", {})) == ("atomic", "aicore")
     assert (overflow_kind("scatter_add", {}), overflow_kind("add", {})) == ("atomic", "aicore")
@@ -137,7 +137,7 @@ def test_a_kind_of_overflow_that_is_not_wanted_is_not_reported() -> None:
         assert overflow_status(op_type, "", {}, [large, large], [broken], {other}) == 0  # type: ignore[arg-type]  # as above
 
 
-def test_an_operator_of_somebody_may_compute_whatever_its_name_says() -> None:
+def test_an_operator_of_another_library_is_not_judged_by_its_name() -> None:
     finite, broken = seen(torch.ones(2), "self"), seen(torch.tensor([1.0, math.nan]))
     assert overflow_status("clone", "aten::clone", {}, [finite], [broken]) == 0
     assert overflow_status("clone", "mine::clone", {}, [finite], [broken]) == 0x20
@@ -190,7 +190,7 @@ _FLOATS = st.one_of(
 )
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of the overflow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy warns about the overflow
 @given(hnp.arrays(np.float32, (3,), elements=_FLOATS))
 def test_a_cast_is_judged_element_by_element(array: np.ndarray[Any, Any]) -> None:
     cast = array.astype(np.float16)

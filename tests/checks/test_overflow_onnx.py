@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `domain` is that of its type; `opset` the version of ONNX."""
+    """One node. `domain` belongs to its type; `opset` is the ONNX version."""
 
     name: str
     op_type: str
@@ -114,7 +114,7 @@ def _seen(array: Any, argument: str = "") -> InspectedTensor:
     return InspectedTensor(array.dtype.name, array.shape, argument, summary, lambda: array)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy tells of the very overflows that are made here
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy warns about the overflows that are made here
 @pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 def test_a_node_gets_its_status(node: Node) -> None:
     names = [f"x{place}" for place in range(len(node.inputs))]

@@ -1,4 +1,4 @@
-"""T5 in half precision: a feed-forward layer overflows, and the clamp that its implementation has for that hides it from the answer."""
+"""T5 in half precision: a feed-forward layer overflows, and the clamp in its implementation hides that from the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that an operator is to write, and has not written yet, is no finding: neither before it runs nor where it wrote a part."""
+"""Memory that an operator will write is no finding before it is written, whole or in part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opdump.op_types.unspecified import only_overwrites
 from opdump.records import IO, OpRecord, SkipReason, TensorRecord
 
 Given = tuple[IO, int, str, int, SkipReason]
-"""Input or output, slot, argument, how many elements are NaN, why it was not read."""
+"""Input or output, slot, argument, number of NaN values, and why it was not read."""
 
 
 def operator(kernel: str, *given: Given, sources: tuple[str, ...] = ()) -> tuple[OpRecord, list[TensorRecord]]:
@@ -75,7 +75,7 @@ def test_what_an_operator_has_not_written_makes_no_nan(clean: tuple[OpRecord, li
     assert origin(clean) == ("", "")
 
 
-def test_nan_that_a_kernel_of_pytorch_writes_into_its_out_is_its_own() -> None:
+def test_a_nan_that_a_pytorch_kernel_writes_into_its_out_argument_is_its_own() -> None:
     divided = operator(
         "aten::div.out",
         ("input", 0, "self", 0, ""),
@@ -96,7 +96,7 @@ def test_a_part_of_a_list_that_a_later_operator_reads_as_nan_was_made_there() ->
     assert origin(PART_OF_A_LIST, reader) == ("made", "split")
 
 
-def test_only_named_arguments_are_only_written() -> None:
+def test_only_known_arguments_count_as_write_only() -> None:
     assert only_overwrites("mine::split", "out[3]")
     assert only_overwrites("c10d::allgather_", "output_tensors[0][1]")
     assert not only_overwrites("c10d::allgather_", "input_tensors[0]")
@@ -106,7 +106,7 @@ def test_only_named_arguments_are_only_written() -> None:
 
 @pytest.fixture
 def filled_with_nan() -> Iterator[None]:
-    """Memory that PyTorch allocates holds NaN until it is written."""
+    """Memory that PyTorch allocates contains NaN until it is written."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -21,7 +21,7 @@ TIME = 1700000000000000
 def tensor(
     array: npt.NDArray[Any], dtype: str = "", *, io: IO = "output", slot: int = 0, format_name: str = "ND", **more: Any
 ) -> DumpTensor:
-    """A tensor whose elements are those of `array`, written as elements of the type of that name."""
+    """A tensor with the elements of `array`, written as the named type."""
     number = BY_NAME[dtype or array.dtype.name].number
     shape = more.pop("shape", array.shape)
     data = HeldBytes(encode_elements(array, number))
@@ -31,7 +31,7 @@ def tensor(
 
 
 def dump(directory: Path, name: str = f"Add.add.1.2.{TIME}", *outputs: DumpTensor, **more: Any) -> Path:
-    """A dump file of these outputs; of one of six floats where none is given."""
+    """A dump file of these outputs; by default one output of six floats."""
     directory.mkdir(parents=True, exist_ok=True)
     outputs = outputs or (tensor(np.arange(6, dtype=np.float32).reshape(2, 3)),)
     path = directory / name
@@ -40,7 +40,7 @@ def dump(directory: Path, name: str = f"Add.add.1.2.{TIME}", *outputs: DumpTenso
 
 
 def overflow_record(*, task: int, stream: int, status: int) -> bytes:
-    """The 2048 bytes of an old record in which the AI Core tells of one task."""
+    """The 2048 bytes of an old-layout record in which the AI Core reports one task."""
     record = bytearray(2048)
     struct.pack_into("<6Q", record, 256, 514, stream, task, 0, 0, 0)
     struct.pack_into("<3Q", record, 1024, 0, 1, status)
@@ -53,7 +53,7 @@ def overflow_file(directory: Path, name: str, **numbers: int) -> Path:
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Every file below, by relative path."""
+    """Every file below a directory, by relative path."""
     return {
         str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
     }

@@ -1,4 +1,6 @@
-"""Conversion beside vectors written by the real tool: the same names and the same elements, but for what is listed here."""
+"""Conversion compared with vectors from the real tool: the same names and elements, except for the differences listed
+here.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +64,12 @@ def _differences(case: Path, out: Path) -> list[str]:
         slot=int(options.get("-i") or options.get("-o") or 0),
     )
     sources = options["-d"].replace("{in}", str(case / "in")).split(",")
-    (case / "in").mkdir(exist_ok=True)  # an empty directory is not in the archive
+    (case / "in").mkdir(exist_ok=True)  # the archive omits empty directories
     done = convert(sources, out, plan)
     found = [f"{each.path} {each.tensor}: {each.reason}" for each in done.failures]
     expected = {path.name: path for path in (case / "out").glob("*") if path.name != "mapping.csv"}
     actual = {path.name: path for path in out.glob("*") if path.name != "mapping.csv"}
-    if "dtype_UINT1" not in case.name:  # the tool writes nothing and ends with 0
+    if "dtype_UINT1" not in case.name:  # the tool writes nothing and exits with 0
         found += sorted(expected.keys() ^ actual.keys())
     for name in sorted(expected.keys() & actual.keys()):
         if name.endswith(".npy"):
@@ -81,7 +83,7 @@ def _differences(case: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", _names())
-def test_names_and_elements_are_those_of_the_real_tool_or_the_difference_is_known(
+def test_names_and_elements_equal_those_of_the_real_tool_or_the_difference_is_known(
     name: str, vectors: Path, tmp_path: Path
 ) -> None:
     differences = _differences(vectors / name, tmp_path / "out")

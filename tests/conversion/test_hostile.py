@@ -1,4 +1,6 @@
-"""Whatever the sources hold, a conversion ends, tells of each of them, and leaves whole files in OUT and nothing anywhere else."""
+"""Whatever the sources contain, a conversion ends, reports each of them, leaves complete files in OUT, and touches
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def _changed(data: bytes, changes: list[tuple[float, int, bytes]], length: int |
 
 
 def _converted(root: Path, files: dict[str, bytes], mapping: bytes | None, plan: ConversionPlan) -> Conversion:
-    """What a conversion of these files does, after what it must never do has been looked for."""
+    """Convert these files and return the result, after checking what a conversion must never do."""
     source, out = root / "in", root / "out"
     source.mkdir()
     for name, data in files.items():
@@ -107,18 +109,18 @@ def _converted(root: Path, files: dict[str, bytes], mapping: bytes | None, plan:
     assert new - {"out/mapping.csv"} == written
     failed = {each.path for each in done.failures}
     told = failed | {result.path for result in done.results if result.outputs} | set(done.skipped)
-    # A file may hold no tensor: it is converted, and nothing comes of it.
+    # A file without tensors is converted and produces no output.
     empty = {result.path for result in done.results if not result.outputs and not result.failures}
     assert {str(source / name) for name in files} <= told | empty
     assert done.converted == sum(not result.failures for result in done.results)
     for name in done.names:
         if name.endswith(".npy"):
-            np.load(out / name)  # whole: the header agrees with the size
+            np.load(out / name)  # complete: the header agrees with the size
     return done
 
 
 def _everything(root: Path) -> dict[str, bytes]:
-    """Every file below, by its path; directories are empty files."""
+    """Every file below a directory, by path; directories count as empty files."""
     found = {}
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
@@ -133,7 +135,7 @@ def _everything(root: Path) -> dict[str, bytes]:
     _MAPPINGS,
     _PLANS,
 )
-def test_files_that_were_tampered_with_are_converted_or_told(
+def test_tampered_files_are_converted_or_reported(
     drawn: list[tuple[str, bytes, list[tuple[float, int, bytes]], int | None]],
     mapping: bytes | None,
     plan: ConversionPlan,
@@ -155,7 +157,7 @@ _SIZES = st.lists(st.integers(0, 40) | st.sampled_from([2**31, 2**32 - 1, 2**63 
     st.integers(-(2**31), 2**31 - 1) | st.integers(0, 4),
     _PLANS,
 )
-def test_any_shapes_and_groups_are_converted_or_told(
+def test_any_shapes_and_groups_are_converted_or_reported(
     format_name: str,
     dtype: str,
     shape: tuple[int, ...],
@@ -170,7 +172,7 @@ def test_any_shapes_and_groups_are_converted_or_told(
 
 
 @pytest.mark.parametrize("sample", range(len(SAMPLES)))
-def test_a_file_cut_off_anywhere_is_converted_or_told(sample: int, tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_converted_or_reported(sample: int, tmp_path: Path) -> None:
     data = SAMPLES[sample]
     for number, length in enumerate(range(0, len(data), max(1, len(data) // 40))):
         folder = tmp_path / str(number)
@@ -179,7 +181,7 @@ def test_a_file_cut_off_anywhere_is_converted_or_told(sample: int, tmp_path: Pat
 
 
 def test_a_small_table_of_names_takes_little_memory(tmp_path: Path) -> None:
-    """Found above: a read of at most 100 MiB made room for as many."""
+    """Regression test for a failure found above: a read of at most 100 MiB allocated all of it."""
     done = _converted(tmp_path, {"7": SAMPLES[0]}, b"7,Add.add.1.2.3\n", ConversionPlan())
     assert done.failures == []
     assert "Add.add.1.2.3.output.0.npy" in done.names

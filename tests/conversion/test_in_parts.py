@@ -1,4 +1,4 @@
-"""A tensor that is converted in parts has the bytes of the conversion of the whole, whatever the formats and the groups."""
+"""Converting a tensor in parts produces the same bytes as converting the whole, for all formats and groups."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SHAPES: dict[int, list[tuple[tuple[int, ...], int]]] = {
 
 
 def _orders(source: str, target: str) -> tuple[str, str]:
-    """The plain formats of both, one and the same where ND stands for whatever the other is."""
+    """The plain formats of source and target; ND takes the format of the other side."""
     plain, wanted = (DEVICE_FORMATS[name].plain if name in DEVICE_FORMATS else name for name in (source, target))
     return (wanted if plain == "ND" else plain), (plain if wanted == "ND" else wanted)
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize(("dtype", "c0"), [("float16", 16), ("int8", 32), ("float32", 8)])
-def test_the_bytes_are_those_of_the_whole(
+def test_the_bytes_equal_those_of_the_whole(
     source: str, target: str, dtype: str, c0: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[None] = []

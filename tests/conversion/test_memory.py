@@ -1,4 +1,4 @@
-"""A conversion takes no more memory than its largest tensor and 100 MB, whatever the format and however it can be cut."""
+"""A conversion needs no more memory than its largest tensor plus 100 MB, for every format and every way to cut it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ print(peak() - before)
         ("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "NCHW", (8192, 2048, 3, 3)),
         ("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "NHWC", (8192, 3, 3, 2048)),
         ("FRACTAL_Z in 2 groups", (2304, 256, 16, 16), "HWCN", (3, 3, 2048, 8192)),
-        ("FRACTAL_Z in 1200 groups", (600 * 32 * 32, 1, 16, 16), "NCHW", (1200 * 8, 8, 32, 32)),  # 2 to a share
+        ("FRACTAL_Z in 1200 groups", (600 * 32 * 32, 1, 16, 16), "NCHW", (1200 * 8, 8, 32, 32)),  # 2 per share
         ("FRACTAL_Z in 1200 groups", (600 * 32 * 32, 1, 16, 16), "HWCN", (32, 32, 8, 1200 * 8)),
-        ("FRACTAL_Z in 2 groups", (832 * 832, 1, 16, 16), "NCHW", (16, 8, 832, 832)),  # one share is all
+        ("FRACTAL_Z in 2 groups", (832 * 832, 1, 16, 16), "NCHW", (16, 8, 832, 832)),  # all of it is one share
         ("FRACTAL_Z_3D in 2 groups", (2 * 2304, 128, 16, 16), "NCDHW", (4096, 2048, 2, 3, 3)),
         ("NCHW", (8192, 2048, 3, 3), "FRACTAL_Z in 2 groups", (8192, 2048, 3, 3)),
         ("HWCN", (3, 3, 2048, 8192), "FRACTAL_Z in 2 groups", (8192, 2048, 3, 3)),
@@ -65,7 +65,7 @@ print(peak() - before)
         ("FRACTAL_Z_C04", (590000, 1, 16, 16), "FRACTAL_NZ", (16, 4, 1475, 1600)),
         ("NC1HWC0", (8192, 128, 3, 3, 16), "FRACTAL_Z in 2 groups", (8192, 2048, 3, 3)),
         ("FRACTAL_NZ", (16, 4, 100, 93, 16, 16), "FRACTAL_Z_C04", (16, 4, 1475, 1600)),
-        # Parts of which each has something of every page of the file.
+        # Each part needs a piece of every page of the file.
         ("NC1HWC0", (37184, 4, 7, 9, 16), "FRACTAL_Z", (37184, 50, 7, 9)),
         ("FRACTAL_Z", (4 * 7 * 9, 2324, 16, 16), "NC1HWC0_C04", (37184, 50, 7, 9)),
         ("NC1HWC0_C04", (1, 1, 112384, 333, 4), "FRACTAL_NZ", (1, 3, 112384, 333)),
@@ -87,7 +87,7 @@ def test_the_peak_is_the_tensor_and_little_more(
     text = header.SerializeToString()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + size)  # zeros that the disk does not hold
+        file.truncate(8 + len(text) + size)  # a sparse file of zeros
     printed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), str(tmp_path / "out"), target_name],
         check=True,

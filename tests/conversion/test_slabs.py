@@ -1,4 +1,4 @@
-"""A tensor converted part by part is the tensor converted whole, in every format and at every size of a part."""
+"""Converting a tensor part by part equals converting it whole, in every format and at every part size."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _plain(name: str) -> str:
     st.integers(1, 3000),
     st.booleans(),
 )
-def test_parts_one_after_the_other_are_the_whole(
+def test_the_parts_in_order_equal_the_whole(
     pair: tuple[str, str], small: list[int], large: list[int], c0: int, most: int, padded: bool
 ) -> None:
     source, target = pair
-    sizes = [*large, *small]  # N and C, or the first two axes of others; then what is neither
+    sizes = [*large, *small]  # N and C, or the first two axes of other formats; then the other axes
     letters = next((name for name in (_plain(source), _plain(target)) if name != "ND"), "")
     rank = len(letters) or 2 + small[0] % 3
     plain = np.arange(math.prod(sizes[:rank]), dtype=np.int32).reshape(sizes[:rank])
@@ -45,7 +45,7 @@ def test_parts_one_after_the_other_are_the_whole(
         try:
             array = convert_format(plain, origin, source, c0=c0)
         except OpdumpError:
-            return  # FRACTAL_Z_C04 has no more than four channels
+            return  # FRACTAL_Z_C04 has at most four channels
     order = next((name for name in (_plain(target), origin) if name != "ND"), "ND")
     shape = plain.shape if order == "ND" else tuple(plain.shape[origin.index(letter)] for letter in order)
     wanted = None if padded else shape
@@ -63,7 +63,7 @@ def test_parts_one_after_the_other_are_the_whole(
 
 
 def _cut_shape(source: str, shape: tuple[int, ...], target: str, wanted: tuple[int, ...], most: int) -> int:
-    """Elements of the largest part."""
+    """The number of elements of the largest part."""
     cut = slabs_of(np.zeros(shape, np.int8), source, target, wanted, most)
     assert cut is not None, (source, target)
     return max(convert_format(part, source, target, shape=size).size for part, size in cut.parts())
@@ -89,17 +89,17 @@ def _cut_shape(source: str, shape: tuple[int, ...], target: str, wanted: tuple[i
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_no_part_is_larger_than_asked_for(
+def test_no_part_is_larger_than_requested(
     source: str, shape: tuple[int, ...], target: str, wanted: tuple[int, ...]
 ) -> None:
     size = convert_format(np.zeros(shape, np.int8), source, target, shape=wanted).size
-    # One row of blocks of a matrix goes on to its last row; of images, a row of blocks to its end.
+    # A part contains whole rows of blocks: of a matrix to its last row, of images to the end of the row of blocks.
     smallest = 16 * 16 if target in DEVICE_FORMATS else 1
     for most in (size // 2, size // 5, max(smallest, size // 100)):
         assert _cut_shape(source, shape, target, wanted, most) <= most
 
 
-def test_what_does_not_fit_is_left_to_the_conversion_of_the_whole() -> None:
+def test_a_shape_that_does_not_fit_is_left_to_the_whole_conversion() -> None:
     array = np.zeros((1, 2, 4, 4, 16), np.int8)
     for wanted in ((1, 33, 4, 4), (1, 16, 4, 4), (2, 32, 4, 4), (1, 32, 4), (1, 0, 4, 4)):
         assert slabs_of(array, "NC1HWC0", "NCHW", wanted, 10) is None

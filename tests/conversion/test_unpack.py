@@ -1,4 +1,4 @@
-"""`opdump unpack` gives the files that direct writing gives, byte for byte."""
+"""`opdump unpack` produces the same files as direct writing, byte for byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CASES = (
 
 
 class _Clock:
-    """Time stamps that are the same in each capture."""
+    """Time stamps that repeat in each capture."""
 
     def __init__(self) -> None:
         self.now = 1_795_000_000_000_000_000
@@ -37,7 +37,7 @@ class _Clock:
 
 def _train(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     monkeypatch.setattr("opdump.adapters.torch.naming.time_ns", _Clock())
-    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code has a clock of its own
+    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code uses its own clock
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Linear(8, 16),
@@ -57,9 +57,11 @@ def _train(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: 
 
 
 def _compute(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Operators without a network: the layouts of devices have no values of parameters, each of which takes a time stamp in others."""
+    """Operators without a network: device layouts do not record parameter values, which use up time stamps in other
+    layouts.
+    """
     monkeypatch.setattr("opdump.adapters.torch.naming.time_ns", _Clock())
-    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code has a clock of its own
+    monkeypatch.setenv("OPDUMP_FOLLOW", "0")  # compiled code uses its own clock
     torch.manual_seed(0)
     x = torch.randn(4, 4)
     with opdump.capture(path=path, layout=layout, iteration="all", **options):
@@ -70,13 +72,13 @@ def _compute(path: Path, layout: str, monkeypatch: pytest.MonkeyPatch, **options
 
 
 def _files(root: Path) -> Mapping[str, bytes]:
-    """The files of a dump by their paths. The index is compared by what is read from it, and directories that are a time alike."""
+    """The files of a dump by path. The index is compared through the reader, and names that are times compare as equal."""
     found = {}
     for path in root.rglob("*"):
         parts = path.relative_to(root).parts
         if path.is_file() and parts[-1] != "index.sqlite":
             named = "/".join("TIME" if len(part) == 14 and part.isdecimal() else part for part in parts)
-            found[named] = path.read_bytes().replace(str(root).encode(), b"ROOT")  # the plan has the path
+            found[named] = path.read_bytes().replace(str(root).encode(), b"ROOT")  # the plan contains the path
     return found
 
 
@@ -89,11 +91,14 @@ def _unpack(*words: object) -> Result:
 
 
 @pytest.mark.parametrize(("layout", "saved_data", "file_format"), _CASES)
-def test_unpacked_files_are_those_of_direct_writing(
+def test_unpacked_files_equal_those_of_direct_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, saved_data: str, file_format: str
 ) -> None:
     is_device = layout == "mindspore-async"
-    for name, chosen in (("direct", layout), ("packed", "packed")):  # graphs have the line of the program
+    for name, chosen in (
+        ("direct", layout),
+        ("packed", "packed"),
+    ):  # both on one line, because graphs contain the program's line
         if is_device:
             own = {"file_format": file_format} if chosen == layout else {}
             _compute(tmp_path / name, chosen, monkeypatch, saved_data=saved_data, **own)
@@ -109,12 +114,12 @@ def test_unpacked_files_are_those_of_direct_writing(
     for step in opdump.open(tmp_path / "direct").steps:
         one, other = (list(opdump.open(tmp_path / name).tensors(step=step)) for name in ("direct", "unpacked"))
         assert list(map(_facts, one)) == list(map(_facts, other))
-        if not is_device:  # whose operators have other numbers of tasks, and whose constants no source, in the index
+        if not is_device:  # the operators have other task numbers, and the constants no source, in the index
             assert [(a.op, a.source) for a in one] == [(b.op, b.source) for b in other]
     assert [run.complete for run in opdump.open(tmp_path / "unpacked").runs] == [True]
 
 
-def test_a_directory_that_holds_something_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     done = _unpack(tmp_path / "packed", "-o", tmp_path)
     assert done.exit_code == 1
@@ -139,7 +144,7 @@ def test_convert_names_the_command_for_a_packed_dump(tmp_path: Path, monkeypatch
     assert "all elements of a packed run; `opdump unpack DUMP -o DIRECTORY`" in result.output
 
 
-def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dump_of_only_statistics_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, layout in (("direct", "mindspore-2.3"), ("packed", "packed")):
         _train(tmp_path / name, layout, monkeypatch, saved_data="statistic")
     assert not (tmp_path / "packed/rank_0/elements").exists()
@@ -148,7 +153,7 @@ def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.Monke
     assert _files(tmp_path / "unpacked") == _files(tmp_path / "direct")
 
 
-def test_what_is_damaged_is_told_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_reported_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     file = tmp_path / "packed/rank_0/elements/1.pack"
     whole = bytearray(file.read_bytes())
@@ -164,7 +169,7 @@ def test_what_is_damaged_is_told_and_the_rest_is_written(tmp_path: Path, monkeyp
     assert not opdump.open(tmp_path / "out").runs[0].complete
 
 
-def test_ctrl_c_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_complete_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     from opdump.layouts.mindspore_sync.writer import SyncWriter
 

@@ -1,4 +1,4 @@
-"""Dump files for the tests: any that may exist, nano files byte by byte, and where those lie that the real tool read."""
+"""Dump files for the tests: any valid file, nano files byte by byte, and the path of files that the real tool has read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tensors(draw: st.DrawFn, io: IO, slot: int) -> DumpTensor:
 
 @st.composite
 def dump_files(draw: st.DrawFn) -> DumpFile:
-    """Any file of variant 2.0 or 1.0; one of 1.0 has a tensor, or nothing would tell it from any other message."""
+    """Any file of variant 2.0 or 1.0; a 1.0 file has a tensor, without which it could not be told from other messages."""
     legacy = draw(st.booleans())
     inputs, outputs = draw(st.tuples(st.integers(1 if legacy else 0, 3), st.integers(0, 3)))
     blobs = st.builds(DumpBlob, data=_BYTES, kind=_ENUM)
@@ -70,7 +70,7 @@ def dump_files(draw: st.DrawFn) -> DumpFile:
         outputs=tuple(draw(tensors("output", slot)) for slot in range(outputs)),
         buffers=tuple(draw(st.lists(blobs, max_size=2))),
         spaces=tuple(draw(st.lists(st.builds(DumpBlob, data=_BYTES, kind=_ENUM, arg_index=_U32), max_size=2))),
-        op_name=draw(_TEXT.filter(bool) if legacy else _TEXT),  # files of up to 8 bytes are none
+        op_name=draw(_TEXT.filter(bool) if legacy else _TEXT),  # a dump file has more than 8 bytes
         version="1.0" if legacy else draw(st.just("2.0") | _TEXT.filter(bool)),
         dump_time=draw(_U64),
         attributes=tuple(draw(st.lists(st.tuples(_TEXT, _TEXT), max_size=2))),
@@ -90,7 +90,7 @@ def read_bytes(data: bytes, folder: Path) -> DumpFile:
 
 
 class NanoTensor(NamedTuple):
-    """An entry of a nano file, with the numbers of GE."""
+    """An entry of a nano file, with the enumeration values of GE."""
 
     data_type: int
     shape: Sequence[int]
@@ -104,7 +104,7 @@ class NanoTensor(NamedTuple):
 
 
 def nano_file(inputs: Sequence[NanoTensor] = (), outputs: Sequence[NanoTensor] = (), **changes: Any) -> bytes:
-    """A nano file, from the tables of the specification: u64 length, u32 magic, u32 version, tags, bytes."""
+    """A nano file, built from the tables of the specification: u64 length, u32 magic, u32 version, tags, bytes."""
 
     def tag(number: int, value: bytes) -> bytes:
         return struct.pack("<II", number, len(value)) + value

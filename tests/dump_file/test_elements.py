@@ -1,4 +1,4 @@
-"""Every code of every element type stands for what the standards say."""
+"""Every code of every element type decodes to the value in the standards."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_every_type_has_its_numpy_type_and_empty_tensors_keep_it(number: int) ->
 
 
 def _by_definition() -> dict[int, float]:
-    """HiFloat8 from the value to the code: the exponent says how many bits it takes, and the dot says so too."""
+    """HiFloat8 from value to code: the exponent determines its number of bits, and so does the dot."""
     codes = {"00000000": 0.0, "10000000": np.nan, "01101111": np.inf, "11101111": -np.inf}
     for sign, factor in (("0", 1.0), ("1", -1.0)):
         for mantissa in range(1, 8):
@@ -97,7 +97,7 @@ def _by_definition() -> dict[int, float]:
     return {int(code, 2): value for code, value in codes.items()}
 
 
-def test_hifloat8_is_as_its_paper_defines_it() -> None:
+def test_hifloat8_matches_the_definition_in_its_paper() -> None:
     expected = _by_definition()
     assert sorted(expected) == list(range(256))
     found = _host("HIFLOAT8", (256,), bytes(range(256)))
@@ -178,7 +178,7 @@ def test_elements_of_less_than_a_byte_begin_with_the_low_bits_but_uint1() -> Non
     assert _host("UINT2", (4,), b"\xe4").tolist() == [0, 1, 2, 3]
     assert _host("UINT1", (9,), b"\xa1\x80").tolist() == [1, 0, 1, 0, 0, 0, 0, 1, 1]
     assert _host("FLOAT4_E2M1", (2,), b"\x71").tolist() == [0.5, 6.0]
-    # Codes 1, 2, 3, 4 in three bytes, then 5: 2 ** -4 for each step of the mantissa without an exponent.
+    # Codes 1, 2, 3, 4 in three bytes, then 5: 2 ** -4 per step of the mantissa without an exponent.
     packed = (1 | 2 << 6 | 3 << 12 | 4 << 18).to_bytes(3, "little") + b"\x05"
     assert _host("FLOAT6_E2M3", (5,), packed).tolist() == [0.125, 0.25, 0.375, 0.5, 0.625]
 
@@ -187,7 +187,7 @@ def test_complex32_is_two_halves() -> None:
     assert _host("COMPLEX32", (1,), np.array([1.5, -2], np.float16).tobytes()).tolist() == [1.5 - 2j]
 
 
-def test_an_empty_shape_is_a_scalar_or_all_that_is_there() -> None:
+def test_an_empty_shape_is_a_scalar_or_all_the_bytes() -> None:
     assert _host("FLOAT", (), bytes(4)).shape == ()
     assert _host("FLOAT", (), bytes(12)).shape == (3,)
     assert _host("FLOAT", (), bytes(13)).shape == (3,)
@@ -202,7 +202,7 @@ def test_bytes_beyond_the_shape_are_padding() -> None:
     assert _host("INT4", (3,), bytes(32)).tolist() == [0, 0, 0]
 
 
-def test_bytes_of_bool_are_kept() -> None:
+def test_bool_bytes_are_kept() -> None:
     assert _host("BOOL", (3,), b"\x00\x01\x02").view(np.uint8).tolist() == [0, 1, 2]
 
 
@@ -225,7 +225,7 @@ def test_an_unknown_type_is_bytes() -> None:
     ],
     ids=range(7),
 )
-def test_a_shape_that_does_not_fit_is_named(shape: tuple[int, ...], message: str) -> None:
+def test_a_shape_that_does_not_fit_is_named_in_the_error(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(UndecodableTensorError, match=message):
         _host("FLOAT", shape, bytes(8))
 
@@ -242,7 +242,7 @@ def test_widening_is_a_table_look_up_for_any_number_of_bytes(size: int, width: i
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 65_535, 65_536, 65_541, 200_001])
-def test_six_bits_are_taken_from_any_number_of_bytes(count: int) -> None:
+def test_six_bit_elements_are_read_from_any_number_of_bytes(count: int) -> None:
     codes = np.random.default_rng(count).integers(0, 64, count).astype(np.uint8)
     bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :6]
     found = _host("FLOAT6_E3M2", (count,), np.packbits(bits.reshape(-1), bitorder="little").tobytes() + b"padding")

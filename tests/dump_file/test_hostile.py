@@ -1,4 +1,4 @@
-"""Whatever a file holds, it gives what it says or one named error, soon, and in little memory."""
+"""Any file is read correctly or refused with one named error, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _outcome(path: Path, data: bytes) -> DumpFile | None:
-    """The file where it can be read, and then all of it agrees with the bytes; None where it is corrupt."""
+    """The file if it can be read, after checking it against the bytes; None if it is corrupt."""
     path.write_bytes(data)
     try:
         file = read_dump_file(path)
@@ -48,9 +48,9 @@ def _outcome(path: Path, data: bytes) -> DumpFile | None:
             continue
         assert array.nbytes <= 8 * tensor.size
         assert bytes(tensor.data.read()) in data
-    if file == DumpFile(version=""):  # nothing was said, and nothing can be written
+    if file == DumpFile(version=""):  # the file declared nothing, so nothing can be written
         return file
-    # What was understood is what another file says that is made of it.
+    # The decoded contents equal those of a file that is written from them.
     path.write_bytes(encoded(replace(file, variant="2.0") if file.variant == "nano" else file))
     again = read_dump_file(path)
     assert replace(again, variant=file.variant) == file
@@ -83,7 +83,7 @@ def test_every_hostile_file_has_its_error() -> None:
 
 
 def test_large_files_of_tiny_fields_are_refused_soon(scratch: Path) -> None:
-    """The scanner looks at each field of a message in Python, so their number has a limit."""
+    """The scanner looks at each field of a message in Python, so the number of fields is limited."""
     inner = b"\x22\x00" * (8 << 20)
     entry = b"\x22" + varint(len(inner)) + inner
     for data in (
@@ -120,7 +120,7 @@ SEEDS = _seeds()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=range(len(SEEDS)))
-def test_a_file_cut_off_anywhere_is_read_right_or_refused(seed: bytes, scratch: Path) -> None:
+def test_a_file_truncated_anywhere_is_read_right_or_refused(seed: bytes, scratch: Path) -> None:
     whole = _outcome(scratch, seed)
     assert whole is not None
     for length in range(len(seed)):
@@ -154,9 +154,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     st.sampled_from(SEEDS) | dump_files().map(encoded),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.binary(max_size=12)), min_size=1, max_size=6),
 )
-def test_files_that_were_tampered_with_are_read_or_refused(
-    data: bytes, changes: list[tuple[float, int, bytes]]
-) -> None:
+def test_tampered_files_are_read_or_refused(data: bytes, changes: list[tuple[float, int, bytes]]) -> None:
     for where, dropped, put in changes:
         position = int(where * len(data))
         data = data[:position] + put + data[position + dropped :]

@@ -1,4 +1,6 @@
-"""Overflow records, read and written: both layouts, every accelerator, what the real converter printed, and every status bit."""
+"""Overflow records, read and written: both layouts, every accelerator, the output of the real converter, and every
+status bit.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ NAME = "Opdebug.Node_OpDebug.59.1597922031178434"
 
 
 def record(kind: int, count: int, *, version: int = 0, valid: int = 1, length: int | None = None) -> bytes:
-    """A new record whose fields are 1, 2, 3, ..."""
+    """A new-layout record with the fields 1, 2, 3, ..."""
     header = struct.pack("<6I", 0x5A5A5A5A, version, valid, kind, 0, 8 * count if length is None else length)
     return header + struct.pack(f"<{count}Q", *range(1, count + 1))
 
@@ -102,7 +104,7 @@ def test_other_accelerators_have_their_own_fields(kind: int, count: int, names: 
     assert decoded.header == OpdebugHeader(1, 1, kind, 0, 8 * count)
 
 
-def test_a_thread_of_65535_is_none() -> None:
+def test_a_thread_of_65535_means_no_thread() -> None:
     payload = bytearray(record(0, 11))
     struct.pack_into("<2Q", payload, 24 + 4 * 8, 7, 65535)
     (report,) = decode_opdebug(bytes(payload)).reports
@@ -171,7 +173,7 @@ _WORDS = st.integers(0, 2**64 - 1)
 
 @st.composite
 def _old_records(draw: st.DrawFn) -> OpdebugRecord:
-    """A record whose reports have the fields, in the order, of one that was read."""
+    """A record with random values in the fields that the old layout has."""
     return OpdebugRecord(
         tuple(
             AcceleratorReport(
@@ -183,19 +185,19 @@ def _old_records(draw: st.DrawFn) -> OpdebugRecord:
 
 
 @given(_old_records())
-def test_a_record_of_the_old_layout_comes_back_as_it_was(record: OpdebugRecord) -> None:
+def test_a_record_of_the_old_layout_round_trips(record: OpdebugRecord) -> None:
     assume(record.reports[0].model_id & 0xFFFFFFFF != 0x5A5A5A5A)  # refused, see below
     assert decode_opdebug(encode_opdebug(record)) == record
 
 
 @pytest.mark.parametrize("case", ["opdebug_old", "opdebug_old_all"])
-def test_the_real_records_come_back_as_they_were(case: str, tmp_path: Path) -> None:
+def test_the_real_records_round_trip(case: str, tmp_path: Path) -> None:
     for output in read_dump_file(case_file(tmp_path, case, f"in/{NAME}")).outputs:
         record = decode_opdebug(output.data.read())
         assert decode_opdebug(encode_opdebug(record)) == record
 
 
-def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
+def test_an_overflow_file_matches_the_documents(tmp_path: Path) -> None:
     made = overflow_dump_file(status=0x110, model_id=514, stream_id=563, task_id=57, dump_time=1597922031178434)
     write_dump_file(tmp_path / NAME, made)
     file = read_dump_file(tmp_path / NAME)
@@ -204,7 +206,7 @@ def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
     assert (output.dtype, output.format_name, output.shape, output.size) == ("uint8", "ND", (2048,), 2048)
     assert output.original_op == OriginalOp(name="Node_OpDebug")
     data = bytes(output.data.read())
-    # The places of section 6, read by hand.
+    # The offsets are from section 6 of the document.
     assert struct.unpack_from("<6Q", data, 256) == (514, 563, 57, 0, 0, 0)
     assert struct.unpack_from("<3Q", data, 1024) == (0, 0, 0x110)
     assert not any(data[:256] + data[304:1024] + data[1048:])
@@ -212,7 +214,7 @@ def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["DHA Atomic Add", "L2 Atomic Add"])
-def test_an_atomic_addition_is_told_by_its_own_unit(accelerator: str) -> None:
+def test_an_atomic_addition_is_reported_by_its_own_unit(accelerator: str) -> None:
     made = overflow_record(atomic_status(accelerator), accelerator=accelerator, task_id=7)
     (report,) = decode_opdebug(encode_opdebug(made)).overflows
     assert (report.accelerator, report.task_id) == (accelerator, 7)

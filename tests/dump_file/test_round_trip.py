@@ -1,4 +1,4 @@
-"""What is written is what is read, and the bytes are those of a device."""
+"""Reading returns what was written, and the bytes equal those of a device."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_file_of_either_variant_can_become_one_of_the_other(file: DumpFile) ->
 
 
 def _values(name: str) -> st.SearchStrategy[npt.NDArray[Any]]:
-    """Arrays of the values of a type, as `to_host` gives them."""
+    """Arrays of the values of a type, in the form that `to_host` returns."""
     if name in NUMPY or name in OTHERS:
         dtype = np.dtype(OTHERS.get(name) or {"FLOAT": "f4", "DOUBLE": "f8"}.get(name, name.lower()))
         return arrays.arrays(dtype, _SHAPES)
@@ -127,7 +127,7 @@ def test_arrays_of_any_order_are_written_in_c_order(order: Any) -> None:
     np.testing.assert_array_equal(DumpTensor.of("output", 0, array).to_host(), array)
 
 
-def test_the_type_of_an_array_is_taken_where_none_is_named() -> None:
+def test_the_type_defaults_to_that_of_the_array() -> None:
     import ml_dtypes
 
     for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint2"):
@@ -234,7 +234,7 @@ def test_a_file_of_version_1_has_room_for_2_gib(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_that_says_nothing_is_not_written(tmp_path: Path) -> None:
+def test_a_file_without_a_header_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no header"):
         write_dump_file(tmp_path / "x", DumpFile(version=""))
     assert os.listdir(tmp_path) == []

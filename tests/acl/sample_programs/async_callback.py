@@ -1,4 +1,4 @@
-"""Runs in a stream; a thread takes the results when callbacks tell it that they are there."""
+"""Run in a stream; a thread takes the results when callbacks report them."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Program:
         return dataset, address
 
     def take(self, arguments):
-        """The callback: copies a result to the host, and frees the data sets of its run."""
+        """Callback: copy a result to the host and free the data sets of its run."""
         for number, (inputs, outputs) in arguments:
             buffer = acl.mdl.get_dataset_buffer(outputs, 0)
             size = acl.get_data_buffer_size(buffer)

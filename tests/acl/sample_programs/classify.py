@@ -1,4 +1,4 @@
-"""Classification, one picture a run: pictures go to the device through bytes, and results come back into bytes."""
+"""Classify one picture per run: pictures are copied to the device from bytes, and results are copied back into bytes."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Two threads with a model each share a context; the main thread goes to and fro between that and another."""
+"""Two threads, each with a model, share a context; the main thread switches between it and another."""
 
 import threading
 
@@ -21,7 +21,7 @@ class Worker(threading.Thread):
 
     def run(self):
         try:
-            assert acl.rt.get_context()[1] == 107002, "a new thread has none"
+            assert acl.rt.get_context()[1] == 107002, "a new thread has no context"
             check("acl.rt.set_context", acl.rt.set_context(self.context))
             assert acl.rt.get_context() == (self.context, 0)
             for picture in self.pictures:
@@ -59,7 +59,7 @@ def main():
         worker.join()
         if worker.error is not None:
             raise worker.error
-    assert acl.rt.get_context() == (default, 0), "threads do not change the context of another"
+    assert acl.rt.get_context() == (default, 0), "threads do not change the context of another thread"
     np.savez("results.npz", **{f"model{worker.model_id}": np.concatenate(worker.results) for worker in workers})
     for worker in workers:
         check("acl.mdl.unload", acl.mdl.unload(worker.model_id))

@@ -1,4 +1,4 @@
-"""Pictures in the largest batches that the model takes; addresses are those of numpy arrays."""
+"""Run pictures in the largest batches that the model accepts, with the addresses of numpy arrays."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Pictures of several sizes: each is padded to the smallest size that the model takes."""
+"""Run pictures of several sizes, each padded to the smallest size that fits and that the model accepts."""
 
 import numpy as np
 

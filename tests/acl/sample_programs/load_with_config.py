@@ -1,4 +1,4 @@
-"""Models that are loaded by a configuration handle, from a file into memory of the program and from memory."""
+"""Load models through a configuration handle, from a file into memory of the program and from memory."""
 
 import numpy as np
 
