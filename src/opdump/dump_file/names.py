@@ -9,7 +9,7 @@ r"""Parses and builds the names of files that Ascend devices and their converter
     Conv2D.conv1.1.5.1732082705016774.csv                                   statistics in its place
 
 A name longer than a file system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`):
-docs/files.md#names.
+docs/device-dumps.md#names.
 
 Single-operator calls (aclnn) write the operator's name before its type. The file name does not show the order: `in_true_order`
 determines it by the name in the file's header, which, in its form for file names, equals one of the two parts. Without a header

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #
 # A device starts with the first element and replaces it by each later one that compares greater (less). So a NaN at the start
 # stays, a later NaN is skipped, and the first zero counts among zeros of either sign; integers keep all their digits. See
-# docs/files.md#the-csv-of-an-operator.
+# docs/device-dumps.md#the-csv-of-an-operator.
 
 _EXACT_IN_FLOAT64 = 2**53
 _LOOKED_AT = 1 << 14

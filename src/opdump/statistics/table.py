@@ -58,7 +58,7 @@ def _elements_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 # The statistics, one row each, and those of installed packages (entry points of the group `opdump.statistics`).
 #
 # Names are those of `statistic_category` of data_dump.json; headings those of statistic.csv and of the tables of a device
-# (docs/files.md#the-csv-of-an-operator).
+# (docs/device-dumps.md#the-csv-of-an-operator).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

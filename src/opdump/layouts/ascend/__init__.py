@@ -8,7 +8,7 @@
         statistic.csv                                                      statistics of all operators
         mapping.csv                                                        long names
 
-docs/files.md#dumps-of-ascend-devices says what each of them becomes in a record.
+docs/device-dumps.md describes how each of them is read into a record.
 
 `places` is imported whenever a dump is opened, the rest only for such a dump, so that commands start quickly.
 """

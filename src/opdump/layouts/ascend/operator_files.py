@@ -167,7 +167,7 @@ def _report_of(op: OpRecord, status: OverflowStatus) -> dict[str, Any]:
 #     Input,0,24,DT_FLOAT,ND,2x3,1.5,-2,0.25,6,0,0,0
 #
 # The columns after Shape depend on the requested statistics. A statistic that a device could not compute is empty or `NA`, and such
-# a row may be one cell short (docs/files.md#the-csv-of-an-operator).
+# a row may be one cell short (docs/device-dumps.md#the-csv-of-an-operator).
 
 _FIXED: Final = ("Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape")
 _UNKNOWN: Final = ("", "-", "NA", "UNKNOW", "UNKNOWN")

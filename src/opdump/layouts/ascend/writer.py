@@ -9,7 +9,7 @@
     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
 
 and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
-Nothing is created before there is data to write: no overflow, no directory. docs/files.md#names lists the names.
+Nothing is created before there is data to write: no overflow, no directory. docs/device-dumps.md#names lists the names.
 
 MindSpore's asynchronous dump:
 
@@ -83,7 +83,7 @@ from opdump.sink.open_directories import prepare
 #     {dump_path}/extra-info/data-dump/{device_id}/                      the operator that failed
 #
 # and, hidden beside them in `{device_id}/.dump_metadata/`, the index: true names, order, stacks, skipped operators with reasons.
-# Nothing is created before there is data to write: no overflow, no directory. docs/files.md#names lists the names.
+# Nothing is created before there is data to write: no overflow, no directory. docs/device-dumps.md#names lists the names.
 
 _FILE_MODE = 0o600
 _EXCEPTION_MODE = 0o400
@@ -600,7 +600,7 @@ def _is_locked(descriptor: int) -> bool:
 
 # Names that a device generates: for calls of its single-operator interface, and as replacements of names that are too long.
 #
-# See docs/files.md#names.
+# See docs/device-dumps.md#names.
 
 _MASK: Final = 2**64 - 1
 _MULTIPLIER: Final = 0xC6A4A7935BD1E995
