@@ -1,6 +1,6 @@
-"""Tests in `capture/` need JAX: `make test-jax` runs them where it is (`run`). Each file has a process of its own."""
+"""Tests in `capture/` need JAX: `make test-jax` runs them in an environment with JAX (`run`), each file in a separate process."""
 
 from __future__ import annotations
 
-# Where a file is named pytest collects it all the same.
+# pytest still collects a file that is named on the command line.
 collect_ignore = ["capture"]

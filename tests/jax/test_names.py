@@ -1,4 +1,4 @@
-"""Names of operators from the name stacks of JAX; no JAX is needed."""
+"""Names of operators from the name stacks of JAX; runs without JAX."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_parameters_become_json_values() -> None:
     assert found["axes"] == [0, 1]
     assert found["name"] == "f"
     assert "none" not in found
-    assert "dtype" not in found  # a class can be called
+    assert "dtype" not in found  # a class is a callable
     assert isinstance(found["deep"][0][0][0], str)

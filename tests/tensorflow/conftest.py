@@ -1,7 +1,7 @@
-"""Tests in `functions/` and `sessions/` need TensorFlow: `make test-tensorflow` runs them where it is, by their names (`run`).
+"""Tests in `functions/` and `sessions/` need TensorFlow: `make test-tensorflow` runs them in environments with TensorFlow, by name (`run`).
 
-Each file has a process of its own, since what it changes of TensorFlow (eager execution, control flow, flags of XLA) holds for a process.
-That is why no other run collects them.
+Each file has a separate process, because its changes to TensorFlow (eager execution, control flow, flags of XLA) affect the whole process.
+Therefore no other run collects them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# Where a file is named pytest collects it all the same.
+# pytest still collects a file that is named on the command line.
 collect_ignore = ["functions", "sessions"]
 
 
@@ -28,7 +28,7 @@ def _graph_files_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    # The programs are as users write them, and Keras 2 has warnings for Python's own modules too; those of opdump stay errors. It is
-    # no fixture, since those of a module are set up before all others.
+    # The programs are like those of users, and Keras 2 also causes warnings in Python's own modules; warnings of opdump stay errors.
+    # A fixture would be too late: those of a module are set up before all others.
     warnings.filterwarnings("default")
     warnings.filterwarnings("error", module=r"opdump\b|tests\b")

@@ -1,4 +1,4 @@
-"""Programs with effects outside of their graphs: what they need, and how often each effect happened, plainly and under capture."""
+"""Programs with effects outside of their graphs: their setup, and how often each effect happened, with and without capture."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -24,14 +24,14 @@ def counting(counts, name, result=lambda value: np.float32(value * 2)):
 
 
 def host(counts, name, value, **options):
-    """A callback of Python in a graph."""
+    """A Python callback in a graph."""
     made = tf.numpy_function(counting(counts, name), [value], tf.float32, **options)
     made.set_shape(value.shape)
     return made
 
 
 def ran(program, folder):
-    """What a program answered, and how often each of its effects happened."""
+    """The answer of a program, and how often each of its effects happened."""
     counts: Counter[str] = Counter()
     folder.mkdir()
     tf.random.set_seed(5)
@@ -39,6 +39,6 @@ def ran(program, folder):
 
 
 def hold_equal(plain, captured):
-    """The same answers, and each effect as often."""
+    """Assert that the answers are the same and that each effect happened equally often."""
     assert dict(captured[1]) == dict(plain[1])
     assert same(plain[0], captured[0])

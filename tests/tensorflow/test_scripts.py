@@ -1,4 +1,4 @@
-"""What the source of a program says of itself, read without TensorFlow."""
+"""What the source of a program shows about it, read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_the_adapter_of_version_2_is_known() -> None:
     [
         "import torch\nprint('npu_bridge')\n",
         "import tensorflow as tf\nprint(tf.constant(1))\n",
-        "from .npu_bridge import DumpConfig\n",  # a module of the program's own
+        "from .npu_bridge import DumpConfig\n",  # a module of the program itself
         "def broken(:\n",
         "",
     ],
 )
-def test_other_programs_do_not(source: str) -> None:
+def test_other_programs_do_not_ask_for_dumps(source: str) -> None:
     assert not facts_of_script(source).asks_for_dumps
 
 
@@ -71,7 +71,7 @@ def test_the_framework_is_the_one_that_is_imported(source: str, framework: str) 
 
 
 def test_a_program_that_imports_the_drop_in_is_read(tmp_path: Path) -> None:
-    """Under plain Python: names are given to tensorflow when it is imported, if the program asks for dumps."""
+    """If a program requests dumps, one more function waits for the import of tensorflow, also under plain Python."""
     told = (
         "import opdump.npu_bridge\n"
         "from opdump.interpreter.imports import functions_waiting\n"

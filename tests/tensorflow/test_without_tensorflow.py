@@ -1,4 +1,4 @@
-"""What a user without TensorFlow is told."""
+"""The messages that a user without TensorFlow receives."""
 
 from __future__ import annotations
 

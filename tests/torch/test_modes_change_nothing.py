@@ -81,19 +81,19 @@ def test_modules_that_ask_for_function_modes_take_the_same_path(
     # In inference mode, PyTorch runs one kernel for a whole layer, unless a function mode is on.
     dispatched: list[list[str]] = []
 
-    class InspectedTensor(TorchDispatchMode):
+    class Dispatched(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             dispatched[-1].append(str(func))
             return func(*args, **(kwargs or {}))
 
     dispatched.append([])
-    plain = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # an override in an untyped class
+    plain = _encoded(kind, hooked, Dispatched())  # type: ignore[no-untyped-call]  # an override in an untyped class
     assert any("_transformer_encoder_layer_fwd" in name for name in dispatched[0])
     plan = DumpPlan(
         path=tmp_path, steps=StepSet.all() if iteration == "all" else StepSet.parse(iteration), **MODES[mode]
     )
     dispatched.append([])
     with opdump.capture(plan):
-        captured = _encoded(kind, hooked, InspectedTensor())  # type: ignore[no-untyped-call]  # an override in an untyped class
+        captured = _encoded(kind, hooked, Dispatched())  # type: ignore[no-untyped-call]  # an override in an untyped class
     assert dispatched[0] == dispatched[1]
     assert plain.numpy().tobytes() == captured.numpy().tobytes()

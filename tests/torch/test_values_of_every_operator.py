@@ -24,7 +24,7 @@ import opdump
 from opdump.catalog.catalog import Execution
 from tests.torch.test_completeness import NO_KERNEL
 
-InspectedTensor = tuple[str, list[npt.NDArray[Any]], list[npt.NDArray[Any]]]
+_Seen = tuple[str, list[npt.NDArray[Any]], list[npt.NDArray[Any]]]
 PROFILER = {"_record_function_enter_new", "_record_function_exit"}
 WITHOUT_A_KERNEL = NO_KERNEL | PROFILER | {"is_pinned", "view_as_real", "view_as_complex"}
 NO_ELEMENTS = ("empty", "uninitialised", "allocation", "no storage")
@@ -39,8 +39,8 @@ def host(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 @dataclass
-class OverflowDetector(TorchDispatchMode):
-    seen: list[InspectedTensor] = field(default_factory=list)
+class _PlainMode(TorchDispatchMode):
+    seen: list[_Seen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -146,7 +146,7 @@ def test_every_value_of_a_dump_is_what_a_plain_mode_sees(
     program: Callable[[], None], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     torch.manual_seed(0)
-    with OverflowDetector() as detector:
+    with _PlainMode() as reference:
         program()
     torch.manual_seed(0)
     with opdump.capture(path=tmp_path, saved_data="full"):
@@ -156,9 +156,9 @@ def test_every_value_of_a_dump_is_what_a_plain_mode_sees(
         for each in opdump.open(tmp_path).executions(include_skipped=True)
         if not each.op.skip and each.op.op_type != "Parameter"
     ]
-    assert [each.op.op_type for each in executions] == [name for name, _, _ in detector.seen]
+    assert [each.op.op_type for each in executions] == [name for name, _, _ in reference.seen]
     compared = without = 0
-    for execution, (name, *sides) in zip(executions, detector.seen, strict=True):
+    for execution, (name, *sides) in zip(executions, reference.seen, strict=True):
         for found, expected in zip(filed(execution), sides, strict=True):
             assert len(found) >= len(expected), name  # more: tensors that an operator writes but does not return
             for one, other in zip(found, expected, strict=False):

@@ -22,18 +22,18 @@ from opdump.testing import CollectingWriter
 
 @dataclass(frozen=True)
 class Recording:
-    """What was captured; complete when the block has ended."""
+    """The records of a capture; complete when the block has ended."""
 
     clock: StepController
     writer: CollectingWriter
     recorder: Recorder
 
     def ops(self, **wanted: Any) -> list[Any]:
-        """The operators that left data and have these attributes, in order."""
+        """The recorded operators with these attributes, in order."""
         return [op for op in self.writer.ops if not op.skip and all(getattr(op, k) == v for k, v in wanted.items())]
 
     def counts(self, graph: int = 1) -> Counter[str]:
-        """How often each type of operator was executed in a function, its calls and updates aside."""
+        """The number of executions of each operator type in a function, except its calls and updates."""
         return Counter(op.op_type for op in self.ops(graph_id=graph) if op.op_type not in ("jit", "Parameter"))
 
     def array(self, op: Any, io: str = "output", slot: int = 0) -> npt.NDArray[Any]:
@@ -44,7 +44,7 @@ class Recording:
 
 @contextmanager
 def recorded(*, steps: str = "all", manual: bool = False, **fields: Any) -> Iterator[Recording]:
-    """Captures everything while the block runs, as far as `fields` of the plan do not say otherwise."""
+    """Capture everything while the block runs, unless `fields` of the plan restrict it."""
     plan = DumpPlan(path=Path("unused"), steps=StepSet.parse(steps), **{"saved_data": "full", **fields})
     writer = CollectingWriter()
     recorder = make_recorder(plan, writer, ADAPTER.reader(plan))

@@ -1,4 +1,4 @@
-"""A dump of statistics, whose steps are handed over in columns, is what the same steps leave operator by operator."""
+"""A dump of statistics whose steps are passed on in columns equals the dump of the same steps, operator by operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def left_by(place: Path, program: Callable[[], None]) -> Left:
 
 
 def assert_same(program: Callable[[], None], place: Path, monkeypatch: Patch) -> tuple[Left, int, int]:
-    """What is left; how often columns were taken, and arguments read before the program's function took them away."""
+    """The content of the dump, how often columns were passed on, and how often arguments were read before the program's function consumed them."""
     taken: list[bool] = []
     ahead: list[Any] = []
     left: list[Left] = []
@@ -74,7 +74,7 @@ def assert_same(program: Callable[[], None], place: Path, monkeypatch: Patch) ->
 
 
 def steps_of(name: str, *, bad: int = -1) -> tuple[Callable[[], None], Any, tuple[Any, ...]]:
-    """A program that trains; in the step `bad` its first input is NaN."""
+    """A program that trains; in the step `bad`, its first input is NaN."""
     step, first, batch = TRAININGS[name]()
     function = jax.jit(step, donate_argnums=0)
 
@@ -83,17 +83,17 @@ def steps_of(name: str, *, bad: int = -1) -> tuple[Callable[[], None], Any, tupl
         for number in range(STEPS):
             given = batch if number != bad else (np.full_like(batch[0], np.nan), *batch[1:])
             state, loss = function(state, *given)
-            jnp.sin(loss) * 2  # operators that run by themselves
+            jnp.sin(loss) * 2  # operators outside of compiled functions
 
     return program, step, (first, *batch)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_trainings(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_training_in_columns_equals_one_operator_by_operator(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     program, _, _ = steps_of(name)
     (tables, _, tensors, _), taken, ahead = assert_same(program, tmp_path, monkeypatch)
     assert taken >= STEPS
-    # From where all operators have run before, and those that leave no data are listed.
+    # Arguments are read ahead once all operators have run, and those without data are listed.
     assert ahead >= STEPS - 2
     assert len([path for path in tables if path.endswith("statistic.csv")]) >= STEPS
     assert len(tensors) > 100
@@ -110,7 +110,7 @@ def test_a_training_in_pieces(name: str, tmp_path: Path, monkeypatch: Patch) -> 
 
 
 def test_rows_of_arguments_that_are_taken_away_are_copied(tmp_path: Path, monkeypatch: Patch) -> None:
-    """A loop reads the rows of one, a branch follows another, and a third is read as a whole in the loop."""
+    """A loop reads the rows of one argument, a branch follows another, and the loop reads a third as a whole."""
 
     def step(state: dict[str, Any], x: Any) -> dict[str, Any]:
         def layer(carry: Any, row: Any) -> tuple[Any, Any]:
@@ -130,7 +130,7 @@ def test_rows_of_arguments_that_are_taken_away_are_copied(tmp_path: Path, monkey
 
     (_, operators, _, _), _, ahead = assert_same(program, tmp_path, monkeypatch)
     assert {"sin", "cos"} <= {op.op_type for op in operators}
-    assert 2 <= ahead < 2 * STEPS  # from where both branches have run
+    assert 2 <= ahead < 2 * STEPS  # once both branches have run
 
 
 def test_a_nan_in_a_later_step(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""Runs of JAX programs compared: what differs is never called benign, and equal results are never accused, compiled or not."""
+"""Comparisons of JAX runs: different results are never reported as benign, and equal results never as divergent, compiled or not."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_compiled_run_of_other_steps_is_incomparable_and_says_why(tmp_path: Pa
     assert "dump.step()" in "".join(result.notes)
 
 
-# Random programs.
+# Random programs:
 
 Operation = tuple[str, float]
 OPERATIONS = (
@@ -180,7 +180,7 @@ def run(data: Any, operations: Sequence[Operation]) -> Any:
 
 
 def edited(generator: random.Random, data: Any, operations: Sequence[Operation]) -> tuple[Any, list[Operation]]:
-    """Another number, another operator, one less, one more, or another element of the data."""
+    """The program with a different number, operator or data value, or with one operator more or less."""
     changed, place = list(operations), generator.randrange(len(operations))
     kind = generator.choice(["number", "operator", "missing", "extra", "data"])
     if kind == "number":
@@ -198,7 +198,7 @@ def edited(generator: random.Random, data: Any, operations: Sequence[Operation])
 
 
 def far_apart(one: Any, other: Any, saved_data: str) -> bool:
-    """By more than 100 roundings: the elements, or what statistics tell of them."""
+    """Whether values, or else statistics, differ by more than 100 roundings."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     if one.shape != other.shape:
         return True

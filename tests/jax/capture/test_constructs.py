@@ -1,4 +1,4 @@
-"""The table of docs/jax.md: each construct gives the plain answer, and what is captured of it."""
+"""The table of docs/jax.md: each construct returns the same answer as without capture, and its operators are captured as documented."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def keys(key: Any) -> Any:
     return jax.random.split(key)[0], jax.random.normal(key, (3,))
 
 
-# What is called, with what, and how often types of operators are executed in it.
+# Name -> function, arguments, and the number of executions of each operator type.
 TABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, int]]] = {
     "jit": (lambda v: jnp.sin(v) * 2, (X,), {"sin": 1, "mul": 1}),
     "grad": (jax.grad(lambda v: jnp.tanh(v).sum()), (X,), {"tanh": 1}),
@@ -118,7 +118,7 @@ TABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, int]]] = {
     "constants": (lambda v: v * np.array([1, 2, 3], np.float32), (X,), {"mul": 1}),
     "no elements": (lambda v: (v[:0], v * 2), (X,), {"mul": 1}),
     "a number of Python": (lambda v: v * 2, (2.5,), {"mul": 1}),
-    # One operator each: what is within is not shown.
+    # One operator each; the functions inside are not shown.
     "custom_linear_solve": (
         lambda b: jax.scipy.sparse.linalg.cg(lambda v: 2 * v, b)[0],
         (np.arange(3, dtype=np.float32),),

@@ -1,4 +1,4 @@
-"""The contract of every adapter, for operators of JAX that run by themselves."""
+"""The contract of every adapter, for JAX operators outside of compiled functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class TestJaxAdapter(AdapterTests):
-    # Shapes that do not match are an error of tracing: nothing has run then.
+    # Mismatched shapes raise while tracing, before anything runs, so there is no exception mode here.
     modes = ("data", "overflow")
 
     def adapter(self) -> Adapter:

@@ -1,4 +1,4 @@
-"""What a function does beside giving results, it does once, recorded or not: memory of the program, calls on the host, effects of packages."""
+"""Side effects of a function happen once, recorded or not: writes into memory of the program, calls on the host, effects of packages."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ _NOTE = Primitive("note")
 
 
 def _of_a_package(value: Any) -> Any:
-    """With an effect of a class that no JAX has."""
+    """Calls a primitive with an effect class that JAX does not define."""
     return _NOTE.bind(value)
 
 
@@ -260,12 +260,12 @@ SAFE = {
     "NamedAxisEffect",
 }
 SAFE |= {"NoDCEEffect", "ShapeAssertionEffect", "ErrorEffect"}
-"""A twin has them on its own memory, or nothing outside of a function sees them."""
+"""Effects that a twin has on its own memory, or that nothing outside of a function sees."""
 OF_THE_HOST = {"IOEffect", "OrderedIOEffect", "DebugEffect", "OrderedDebugEffect"}
-"""Of equations that a twin leaves out, or is given the results of again."""
+"""Effects of equations that a twin leaves out, or whose results it receives from the program's run."""
 REFUSED = {"FfiEffect", "GenericEffect", "BoxEffect", "InOutFeedEffect", "PrintEffect", "_Noting"}
 REFUSED |= {"SingleSideCollectiveEffect", "CommsEffect", "SemaphoreEffect", "DelayEffect"}
-"""Of equations that may happen once only: their functions have no twin."""
+"""Effects that may happen only once: functions with these have no twin."""
 
 
 def test_every_effect_that_jax_knows_has_its_treatment() -> None:

@@ -1,4 +1,4 @@
-"""Calls that fail, and the operator that is told to be the cause."""
+"""Calls that fail, and the operator that is named as the cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = np.ones(4, np.float32)
 
 
 def makes_nan(values: Any) -> Any:
-    """Of values below 3."""
+    """Returns NaN for values below 3."""
     return (jnp.log(jnp.abs(values) - 3) * 2).sum()
 
 
@@ -114,7 +114,7 @@ def _fails_for(kind: str, real: Any) -> Any:
 def test_a_defect_at_one_operator_loses_that_operator_and_not_the_dump(
     part: str, kind: str, saved_data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the twin is traced, where its values are read, and where a body is followed."""
+    """The defect occurs while the twin is traced, while its values are read, or while a body is followed."""
     if part == "node":
         monkeypatch.setattr(walk, "_node", _fails_for(kind, walk._node))
     elif part == "tensors":

@@ -1,4 +1,4 @@
-"""Functions on the host run once, and a twin is given again what they gave."""
+"""Functions on the host run once, and a twin receives their results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_callback_may_call_jax() -> None:
     np.testing.assert_array_equal(answer, recording.array(recording.ops(op_type="mul")[-1]))
 
 
-def test_one_that_is_called_in_two_places_leaves_the_arguments_and_results_of_the_function() -> None:
+def test_a_callback_that_is_called_in_two_places_leaves_only_the_arguments_and_results_of_the_function() -> None:
     calls = []
 
     def host(value: Any) -> Any:

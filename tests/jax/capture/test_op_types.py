@@ -1,4 +1,4 @@
-"""The table of operator types has every primitive that the trainings use, and JAX has every name that the table gives it."""
+"""The table of operator types contains every primitive that the trainings use, and every name that it assigns to JAX exists in JAX."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ IN_NO_ROW: Final = {
     "scan": "a loop: its trips are operators of their own",
     "shift_right_logical": "turns random bits into fractions: no other framework shows that",
 }
-"""Primitives that the trainings use and the table does not know, and why."""
+"""Primitives that the trainings use but the table lacks, with the reason."""
 YOUNG: Final = {"stack", "stage", "tile", "unstack"}
-"""Not yet in JAX 0.6; all are in 0.10."""
+"""Missing in JAX 0.6; all exist in 0.10."""
 DEFINED_IN: Final = ("cudnn.fused_attention_stablehlo", "cudnn.scaled_matmul_stablehlo")
-"""Modules of JAX that define primitives and are imported when these are called."""
+"""Modules of JAX that define primitives and are imported at their first call."""
 
 
 def primitives() -> set[str]:
@@ -46,7 +46,7 @@ def test_every_name_of_jax_is_a_primitive() -> None:
 
 
 def used() -> dict[str, str]:
-    """The primitives of the trainings, and a training that each is of."""
+    """The primitives of the trainings, each with a training that uses it."""
     found: dict[str, str] = {}
     for name, training in TRAININGS.items():
         step, state, batch = training()

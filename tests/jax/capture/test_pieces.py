@@ -1,4 +1,4 @@
-"""A function with more values than there is to be memory for runs in pieces: the same values, and few of them at once."""
+"""A function whose values exceed the memory limit runs in pieces: the same values, with few of them in memory at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.jax.capture.trainings import TRAININGS
 
 PIECES = 5
 EXACT = ("resnet", "nnx_network", "recurrent", "sharded")
-"""Elsewhere XLA multiplies matrices in another way where it sees another part of the function."""
+"""In the other trainings, XLA multiplies matrices differently when it compiles a part of the function."""
 
 
 def values(recording: Recording) -> list[tuple[str, str, int, int, bytes]]:
-    """Every tensor of the functions that were recorded, in order."""
+    """Every tensor of the recorded functions, in order."""
     return [
         (each.op.op_name, each.io, each.slot, each.op.occurrence, np.asarray(each.payload.to_host()).tobytes())
         for each in recording.writer.tensors
@@ -36,7 +36,7 @@ def names(recording: Recording) -> list[tuple[str, str, str, dict[str, Any]]]:
 
 
 def twice(monkeypatch: pytest.MonkeyPatch, most_bytes: int, function: Any, *given: Any) -> tuple[Any, Any, int]:
-    """What is recorded of a call of a function as a whole, and in pieces; how many these were."""
+    """The recordings of a call as a whole and in pieces, and the number of pieces."""
     pieces = []
     real = twins.Twin.run
 
@@ -62,14 +62,16 @@ def test_a_training_in_pieces_leaves_the_same_values(name: str, monkeypatch: pyt
     whole, parted, count = twice(monkeypatch, most_bytes, step, state, *batch)
     assert count >= PIECES
     assert names(parted) == names(whole)
-    assert len(parted.recorder.warnings) == len(whole.recorder.warnings)  # they count what rounding made different
+    assert len(parted.recorder.warnings) == len(
+        whole.recorder.warnings
+    )  # the warnings contain counts of rounding differences
     if name in EXACT:
         assert parted.recorder.warnings == whole.recorder.warnings
         assert [one[0] for one, other in zip(values(whole), values(parted), strict=True) if one != other] == []
     apart = []
     for one, other in zip(whole.writer.tensors, parted.writer.tensors, strict=True):
         if one.payload is None or other.payload is None or one.op.phase == "optimizer":
-            continue  # Adam's first steps divide rounding by its own size
+            continue  # Adam's first steps divide rounding errors by their own size
         a, b = np.asarray(one.payload.to_host()), np.asarray(other.payload.to_host())
         if a.dtype.kind == "f" and np.abs(a - b).max() > 1e-4 * np.abs(a).max():
             apart.append(one.op.op_name)
@@ -113,7 +115,7 @@ def test_few_values_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         function(state, *batch)
     assert len(runs) > 10
     assert recording.recorder.warnings == []
-    # A piece that runs, and the one that is looked at. What later pieces read is small here: it comes to less than a tenth.
+    # One piece runs while another is processed. Later pieces read less than a tenth of the values here.
     assert max(at_once) <= 2 * max(bound, largest)
     assert max(sum(each.nbytes for each in values.values()) for values in handed_on) < total / 10
 

@@ -1,4 +1,4 @@
-"""`OPDUMP_START=1 python train.py` waits for JAX, and the processes that a program starts are captured, too."""
+"""`OPDUMP_START=1 python train.py` waits for the import of JAX, and captures the processes that a program starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 HOOK = 'import os; (os.environ.get("OPDUMP_START") or os.environ.get("OPDUMP_FAMILY")) and __import__("opdump.startup").startup.begin()\n'
-"""What an installation puts beside the package, as `opdump_start.pth`."""
+"""The file that an installation adds as `opdump_start.pth`."""
 TRAIN = """
 import subprocess, sys
 import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Functions that write into a `jax.Ref`: once, and a twin into its own."""
+"""Functions that write into a `jax.Ref` write once, and the twin writes into its own."""
 
 from __future__ import annotations
 

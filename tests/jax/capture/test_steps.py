@@ -1,4 +1,4 @@
-"""Which calls are steps, and which are left to the fast path of JAX."""
+"""Which calls are steps, and which calls use the fast path of JAX."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_small_functions_take_the_fast_path_outside_of_wanted_steps() -> None:
             params = step(params, X)
             values = values + 1
             seen.append((number, recording.clock.step))
-    # Once no later step is wanted nothing is counted any more.
+    # After the last selected step, nothing is counted.
     assert [step for _, step in seen][:6] == list(range(6))
     eager = [op for op in recording.ops(graph_id=0) if op.op_type == "add"]
     assert [op.step for op in eager] == [5]
@@ -145,7 +145,7 @@ def inference(times: int) -> None:
 @pytest.mark.parametrize("wanted", ["0", "3", "2|5", "4-5|9", "1|3|5|7", "10"])
 @pytest.mark.parametrize("program", [one_function, functions_in_turn, evaluation_between, inference])
 def test_steps_are_counted_on_the_fast_path_and_none_is_missed(program: Any, wanted: str) -> None:
-    program(3)  # compiled before
+    program(3)  # compiles the functions
     with recorded(steps=wanted) as recording:
         program(11)
     calls = [op for op in recording.ops(op_type="jit") if "loss" not in op.op_name]
@@ -173,7 +173,7 @@ def test_few_calls_are_seen_outside_of_wanted_steps(monkeypatch: pytest.MonkeyPa
     with recorded(steps="10|20") as recording:
         for _ in range(30):
             params = step(params, X)
-        assert recording.clock.step == 22  # nothing is counted any more
+        assert recording.clock.step == 22  # nothing is counted after the last selected step
     assert seen == [0, 1, 10, 11, 12, 20, 21, 22]
 
 

@@ -1,4 +1,4 @@
-"""Trainings with and without a capture: the same bits, and every equation is there."""
+"""Trainings with and without a capture: the same bits, and every equation is recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INLINED = {"jit", "pjit", "custom_jvp_call", "custom_vjp_call", "checkpoint", "r
 
 
 def copied(state: Any) -> Any:
-    """Arrays of the same elements: a step takes those that it is given."""
+    """Copies of arrays: a step consumes its arguments."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, state)
 
 
@@ -31,7 +31,7 @@ def train(step: Any, state: Any, batch: tuple[Any, ...]) -> Any:
 
 
 def equations(jaxpr: Any) -> Iterator[str]:
-    """The types of all equations, calls walked through, bodies of loops too."""
+    """The types of all equations, including those in calls and in bodies of loops."""
     for equation in jaxpr.eqns:
         inner = [each for each in equation.params.values() if hasattr(getattr(each, "jaxpr", each), "eqns")]
         if equation.primitive.name not in INLINED:
@@ -79,7 +79,7 @@ def test_values_of_a_convolutional_network_are_those_of_eager_evaluation() -> No
 
 
 def eagerly(closed: Any, given: list[Any]) -> Generator[tuple[str, list[Any]], None, list[Any]]:
-    """Each equation, evaluated by itself; at the end the results."""
+    """Evaluate each equation separately and return the results."""
     values = dict(zip(closed.jaxpr.invars, given, strict=True)) | dict(
         zip(closed.jaxpr.constvars, closed.consts, strict=True)
     )

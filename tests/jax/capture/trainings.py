@@ -1,4 +1,4 @@
-"""Small trainings of the libraries on JAX: each makes a step that gives back its state, and its first state."""
+"""Small trainings with the libraries on JAX: each function returns a step, its first state, and a batch."""
 
 from __future__ import annotations
 

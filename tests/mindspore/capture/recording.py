@@ -25,14 +25,14 @@ from opdump.testing import CollectingWriter
 
 @dataclass(frozen=True)
 class Recording:
-    """What was captured; complete when the block has ended."""
+    """The records of a capture; complete when the block has ended."""
 
     clock: PyNative
     writer: CollectingWriter
     recorder: Recorder
 
     def ops(self, **wanted: Any) -> list[OpRecord]:
-        """The operators that left data and have these attributes, in order."""
+        """The recorded operators with these attributes, in order."""
         found = [op for op in self.writer.ops if not op.skip and all(getattr(op, k) == v for k, v in wanted.items())]
         return sorted(found, key=lambda op: (op.step, op.order))
 
@@ -43,7 +43,7 @@ class Recording:
         return Counter(self.types(**wanted))
 
     def counts_by_step(self, op_type: str) -> dict[int, int]:
-        """How often an operator of that type ran in each step."""
+        """The number of executions of operators of that type in each step."""
         return dict(sorted(Counter(op.step for op in self.ops(op_type=op_type)).items()))
 
     def op(self, op_type: str, **wanted: Any) -> OpRecord:
@@ -68,7 +68,7 @@ class Recording:
 def recorded(
     *, steps: str = "all", manual: bool = False, marks: ProgramMarks | None = None, stop: bool = False, **fields: Any
 ) -> Iterator[Recording]:
-    """Captures everything while the block runs, as far as `fields` of the plan do not say otherwise."""
+    """Capture everything while the block runs, unless `fields` of the plan restrict it."""
     plan = DumpPlan(
         path=Path("unused"), steps=StepSet.parse(steps), **{"saved_data": "full", "layout": "mindspore-2.10", **fields}
     )
@@ -96,7 +96,7 @@ def bits(values: Any) -> list[bytes]:
 
 
 def same_bits(program: Callable[[], Any], **fields: Any) -> Recording:
-    """Captures a program that gives the same bits each time, which is looked at first, and with the capture, too."""
+    """Capture a program, after checking that it returns the same bits each time; it must also return these under capture."""
     plain = bits(program())
     assert bits(program()) == plain, "the program itself gives other bits each time"
     with recorded(**fields) as recording:

@@ -1,4 +1,4 @@
-"""Programs for MindSpore under an acl.json: models, single operators, and watched memory."""
+"""MindSpore programs under an acl.json: models, single operators, and watched memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stomping(Head):
     def construct(self, x: Tensor) -> Tensor:
         encoded = self.encode(x)
         normed = self.norm(encoded)
-        encoded[0] = 7.0  # which runs no operator
+        encoded[0] = 7.0  # runs no operator
         return self.act(encoded + normed)
 
 
@@ -48,7 +48,7 @@ def config(place: Path, **dump: Any) -> Path:
 
 
 def files(place: Path) -> list[str]:
-    """The operators that have files, by their directories below that of the device, and in the order of their time stamps."""
+    """The operators that have files, by their directories below that of the device, in the order of their time stamps."""
     found = sorted((place / "output").rglob("*.65535.65535.*"), key=lambda path: int(path.name.rpartition(".")[2]))
     return ["/".join([*path.parts[len(place.parts) + 3 : -1], path.name.partition(".65535")[0]]) for path in found]
 
@@ -59,7 +59,7 @@ def report(dump: opdump.Dump) -> opdump.CaptureReport:
 
 
 def looks(dump: Path) -> list[npt.NDArray[Any]]:
-    """What watched memory held after each operator."""
+    """The content of watched memory after each operator."""
     return [op.outputs[0].numpy() for op in open_dump(dump).ops() if "_To_" in op.op_name]
 
 

@@ -1,4 +1,4 @@
-"""Runs of MindSpore against each other: random programs with random edits, and what the verdict follows values by."""
+"""Comparisons of MindSpore runs: random programs with random edits, and how values are traced."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Softmax(nn.Cell):
 
 @dataclass(frozen=True)
 class Part:
-    """A Cell of a program, and another that stands in its place once the program is edited."""
+    """A Cell of a program; an edited program has a different one in its place."""
 
     kind: type[nn.Cell]
     given: tuple[Any, ...]
@@ -119,7 +119,7 @@ class Program(nn.Cell):
 
 
 def programs(seed: int) -> tuple[Program, Program, bool]:
-    """A program, the same with an edit or without one, and whether it has one."""
+    """A program, the same program with or without an edit, and whether it has one."""
     draw = random.Random(seed)
     parts = [part(draw) for _ in range(draw.randrange(2, 6))]
     edit = draw.choice(["argument", "argument", "missing", "order", "none"])
@@ -137,7 +137,7 @@ def programs(seed: int) -> tuple[Program, Program, bool]:
 
 
 def judged(place: Path, first: Any, second: Any) -> tuple[str, float]:
-    """What is said of two functions, and how far their results are apart."""
+    """The verdict for two functions, and the distance of their results."""
     results = []
     for name, function in (("a", first), ("b", second)):
         with opdump.capture(path=place / name, saved_data="full"):
@@ -164,7 +164,7 @@ def test_no_program_whose_result_differs_is_called_benign(tmp_path: Path, seed: 
 
 
 class Looking(nn.Cell):
-    """Gives a tensor of (2, 6) as `last` makes another of it."""
+    """Returns the result of `last` for a tensor of shape (2, 6)."""
 
     def __init__(self, last: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The table of docs/mindspore.md: each construct gives the plain answer, and what is captured of it."""
+"""The table of docs/mindspore.md: each construct returns the same answer as without capture, and its operators are captured as documented."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Block(nn.Cell):
 
 
 class Squared(nn.Cell):
-    """A Cell with a gradient of its own."""
+    """A Cell with a custom gradient."""
 
     def construct(self, x: Tensor) -> Tensor:
         return x * x
@@ -159,7 +159,7 @@ def test_operators_of_threads_are_recorded() -> None:
 
 
 class Doubling(MsDispatchMode):
-    """A mode of the program, which changes what operators give."""
+    """A mode of the program that changes the results of operators."""
 
     def __ms_dispatch__(self, func: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
         return func(*args) if func.name == "Muls" else func(*args) * 2
@@ -221,7 +221,7 @@ def test_exception_mode_files_what_the_operator_that_fails_had_read() -> None:
 
 
 def test_operators_that_no_gradient_goes_through_hide_none_of_the_others() -> None:
-    """Their nodes of autograd are gone at once, and later ones come to lie where they were."""
+    """Their autograd nodes are freed at once, and later nodes reuse their addresses."""
     generator, critic = Block(), Block()
 
     def loss(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The contract of every adapter, for operators of MindSpore that run one by one."""
+"""The contract of every adapter, for MindSpore operators that run one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestMindsporeAdapter(AdapterTests):
 
     def multiply(self, one: Any, other: Any) -> Any:
         result = ops.logical_and(one, other) if one.dtype == ms.bool_ else ops.mul(one, other)
-        result.asnumpy()  # MindSpore raises an error of an operator when its result is asked for
+        result.asnumpy()  # MindSpore raises an operator's error when the result is read
         return result
 
     def add_in_place(self, tensor: Any, other: Any) -> None:

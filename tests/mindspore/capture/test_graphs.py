@@ -1,4 +1,4 @@
-"""Compiled code: MindSpore's own dump of it, under every kind of configuration. Each program has a process of its own."""
+"""Compiled code: MindSpore's own dump of it, under every kind of configuration. Each program has a separate process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SCOPE = "Default/network-Loss/network-Net"
 
 
 def run(place: Path, program: str, *options: str, arguments: tuple[str, ...] = (), fails: bool = False) -> str:
-    """What a program printed under `opdump run`."""
+    """The output of a program under `opdump run`."""
     script = place / "program.py"
     script.write_text(program)
     command = [sys.executable, "-m", "opdump", "run", *options, str(script), *arguments]
@@ -95,7 +95,7 @@ def _output(command: list[str], place: Path, *, fails: bool = False, **environme
 
 
 def config(place: Path, **common: Any) -> str:
-    """The name of a data_dump.json that dumps into `place / "dump"`."""
+    """The path of a data_dump.json that dumps into `place / "dump"`."""
     settings = {
         "op_debug_mode": 0,
         "dump_mode": 0,
@@ -141,7 +141,7 @@ def test_only_the_operator_that_fails_is_filed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("own",), ("mark",)])
 def test_marked_cells_are_filed_with_their_backward(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Which MindSpore's own dump cannot on a CPU."""
+    """MindSpore's own dump cannot do this on a CPU."""
     run(tmp_path, TRAINING, "-c", config(tmp_path, dump_mode=2, iteration="1"), arguments=arguments)
     found = names(open_dump(tmp_path / "dump"), 1)
     assert {f"{SCOPE}/second-Dense/MatMul-op0", f"{SCOPE}/second-Dense/BiasAdd-op0"} <= set(found)
@@ -228,7 +228,7 @@ def test_complex_numbers_give_the_reason_and_the_way_out(tmp_path: Path) -> None
 
 
 def test_the_variable_of_mindspore_names_the_configuration_of_opdump(tmp_path: Path) -> None:
-    """MindSpore, which would read it too, and refuse statistics on a CPU, does not find it."""
+    """MindSpore would read the file too, and refuse statistics on a CPU, so opdump hides the variable from it."""
     script = tmp_path / "program.py"
     script.write_text(TRAINING)
     command = [sys.executable, "-m", "opdump", "run", str(script)]

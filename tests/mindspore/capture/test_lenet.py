@@ -1,4 +1,4 @@
-"""A training of LeNet under `opdump run`: its bits, what of it is seen, and the same operators in graph mode."""
+"""A training of LeNet under `opdump run`: its bits, its recorded operators, and the same operators in graph mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opdump.graph import PYNATIVE
 
 PROGRAM = Path(__file__).with_name("lenet.py")
 _EXECUTED = re.compile(r"\] RunOp name (\w+)|\] (\w+) call start$", re.MULTILINE)
-"""Where the debug log of MindSpore tells that an operator runs: from its single-operator graphs, and from its own kernels."""
+"""Lines of MindSpore's debug log for operators that run: from its single-operator graphs, and from its own kernels."""
 
 
 def run(place: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ def run(place: Path, *command: str, **environment: str) -> subprocess.CompletedP
 
 
 def captured(place: Path, *options: str, mode: str = "pynative") -> str:
-    """What the program printed; the dump is in `dump`."""
+    """The output of the program; the dump is in `dump`."""
     return run(place, "-m", "opdump", "run", "--path", "dump", *options, str(PROGRAM), mode).stdout.split("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""What a configuration chooses of a program in PyNative mode, and what is filed of it."""
+"""What a configuration selects of a program in PyNative mode, and what is written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_input_of_a_training_step_names_who_made_it() -> None:
         for source in recording.sources(op):
             assert source == "" or source in made | parameters
             unknown += [op.op_name] * (source == "")
-    # The batch, which its network reads, and so does the gradient of the first weight.
+    # The batch, read by the network and by the gradient of the first weight.
     assert unknown == [
         "Default/blocks-CellList/0-Block/dense-Dense/MatMul-op0",
         "Gradients/Default/blocks-CellList/0-Block/dense-Dense/Grad_MatMul/MatMul-op0",

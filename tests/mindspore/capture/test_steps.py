@@ -1,4 +1,4 @@
-"""Which step an operator belongs to, in programs of each kind."""
+"""The step of each operator, in programs of every kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Network(nn.Cell):
 
 
 class Program:
-    """A network and how it is trained."""
+    """A network, and how it is trained."""
 
     def __init__(self) -> None:
         self.network = Network()

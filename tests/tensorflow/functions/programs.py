@@ -1,6 +1,6 @@
-"""Small TensorFlow programs: each is built anew by a call, from fixed seeds, and says what came of it.
+"""Small TensorFlow programs: each call builds the program again, from fixed seeds, and returns its results.
 
-A program gives the numbers that capturing may not change. `mark` is called where a step of it ends.
+The results are numbers that a capture must not change. A program calls `mark` where a step ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _network() -> Any:
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
             keras.layers.Dropout(0.5),
-            # What the runtime fuses or rewrites, so that to look at it may change bits.
+            # The runtime fuses or rewrites these, so reading intermediate values may change bits.
             keras.layers.Dense(8, activation="gelu"),
             keras.layers.LayerNormalization(),
             keras.layers.Dense(8, activation="tanh"),
@@ -72,7 +72,7 @@ def keras_batches() -> list[Any]:
 
 
 def custom_loop() -> list[Any]:
-    """The network and its gradient in tf.functions, the tape and the optimizer outside."""
+    """The network and its gradient in tf.functions; the tape and the optimizer outside."""
     keras.utils.set_random_seed(5)
     model = _network()
     optimizer = keras.optimizers.Adam(0.01)
@@ -90,7 +90,7 @@ def custom_loop() -> list[Any]:
 
 
 def train_function() -> list[Any]:
-    """A whole training step in one tf.function that makes its variables in the first call."""
+    """A whole training step in one tf.function that creates its variables at the first call."""
     keras.utils.set_random_seed(3)
     model = _network()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -105,7 +105,7 @@ def train_function() -> list[Any]:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    # The optimizer's own variables may not be made within a function that is called more than once.
+    # A function that is called more than once may not create the optimizer's variables.
     model.build((None, 8, 8, 1))
     optimizer.build(model.trainable_variables)
     losses = [step(x, y).numpy() for _ in range(4)]
@@ -129,14 +129,14 @@ def eager_loop() -> list[Any]:
 
 
 def seeded_numbers() -> list[Any]:
-    """Operators that hold the state of their random numbers themselves, in a loop and outside of one."""
+    """Operators with their own random state, inside and outside of a loop."""
     tf.random.set_seed(11)
 
     @tf.function
     def draw(x: Any) -> Any:
         total = tf.nn.dropout(x, 0.5) + tf.random.normal([4])
         for _ in tf.range(3):
-            # Turns of a loop overlap, and which of them draws first is nobody's promise.
+            # Iterations of a loop overlap, and TensorFlow does not define which of them draws first.
             with tf.control_dependencies([total]):
                 uniform = tf.random.uniform([4])
             with tf.control_dependencies([uniform]):
@@ -222,7 +222,7 @@ def second_derivatives() -> list[Any]:
 
 
 def fused_operators() -> list[Any]:
-    """What the runtime fuses where nobody looks: matrix products and convolutions with bias and activation."""
+    """Matrix products and convolutions with bias and activation, which the runtime fuses if nothing reads the intermediate values."""
     rng = np.random.default_rng(1)
     weights = [
         tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((3, 3, 3, 8), (8,), (288, 16), (16,))
@@ -239,7 +239,7 @@ def fused_operators() -> list[Any]:
 
 
 def rewritten_arithmetic() -> list[Any]:
-    """What the runtime computes in another way where nobody looks at what lies between."""
+    """Arithmetic that the runtime rewrites if nothing reads the intermediate values."""
     rng = np.random.default_rng(2)
     scale = tf.constant(rng.normal(size=16).astype(np.float32))
 
@@ -267,7 +267,7 @@ def fed_from_a_dataset() -> list[Any]:
 
 
 def sums_in_a_loop_with_effects() -> list[Any]:
-    """BufferForwarding whose order depends on who else reads what the body is given."""
+    """Sums whose order depends on what else reads the inputs of the body."""
     rng = np.random.default_rng(4)
     total = tf.Variable(np.zeros(500, np.float32))
     given = [tf.constant(rng.normal(size=500).astype(np.float32)) for _ in range(4)]

@@ -20,21 +20,21 @@ from opdump.testing import CollectingWriter
 
 @dataclass(frozen=True)
 class Recording:
-    """What was captured; complete when the block has ended."""
+    """The records of a capture; complete when the block has ended."""
 
     clock: StepController
     writer: CollectingWriter
     recorder: Recorder
 
     def ops(self, **wanted: Any) -> list[Any]:
-        """The operators that left data and have these attributes."""
+        """The recorded operators with these attributes."""
         return [op for op in self.writer.ops if not op.skip and _has(op, wanted)]
 
     def skipped(self, **wanted: Any) -> list[Any]:
         return [op for op in self.writer.ops if op.skip and _has(op, wanted)]
 
     def array(self, op: Any, io: str = "output", slot: int = 0) -> npt.NDArray[Any]:
-        """The elements in a slot of an operator."""
+        """The values in a slot of an operator."""
         (found,) = [
             tensor for tensor in self.writer.tensors if tensor.op is op and (tensor.io, tensor.slot) == (io, slot)
         ]
@@ -44,7 +44,7 @@ class Recording:
 
 @contextmanager
 def recorded(*, steps: str = "all", manual: bool = False, stop: bool = False, **fields: Any) -> Iterator[Recording]:
-    """Captures everything while the block runs, as far as `fields` of the plan do not say otherwise."""
+    """Capture everything while the block runs, unless `fields` of the plan restrict it."""
     plan = DumpPlan(path=Path("unused"), steps=StepSet.parse(steps), **{"saved_data": "full", **fields})
     writer = CollectingWriter()
     recorder = make_recorder(plan, writer, ADAPTER.reader(plan))

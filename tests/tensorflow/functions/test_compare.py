@@ -1,4 +1,4 @@
-"""Two runs of a TensorFlow program, compared: what is the same in another mode is not accused, and what gives something else is never benign."""
+"""Comparisons of TensorFlow runs: the same program in another mode is not reported as divergent, and different results are never benign."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return"
@@ -56,7 +56,7 @@ def normalised(x, epsilon=1e-5):
 
 
 def attention(mode, *, trains=False, epsilon=1e-5, scale=8.0**-0.5, divisor=12.0, residual=True, rate=0.1):
-    """A block of a transformer, twice: its losses, or two steps of its training."""
+    """Two transformer blocks: the losses, or two steps of training."""
 
     def program():
         first, second = tf.Variable(W), tf.Variable(W.T)
@@ -88,7 +88,7 @@ def test_moments_that_xla_gets_wrong_are_named(tmp_path: Path, saved_data: Saved
 
     plainly, together = moments("function")()[1].numpy(), moments("compiled")()[1].numpy()
     result = compared(tmp_path, moments("function"), moments("compiled"), saved_data)
-    if plainly == together:  # a release that rounds them alike
+    if plainly == together:  # a release in which both round alike
         assert result.verdict == "benign"
         return
     assert result.verdict == "divergent"
@@ -258,7 +258,7 @@ def test_a_session_whose_optimizer_is_an_operator_is_compared_with_a_function_th
 
 
 def fitted(layers, *, eager, loss="mse", optimizer="Adam", rate=0.01, scale=1.0, **options):
-    """One epoch of two batches of a Keras model."""
+    """One epoch with two batches of a Keras model."""
 
     def program():
         keras.utils.set_random_seed(0)
@@ -340,7 +340,7 @@ def normalised_by_image():
 
 
 def attended():
-    """The bias of the keys adds the same to all scores of a row, which changes no softmax."""
+    """The bias of the keys adds the same to all scores of a row, which does not change the softmax."""
     return [keras.Input((5, 8)), Attends(), keras.layers.Dense(3)]
 
 
@@ -353,7 +353,8 @@ LOSS_OF_LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         pytest.param(
             *(normalised_by_batch, "Lion", False),
             marks=pytest.mark.skipif(
-                tf.__version__ < "2.16", reason="Keras 2 writes its states in other places: the weights are accused"
+                tf.__version__ < "2.16",
+                reason="Keras 2 writes optimizer states at other places, so the weights are reported",
             ),
         ),
         (normalised_by_image, "RMSprop", True),
@@ -389,7 +390,7 @@ def test_a_fault_beside_gradients_that_are_only_rounding_is_no_rounding(
 
 
 def shifted_by_a_bias(mode, *, rate=0.01, epsilon=1e-7, scale=1.0):
-    """Two steps of Adam for a product and for a bias that the mean of the batch takes out again."""
+    """Two steps of Adam for a product and for a bias that subtracting the batch mean removes."""
 
     def program():
         weight, bias = tf.Variable(W), tf.Variable(tf.zeros(8))

@@ -34,7 +34,7 @@ class TestTensorflowAdapter(AdapterTests):
         return tf.raw_ops.Mul(x=one, y=other)
 
     def test_an_update_of_a_variable_leaves_what_it_adds(self, tmp_path: Path) -> None:
-        """The handle has no elements, and what the variable then holds is what reads of it give."""
+        """The handle has no values; reads of the variable have its new value."""
         before, addend = np.arange(4, dtype=np.float32), np.full(4, 0.5, np.float32)
         variable = tf.Variable(before)
         with self.captured(tmp_path) as (clock, writer, _):

@@ -14,8 +14,8 @@ from tensorflow.python.debug.lib import debug_events_reader
 
 from tests.tensorflow.functions.recording import recorded
 
-# The debugger lists what feeds a graph, and what the runtime removes before it runs; of capture these are `constant`, `fed` and
-# `not executed`. It leaves out what passes a tensor on.
+# The debugger lists the inputs of a graph and what the runtime removes before a run; a capture skips these as `constant`, `fed` and
+# `not executed`. The debugger leaves out operators that pass a tensor on.
 ONLY_OF_THE_DEBUGGER = {
     "loops_and_branches": {
         *("Placeholder", "Const", "Range", "Sub", "FloorDiv", "FloorMod", "NotEqual", "Cast", "AddV2", "Maximum"),
@@ -24,7 +24,7 @@ ONLY_OF_THE_DEBUGGER = {
 }
 ONLY_OF_CAPTURE = {"Identity"}
 Seen = Counter[tuple[str, str, int, str]]
-"""How often an operator (type, name in its function, output) gave these elements."""
+"""How often an operator (type, name in its function, output) produced these values."""
 
 
 def loops_and_branches() -> Callable[[], Any]:
@@ -95,7 +95,7 @@ def seen_by_the_debugger(program: Callable[[], Callable[[], Any]]) -> Seen:
 
 
 def _seen(op_type: str, name: str, slot: int, value: Any) -> tuple[str, str, int, str]:
-    # Two functions may have an operator of one name: capture then puts the path before it, and the debugger has graphs.
+    # Two functions may have operators with the same name: a capture prefixes the path, and the debugger has separate graphs.
     return op_type, name.rpartition("/")[2], slot, np.asarray(value).tobytes().hex()
 
 

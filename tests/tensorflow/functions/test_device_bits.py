@@ -1,4 +1,4 @@
-"""Programs on several devices of one process: the answer stays the same, and each operator has its device."""
+"""Programs on several devices of one process: the answer stays the same, and each operator is recorded with its device."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -16,7 +16,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 X = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
-# Two of them would share the keys of their collectives.
+# Two strategies would share the keys of their collectives.
 STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

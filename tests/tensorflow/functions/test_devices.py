@@ -1,4 +1,4 @@
-"""Programs on two devices, in one process and in two: each operator with its device."""
+"""Programs on two devices, in one process and in two: each operator is recorded with its device."""
 
 from __future__ import annotations
 

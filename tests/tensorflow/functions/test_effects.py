@@ -1,6 +1,6 @@
-"""Nothing of a TensorFlow program that has an effect outside of its graph happens more often under capture.
+"""No effect of a TensorFlow program outside of its graph happens more often under capture.
 
-Callbacks of Python of every kind, declared to have no state or not, in functions, branches, loops, gradients, data sets and layers;
+Python callbacks of every kind, declared stateful or not, in functions, branches, loops, gradients, data sets and layers;
 printing, queues, tables, variables, summaries.
 """
 
@@ -164,7 +164,7 @@ def data_of_generators(counts, folder):
     def following():
         return next(iterator) * 2.0
 
-    # To the end: how far a data set runs ahead is a matter of timing.
+    # The whole data set: how far it is read ahead depends on timing.
     return [total().numpy(), total().numpy(), *eager, *(following().numpy() for _ in range(4))]
 
 

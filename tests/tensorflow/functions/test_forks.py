@@ -1,4 +1,4 @@
-"""Processes that are forked from a TensorFlow program: captured where TensorFlow works in them, else counted and told."""
+"""Forked processes of a TensorFlow program are captured if TensorFlow works in them, otherwise counted and reported."""
 
 from __future__ import annotations
 

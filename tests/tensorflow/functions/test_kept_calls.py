@@ -1,4 +1,4 @@
-"""Functions that TensorFlow calls as they are: it optimises each by itself, and knows nothing of the caller's variables there."""
+"""Functions that TensorFlow does not inline: it optimises each separately, and does not know the caller's variables there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tests.tensorflow.functions.recording import Recording, recorded
 
 Program = Callable[[], tuple[Callable[[], Any], list[Any]]]
-"""Makes a step, and what it holds."""
+"""Returns a step and its variables."""
 
 
 def kept(function: Callable[..., Any]) -> Any:
@@ -106,7 +106,7 @@ def test_operators_of_a_kept_call_are_captured_and_the_answer_stays_the_same(nam
         assert not recording.recorder.warnings
         reasons = {"constant", "control flow", "handle", "not executed"}
         left_out = [op for op in recording.skipped() if op.skip not in reasons]
-        # The gradient of the batch, which nobody reads: TensorFlow 2.15 leaves it out of the loop.
+        # Nothing reads the gradient of the batch, and TensorFlow 2.15 removes it from the loop.
         assert [op.op_name for op in left_out if not op.op_name.endswith("while/MatMul_grad/MatMul")] == []
         recurrence = {"lstm": "Tanh", "gru": "Tanh", "calls_within_calls": "Sin"}.get(name, "Softmax")
         assert recording.ops(op_type=recurrence)
@@ -145,7 +145,7 @@ def test_what_is_recorded_of_a_kept_call_is_what_tensorflow_executes_for_it(name
     for op in by_itself:
         node = op.op_name.removeprefix("StatefulPartitionedCall/")
         found = {kind for place, kind in executed.items() if _without_numbers(place) == node}
-        own = {f"{prefix}{op.op_type}" for prefix in ("", "_Mkl", "_MklNative")}  # whose kernel it is
+        own = {f"{prefix}{op.op_type}" for prefix in ("", "_Mkl", "_MklNative")}  # which library's kernel runs
         assert found <= ({op.arguments["executed_as"]} if "executed_as" in op.arguments else own), (node, found)
     types = {op.op_type for op in by_itself}
     assert {"MatMul", "Tanh", "FusedBatchNormV3", "AssignAddVariableOp"} <= types, types

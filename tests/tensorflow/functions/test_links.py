@@ -1,4 +1,4 @@
-"""A TensorFlow program that is run through a symbolic link dumps into the place where its file lies, however it is started."""
+"""A TensorFlow program run through a symbolic link dumps into the directory of its file, however it is started."""
 
 from __future__ import annotations
 

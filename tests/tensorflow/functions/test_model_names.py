@@ -1,4 +1,4 @@
-"""Models of a program have names that a file can say beforehand: what a `dump_list` of an acl.json chooses on TensorFlow."""
+"""Models of a program have predictable names, so that a `dump_list` in an acl.json can select them on TensorFlow."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
@@ -39,7 +39,7 @@ def program(name="mlp", given=""):
 
 
 def dumped(run=program, **section: Any):
-    """Directories below the device with their types of operators, the report, and what `show` has of the models."""
+    """The directories below the device with their operator types, the report, and the models that `show` lists."""
     folder = Path(tempfile.mkdtemp())
     (folder / "out").mkdir()
     config = {"dump": {"dump_path": str(folder / "out"), "dump_mode": "all", **section}}

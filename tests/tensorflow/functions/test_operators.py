@@ -1,4 +1,4 @@
-"""What a capture shows of TensorFlow functions, Keras and eager programs."""
+"""What a capture records of TensorFlow functions, Keras and eager programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_iteration_of_a_loop_in_a_model_of_version_1_is_told(tmp_path: Path
     assert value.tobytes() == result.tobytes()
 
 
-def test_of_a_condition_the_branch_that_was_taken_is_told_and_the_other_listed() -> None:
+def test_the_taken_branch_of_a_condition_is_recorded_and_the_other_listed() -> None:
     @tf.function
     def run(x: Any) -> Any:
         if tf.reduce_sum(x) > 0:
@@ -92,7 +92,7 @@ def test_operators_of_inner_functions_are_told_for_each_call() -> None:
     def outer(x: Any) -> Any:
         return inner(inner(x) + 1.0)
 
-    inner(tf.constant([3.0]))  # traced before, and inside again
+    inner(tf.constant([3.0]))  # traced before, and called inside again
     with recorded() as recording:
         result = outer(tf.constant([0.5])).numpy()
     first, second = recording.ops(op_type="Tanh")

@@ -1,4 +1,4 @@
-"""A training that a bad learning rate poisons: `opdump show` names the operator that made the first infinity, in each step behind it."""
+"""A training with a learning rate that makes it diverge: `opdump show` names the operator that made the first infinity, in each later step."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -55,7 +55,7 @@ def an_infinite_rate_of_a_loop():
     weight, optimizer = tf.Variable(ONES, name="w"), keras.optimizers.SGD(float("inf"))
     for _ in range(3):
         with tf.GradientTape() as tape:
-            # Twice the sums: a gradient of zero, which some processors give for the sums, makes NaN of the rate and is named for that.
+            # With targets Y, some processors would compute a gradient of zero; the rate times zero is NaN, and that product would be named.
             loss = tf.reduce_mean((tf.constant(X) @ weight - 2 * Y) ** 2)
         optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
 
@@ -118,7 +118,7 @@ ORIGINS = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dumps of all programs, each in a directory of its name."""
+    """The dumps of all programs, each in a directory with its name."""
     root = tmp_path_factory.mktemp("poisoned")
     for name, function in PROGRAMS.items():
         keras.utils.set_random_seed(0)
@@ -139,7 +139,7 @@ def test_the_operator_that_made_the_first_infinity_is_named_in_each_step(name: s
     assert len(rows) == len(ORIGINS[name]), shown
     for row, text in zip(rows, ORIGINS[name], strict=True):
         found = re.sub(r"-op\d+", "", row[place:].partition("  ")[0])
-        # Keras 3 gives each optimizer a name of its own.
+        # Keras 3 gives each optimizer a unique name.
         assert found == text or (found.endswith(f"/{text}") and text.startswith("learning_rate")), shown
 
 

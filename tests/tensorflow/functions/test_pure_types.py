@@ -1,4 +1,4 @@
-"""Which of TensorFlow's types of operators count as pure."""
+"""Which TensorFlow operator types count as pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from opdump.adapters.tensorflow.nodes import is_pure
 OUTSIDE = re.compile(
     r"Py|File|Debug|Print|Log$|Inplace|Dataset|Iterator|Queue|Reader|Barrier|Stack(Push|Pop)|Summary.*Writer|Send|Recv|Host$"
 )
-"""Names that speak of something outside of the graph."""
+"""Names that suggest an effect outside of the graph."""
 HARMLESS = frozenset({"Log", "DebugGradientIdentity", "ShardedFilename", "ShardedFilespec"})
-"""Compute, or make a text."""
+"""These only compute a value or a string."""
 COMPUTATIONS = (
     *(
         "MatMul",

@@ -1,4 +1,4 @@
-"""Random programs, edited at random: never benign where what they give at last is further apart than 100 roundings, and not accused where nothing differs."""
+"""Random programs with random edits: never benign if the results differ by more than 100 roundings, and never divergent if nothing differs."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, no-any-return"
 
@@ -32,7 +32,7 @@ BINARY = {"add": tf.add, "multiply": tf.multiply, "subtract": tf.subtract, "maxi
 
 @dataclass(frozen=True)
 class Operation:
-    """One line of a program: which operator, on which values before it, with which number, axis and flag."""
+    """One line of a program: the operator, its inputs among earlier values, its number, axis and flag."""
 
     kind: str
     name: str
@@ -80,7 +80,7 @@ def drawn(random, place) -> Operation:
 
 
 def edited(random, program) -> list[Operation]:
-    """The program with another number, axis, flag or operator, or two operators in the other order."""
+    """The program with a different number, axis, flag or operator, or with two operators swapped."""
     place = int(random.integers(len(program)))
     found, old = [*program], program[place]
     match int(random.integers(5)):
@@ -101,7 +101,7 @@ def edited(random, program) -> list[Operation]:
 
 
 def run(program, mode, path: Path, saved_data) -> npt.NDArray[Any]:
-    """What a program gives, dumped."""
+    """Run a program under capture and return its result."""
     data = np.random.default_rng(0)
     x, weight = (data.normal(size=(SIZE, SIZE)).astype(np.float32) for _ in range(2))
 

@@ -91,7 +91,7 @@ def _no_space(*_: Any) -> None:
 
 
 def test_once_the_dump_is_lost_the_program_runs_as_without_a_capture() -> None:
-    """No copy of a function runs, no operator is told, nobody listens to eager operators."""
+    """No copy of a function runs, no operator is reported, and no callback for eager operators is registered."""
     from tensorflow.python.eager import context
 
     called: list[str] = []

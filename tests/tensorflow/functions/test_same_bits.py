@@ -1,4 +1,4 @@
-"""Programs give the same bits under capture as without it, and after it: Keras, custom loops, random numbers, control flow, data sets."""
+"""Programs return the same bits without, under and after a capture: Keras, custom loops, random numbers, control flow, data sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tensorflow.functions.programs import PROGRAMS
 from tests.tensorflow.functions.recording import recorded
 
 NOTES = {
-    # A loop over a dataset is an operator of the dataset; its body runs there.
+    # A loop over a data set is an operator of the data set, which runs the body.
     "fed_from_a_dataset": [
         "the functions that ScanDataset",
         "the functions that ReduceDataset",

@@ -1,6 +1,6 @@
-"""The lines of the program behind operators.
+"""The source lines of operators.
 
-A comment `# name` at the end of a line names it. Every operator, also one without data, has to have lines of this file, the innermost first.
+A comment `# name` at the end of a line names it. Every operator, even one without data, must have lines of this file, the innermost first.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -29,7 +29,7 @@ from tests.tensorflow.sessions.recording import recorded as recorded_sessions
 
 X = np.array([[0.5, 2.0]], np.float32)
 PYTEST = tuple(f"{Path(module.__file__ or '').parent}/" for module in (_pytest, pluggy, pytest))
-"""Who calls the tests: the lines above them are of no other file."""
+"""Packages that call the tests; all other frames must be from this file."""
 LINES = Path(__file__).read_text(encoding="utf-8").splitlines()
 v1 = tf.compat.v1
 EXAMPLES = Path(__file__).parents[3] / "examples" / "tensorflow"
@@ -51,7 +51,7 @@ print(tape.gradient(loss, weight).numpy())
 
 
 def named(op):
-    """What the lines of this file behind an operator are called, innermost first; their numbers where they have no name."""
+    """The names of the lines of this file in an operator's stack, innermost first; the numbers of lines without a name."""
     lines = [frame for frame in op.stack if frame.file == __file__]
     texts = [LINES[frame.line - 1] for frame in lines]
     assert [frame.code for frame in lines] == [text.strip() for text in texts]
@@ -62,7 +62,7 @@ def named(op):
 
 
 def hold(ops, **lines):
-    """Each operator has a stack, of lines of this file and of pytest alone; those of a type have these lines."""
+    """Assert that each operator has a stack with only lines of this file and of pytest, and that operators of a given type have the given lines."""
     assert ops
     for op in ops:
         assert op.stack, f"{op.op_type} {op.op_name} ({op.skip}) has no stack"
@@ -117,7 +117,7 @@ def test_a_lambda_that_calls_itself_has_a_line_for_each_call() -> None:
     hold(recording.writer.ops, Sin=["again", "again", "again", "traced"])
 
 
-def test_so_have_those_that_are_handed_over_while_a_session_runs() -> None:
+def test_streamed_operators_of_a_session_have_the_lines_that_made_them() -> None:
     with tf.Graph().as_default(), recorded_sessions(streams=True) as recording:
         made = tf.sin(tf.constant(X))  # sine
         with v1.Session() as session:
@@ -125,7 +125,7 @@ def test_so_have_those_that_are_handed_over_while_a_session_runs() -> None:
     hold(list(recording.catalog.ops(include_skipped=True)), Sin=["sine"], Sum=["sum"])
 
 
-def test_what_was_imported_has_the_line_that_ran_it() -> None:
+def test_operators_of_an_imported_graph_have_the_line_that_ran_it() -> None:
     with tf.Graph().as_default() as graph:
         tf.sin(v1.placeholder(tf.float32, [1, 2], name="x"), name="sine")
     for streams in (False, True):
@@ -172,7 +172,7 @@ def test_operators_of_functions_have_the_lines_that_were_traced() -> None:
     assert named(cosine)[:4] == ["cosine", "call of inner", "call of outer", "call"], named(cosine)
 
 
-def test_so_have_those_of_functions_that_were_traced_before() -> None:
+def test_operators_of_functions_traced_before_the_capture_have_their_lines() -> None:
     run = tf.function(lambda x: tf.exp(x) * 2)  # exponential
     run(tf.constant(X))  # first call
     with recorded() as recording:
@@ -180,7 +180,7 @@ def test_so_have_those_of_functions_that_were_traced_before() -> None:
     hold(recording.writer.ops, Exp=["exponential", "first call"])
 
 
-def test_what_was_loaded_has_the_line_that_called_it() -> None:
+def test_operators_of_a_loaded_model_have_the_line_that_called_it() -> None:
     module = tf.Module()
     module.run = tf.function(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: tf.exp(x), lambda: tf.sin(x)))
     module.run(tf.constant(X))
@@ -253,8 +253,8 @@ def test_functions_of_data_sets_have_the_lines_that_were_traced() -> None:
     hold(recording.writer.ops, Sin=["map"], Exp=["in the loop"])
 
 
-def test_of_a_cell_of_a_notebook_the_lines_of_the_cell_are_kept() -> None:
-    """IPython's part in it is played by a file of that name, which is what tells it apart."""
+def test_operators_of_a_notebook_cell_have_the_lines_of_the_cell() -> None:
+    """A file with the name of IPython's shell stands in for it, because frames are recognised by that name."""
     shell: dict[str, Any] = {"__name__": "IPython.core.interactiveshell"}
     source = "def run_code(code, names): exec(code, names)"
     exec(compile(source, "/somewhere/IPython/core/interactiveshell.py", "exec"), shell)

@@ -1,4 +1,4 @@
-"""Where a step of a training loop ends, of loops as people write them: docs/tensorflow-functions.md has the rule."""
+"""Where a step of a training loop ends, in loops of every common form: docs/tensorflow-functions.md states the rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = tf.constant([[1.0, 2.0], [3.0, 4.0]])
 
 
 class _Given:
-    """What a loop trains: two variables, of which each forward takes a sine, and each backward a cosine."""
+    """Two trained variables; each forward computes a sine, and each backward a cosine."""
 
     def __init__(self) -> None:
         self.weight = tf.Variable([[0.1, 0.2], [0.3, 0.4]])
@@ -152,7 +152,7 @@ def _keras_without_functions(given: _Given) -> None:
     model.fit(np.ones((2 * LOOPS, 3), np.float32), np.ones((2 * LOOPS, 2), np.float32), batch_size=2, verbose=0)
 
 
-# The steps of the sines, one after the other.
+# The steps of the sines, in order.
 PROGRAMS: dict[Callable[[_Given], None], list[int]] = {
     _with_an_optimizer: [0, 1, 2],
     _by_hand: [0, 1, 2],

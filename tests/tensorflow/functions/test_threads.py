@@ -1,4 +1,4 @@
-"""What runs in other threads than the one that began the capture: threads of the program, callbacks of the runtime, data sets."""
+"""Operators in other threads than the one that began the capture: threads of the program, callbacks of the runtime, data sets."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
@@ -327,6 +327,6 @@ def test_trainings_in_threads_answer_as_without_capture() -> None:
 
     plain = trainings()
     for _ in range(5):
-        keras.utils.set_random_seed(5)  # empties the runtime's caches
+        keras.utils.set_random_seed(5)  # clears the runtime's caches
         with recorded(saved_data="statistic"):
             assert trainings() == plain

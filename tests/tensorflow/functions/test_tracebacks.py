@@ -1,4 +1,4 @@
-"""Errors of a program read under `opdump run` as they do without: its own frames, and none of opdump."""
+"""Errors of a program look the same with and without `opdump run`: frames of the program, and none of opdump."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def train():
 train()
 """,
 }
-# Functions are numbered, and a capture takes a number.
+# Functions are numbered, and a capture uses numbers.
 NUMBER = re.compile(r"(__inference_\w+?)_\d+\b")
 
 

@@ -1,4 +1,4 @@
-"""What XLA compiles under capture: one operator, and the same bits as without a capture."""
+"""Functions compiled by XLA under capture: one operator, and the same bits as without a capture."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
@@ -15,13 +15,13 @@ SEE = "to see"
 
 
 def told_once(recording, *beginnings):
-    """The warnings, each of which says what to do."""
+    """Assert which warnings say what to do."""
     notes = recording.recorder.warnings
     assert [note.partition(" ")[0] for note in notes if SEE in note] == list(beginnings), notes
 
 
-def test_xla_computes_otherwise() -> None:
-    """Else the cases below could not tell whether it did."""
+def test_xla_computes_different_bits() -> None:
+    """Otherwise the tests below could not detect whether XLA compiled."""
     x = tf.constant(X)
     assert not same(tf.function(network)(x).numpy(), tf.function(network, jit_compile=True)(x).numpy())
 
@@ -123,7 +123,7 @@ def test_keras_trains_on_with_the_same_bits() -> None:
     assert len(found) >= 8 + 4, [op.op_name for op in recording.writer.ops]
     given = [op for op in found if any(same(recording.array(op, "input"), X[at : at + 16]) for at in (0, 16, 32, 48))]
     assert len(given) >= 4
-    functions = {"one_step_on_data", "one_step_on_data_distributed", "run_step"}  # of Keras 3, and of 2.15
+    functions = {"one_step_on_data", "one_step_on_data_distributed", "run_step"}  # in Keras 3, and in 2.15
     notes = recording.recorder.warnings
     told = {note.partition(" ")[0] for note in notes if "jit_compile=False" in note}
     assert told, notes
@@ -131,7 +131,7 @@ def test_keras_trains_on_with_the_same_bits() -> None:
 
 
 def test_where_xla_leaves_the_processor_alone_all_operators_are_shown() -> None:
-    """`set_jit` and `global_jit_level` mean GPUs, unless a flag says otherwise."""
+    """`set_jit` and `global_jit_level` apply to GPUs, unless a flag extends them."""
     tf.config.optimizer.set_jit(True)
     try:
         run = tf.function(network)

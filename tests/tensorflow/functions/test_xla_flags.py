@@ -1,4 +1,4 @@
-"""XLA compiles clusters wherever it may, on CPUs too: the flags are read when TensorFlow is imported, so this file has a process of its own."""
+"""XLA compiles clusters wherever it can, on CPUs too. TensorFlow reads the flags on import, so this file has a separate process."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
@@ -50,7 +50,7 @@ def test_keras_trains_on_with_the_same_bits_and_flags() -> None:
     assert launches(recording)
 
 
-def test_of_a_session_what_it_fetches_is_dumped() -> None:
+def test_the_fetched_tensors_of_a_compiled_session_are_dumped() -> None:
     for streams in (False, True):
         found, answers = in_session(training, streams=streams)
         assert [found.value("loss", step).item() for step in range(3)] == [loss.item() for _, loss in answers]
@@ -58,10 +58,10 @@ def test_of_a_session_what_it_fetches_is_dumped() -> None:
         assert sum("XLA compiles clusters" in note for note in found.capture.recorder.warnings) == 1
 
 
-def test_a_level_of_the_session_counts_where_no_flag_speaks() -> None:
+def test_the_level_of_a_session_applies_if_no_flag_sets_one() -> None:
     before, os.environ["TF_XLA_FLAGS"] = os.environ["TF_XLA_FLAGS"], "--tf_xla_cpu_global_jit"
     try:
-        found, _ = in_session(training, level=1)  # the runtime has read its flags, and opdump these
+        found, _ = in_session(training, level=1)  # the runtime read its flags on import, and opdump reads these now
     finally:
         os.environ["TF_XLA_FLAGS"] = before
     assert found.skips()["Tanh"] == "not observed"

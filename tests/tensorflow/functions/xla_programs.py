@@ -1,4 +1,4 @@
-"""What the tests of XLA run: a network on which XLA computes otherwise, trainings, sessions."""
+"""The programs of the XLA tests: a network with different bits under XLA, trainings, sessions."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
 
@@ -16,7 +16,7 @@ X = np.random.default_rng(7).normal(size=(64, 64)).astype(np.float32)
 
 
 def network(x):
-    """XLA gives other last bits than TensorFlow's own kernels do."""
+    """Under XLA, the last bits of the result differ from those of TensorFlow's own kernels."""
     hidden = tf.nn.softmax(tf.tanh(tf.matmul(x, x) * 0.1 + 1.0))
     return tf.reduce_sum(tf.math.log1p(hidden) * tf.sigmoid(x), axis=1)
 
@@ -39,7 +39,7 @@ def trained(**compiled):
 
 
 def in_session(build, level=0, streams=False):
-    """What a session gives plainly and under capture, and what was recorded of it."""
+    """Run a session plain and under capture, and return the recording and the answer."""
     answers = []
     for captured in (False, True):
         config = v1.ConfigProto()

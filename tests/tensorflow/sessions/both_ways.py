@@ -1,4 +1,4 @@
-"""A program of sessions, plainly and under capture: the answers have to be the same, and a value what numpy says."""
+"""Runs a session program plain and under capture: the answers must be equal, and values must be those that numpy computes."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -14,7 +14,7 @@ X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
 
 
 def both(build, runs=3, steps=None, ref=False, **plan):
-    """A program without and with capture, each in a graph of its own: its answers have to be the same. (Recorded, answers)."""
+    """Run a program without and with capture, each in a new graph, and assert equal answers. Returns (recorded, answers)."""
 
     def program():
         with tf.Graph().as_default(), v1.variable_scope("", use_resource=not ref):

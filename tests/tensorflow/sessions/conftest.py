@@ -1,4 +1,4 @@
-"""Each test begins with a graph of its own."""
+"""Each test begins with a new graph."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writes graphs of TensorFlow programs, and says what TensorFlow itself says of them: `ge_graph_programs.py DIRECTORY`.
+"""Writes graphs of TensorFlow programs, with the facts that TensorFlow itself reports of them: `ge_graph_programs.py DIRECTORY`.
 
-`write_programs` gives for each program the file, its model, and from TensorFlow's own GraphDef: types by name, inputs by name, shapes
-by name. As a program it prints that in one line, `GRAPHS {...}`.
+For each program, `write_programs` returns the file, its model, and from TensorFlow's own GraphDef: types by name, inputs by name, shapes
+by name. As a script, it prints these in one line, `GRAPHS {...}`.
 """
 
 import json
@@ -21,7 +21,7 @@ Programs = dict[str, Any]
 
 
 def _facts(graph_def: Any) -> dict[str, Any]:
-    """Type and inputs of every node of a graph or a function, inputs in the notation of graphs."""
+    """The type and inputs of every node of a graph or a function, inputs in the notation of graphs."""
     return {
         node.name: {
             "type": node.op,
@@ -35,7 +35,7 @@ def _facts(graph_def: Any) -> dict[str, Any]:
 
 
 def write_programs(directory: Path) -> Programs:
-    """Each program by its name, its graphs in a file of their own."""
+    """The programs by name; the graphs of each are in a separate file."""
     found: Programs = {}
 
     def add(name: str, graphs: tuple[GeGraph, ...], graph: Any, **facts: Any) -> None:
@@ -64,7 +64,7 @@ def _facts_of_graph(graph: Any) -> dict[str, Any]:
 
 
 def _training(add: Callable[..., None]) -> None:
-    """A session that reads an iterator and trains; the graph that starts the iterator; the graph that initialises."""
+    """Three graphs: a session that reads an iterator and trains, the start of the iterator, and the initialisation."""
     with tf.Graph().as_default() as graph:
         data = tf.data.Dataset.from_tensor_slices(([[1.0, 2.0]] * 4, [[1.0]] * 4)).batch(2)
         iterator = v1.data.make_initializable_iterator(data)
@@ -81,7 +81,7 @@ def _training(add: Callable[..., None]) -> None:
 
 
 def _feeding(add: Callable[..., None]) -> None:
-    """Feeds: a placeholder, one with a default, and a tensor in the midst. Control inputs, reference variables, a loop of frames."""
+    """Feeds of a placeholder, of one with a default, and of an intermediate tensor; control inputs, reference variables, a loop of frames."""
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [None, 3], "x")
         free = v1.placeholder(tf.float32, None, "free")
@@ -104,7 +104,7 @@ def _feeding(add: Callable[..., None]) -> None:
 
 
 def _branching(add: Callable[..., None]) -> None:
-    """A function with a branch, a loop and a call, and the same after it was a message."""
+    """A function with a branch, a loop and a call, and the same function imported from its GraphDef."""
 
     def sine(value: Any) -> Any:
         return tf.sin(value)

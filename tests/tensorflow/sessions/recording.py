@@ -1,4 +1,4 @@
-"""Records the sessions of a program into a directory, and says what was filed."""
+"""Records the sessions of a program into a directory, and provides what was written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ v1 = tf.compat.v1
 
 
 class Recorded:
-    """A capture in a directory of its own, and what it filed, once the block of `recorded` has ended."""
+    """A capture in a separate directory, and what it wrote; complete when the block of `recorded` has ended."""
 
     def __init__(self, out: Path, capture: Capture) -> None:
         self.out = out
@@ -40,7 +40,7 @@ class Recorded:
         return self._catalog
 
     def executions(self, name: str | None = None, step: int | None = None) -> list[Any]:
-        """Executions of operators with data, in their order."""
+        """Executions of operators with data, in order."""
         return [
             each
             for each in self.catalog.executions()
@@ -51,7 +51,7 @@ class Recorded:
         return [each.op for each in self.executions(name, step)]
 
     def values(self, name: str, step: int = 0, io: str = "output", slot: int = 0) -> list[Any]:
-        """What an operator gave (or read) in a step, once for each time that it ran."""
+        """The values of an operator's output (or input) in a step, one for each time that it ran."""
         found = []
         for each in self.executions(name, step):
             record = (each.outputs if io == "output" else each.inputs).get(slot)
@@ -65,13 +65,13 @@ class Recorded:
         return found[0]
 
     def skips(self, step: int | None = None) -> dict[str, str]:
-        """Operators without data, and why."""
+        """Operators without data, with the reason."""
         return {
             op.op_name: op.skip for op in self.catalog.ops(include_skipped=True) if op.skip and step in (None, op.step)
         }
 
     def steps(self) -> list[tuple[int, int]]:
-        """(model, step) of all that was filed."""
+        """(model, step) of everything that was written."""
         return sorted({(op.graph_id, op.step) for op in self.ops()})
 
 
@@ -79,7 +79,7 @@ class Recorded:
 def recorded(
     steps: StepSet | None = None, *, intercepts: bool = True, streams: bool = False, **plan: Any
 ) -> Iterator[Recorded]:
-    """Records all sessions of the block; inputs and outputs, each step, unless `plan` says otherwise."""
+    """Record all sessions in the block: inputs and outputs of each step, unless `plan` says otherwise."""
     out = Path(tempfile.mkdtemp(prefix="opdump-test-"))
     options = {"inputs": True, "outputs": True, **plan}
     made = DumpPlan(
@@ -110,7 +110,7 @@ def recorded(
 
 
 def same(first: Any, second: Any) -> bool:
-    """Bit for bit, through lists, tuples and dicts."""
+    """Whether two values are equal bit for bit, through lists, tuples and dicts."""
     if isinstance(first, Mapping):
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(first, (list, tuple)):

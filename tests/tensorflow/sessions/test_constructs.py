@@ -1,4 +1,4 @@
-"""Constructs of graphs beside control flow x what a capture of sessions files, against numpy and against plain runs."""
+"""What a capture of sessions writes for constructs of graphs other than control flow, compared with numpy and with plain runs."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -59,7 +59,7 @@ def test_each_update_of_a_reference_variable_is_seen_in_its_place() -> None:
 
     found, answers = both(build, runs=2, ref=True)
     assert answers == [30.5, 320.5], answers
-    # The operator reads the memory of the variable, in which the first update stands by then.
+    # The operator reads the memory of the variable, which the first update has already written.
     close(found, "times", 30.0)
     close(found, "first", 3.0)
     close(found, "second", 30.0)
@@ -72,7 +72,9 @@ def test_views_of_a_reference_variable_show_it_before_the_update() -> None:
         flat = tf.reshape(w, [4, 2], name="view")
         part = tf.slice(flat, [1, 0], [2, 2], name="part")
         loss = tf.reduce_sum(part * 2.0) + tf.reduce_sum(flat)
-        with tf.control_dependencies([loss]):  # else the loss is read before the update or after it, dumped or not
+        with tf.control_dependencies(
+            [loss]
+        ):  # otherwise, with or without a dump, the loss might be read before or after the update
             return [v1.train.GradientDescentOptimizer(0.5).minimize(loss), loss], {}
 
     found, _ = both(build, runs=2, ref=True)

@@ -1,4 +1,4 @@
-"""Branches, loops and functions in graphs x what a capture of sessions files, against numpy and against plain runs."""
+"""What a capture of sessions writes for branches, loops and functions in graphs, compared with numpy and with plain runs."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"

@@ -1,4 +1,4 @@
-"""Nothing of a session that has an effect outside of its graph happens more often under capture."""
+"""No effect of a session outside of its graph happens more often under capture."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"

@@ -1,4 +1,4 @@
-"""Functions that graphs run (control flow 2, tf.function, Defun) x what a capture of sessions files, against numpy and against plain runs."""
+"""What a capture of sessions writes for functions in graphs (control flow 2, tf.function, Defun), compared with numpy and with plain runs."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -57,7 +57,7 @@ def test_branches_and_loops_are_recorded() -> None:
 
 
 def test_a_layer_in_a_loop_is_recorded_with_its_gradient() -> None:
-    """What is fused in the body is computed apart, trip by trip."""
+    """Fused operators of the body are computed apart, iteration by iteration."""
 
     def build():
         x, feed = x_fed()
@@ -131,7 +131,7 @@ def test_functions_are_recorded_call_by_call() -> None:
     assert "not observed" not in found.skips().values(), found.skips()
 
 
-def test_what_is_nested_is_recorded() -> None:
+def test_nested_functions_branches_and_loops_are_recorded() -> None:
     """A function in a branch in a loop in a loop."""
 
     def build():
@@ -173,7 +173,7 @@ def test_a_mapped_function_is_recorded_element_by_element() -> None:
 
 
 def test_a_function_that_the_runtime_calls_is_computed_apart() -> None:
-    """What is not to be put into its caller runs where nobody can look."""
+    """A function that is not inlined runs where opdump cannot observe it."""
     from tensorflow.python.framework import function
 
     def build():
@@ -224,7 +224,7 @@ def test_a_variable_of_such_a_function_is_read_before_the_run(updated) -> None:
 
 
 def trained_by_a_call(*, updates):
-    """A layer in a function with a gradient; with `updates` the function has written its weight before it reads it."""
+    """A layer in a function with a gradient; with `updates`, the function writes its weight before it reads it."""
 
     def build():
         x, feed = x_fed()

@@ -1,4 +1,4 @@
-"""What the runtime fuses, and what it removes, where nobody looks at what lies between."""
+"""Operators that the runtime fuses or removes if nothing reads the intermediate values."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -19,7 +19,7 @@ v1.disable_control_flow_v2()
 
 
 def test_fused_layers_give_the_same_bits() -> None:
-    """Products that the runtime fuses with a bias have other last bits than those that it does not: rows and columns alone, constants."""
+    """Products fused with a bias have other last bits than products that are not fused: single rows and columns, constants."""
     differ = []
     for rows, columns, adds, stays in product((1, 37), (1, 70), (tf.nn.bias_add, tf.add), (False, True)):
         program = partial(_layer, rows, columns, adds, stays)
@@ -37,7 +37,7 @@ def test_fused_layers_give_the_same_bits() -> None:
 
 
 def _layer(rows, columns, adds, stays):
-    """Losses of three steps of a dense layer, what its first step read, the variables after the last."""
+    """The losses of three steps of a dense layer, the inputs of its first step, and the final variables."""
     random = np.random.default_rng(0)
     with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):
         x = v1.placeholder(tf.float32, [None, 200], "x")
@@ -56,7 +56,7 @@ def _layer(rows, columns, adds, stays):
 
 
 def test_fused_layers_of_changing_shapes_give_the_same_bits() -> None:
-    """What is alike for some rows is not for one: rows that are fed, rows of a dataset, rows that the data decide."""
+    """Whether products are fused depends on the number of rows: fed rows, rows of a dataset, rows that the data determine."""
     for adds, given in product((tf.nn.bias_add, tf.add), (_fed_rows, _rows_of_a_dataset, _rows_by_their_values)):
         program = partial(_of_changing_rows, adds, given)
         plain = program()
@@ -92,14 +92,14 @@ def _rows_of_a_dataset(batches):
 
 
 def _rows_by_their_values(batches):
-    """Each batch is fed with 37 rows, of which those of zeros are left out."""
+    """Each batch is fed with 37 rows, and rows of zeros are dropped."""
     x = v1.placeholder(tf.float32, [37, 200], "x")
     kept = tf.boolean_mask(x, tf.reduce_any(tf.not_equal(x, 0.0), 1))
     return kept, [{x: np.concatenate([batch, np.zeros((37 - len(batch), 200), np.float32)])} for batch in batches]
 
 
 def test_a_trial_that_cannot_be_made_leaves_the_program_as_it_was() -> None:
-    """A part that does not run alone, or feeds of which nobody knows the shape: the program runs as it would."""
+    """A part that does not run alone, or feeds of unknown shape: the program is not changed."""
 
     def program(dtype, batch, feed):
         random = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_a_trial_that_cannot_be_made_leaves_the_program_as_it_was() -> None:
 
 
 def test_what_is_fetched_is_recorded_as_it_was_given() -> None:
-    """Also where the runtime would compute it otherwise if nobody fetched it."""
+    """Even if the runtime would compute a value differently without the fetch."""
 
     def program():
         with tf.Graph().as_default():
@@ -158,7 +158,7 @@ def test_what_is_fetched_is_recorded_as_it_was_given() -> None:
 
 
 def test_a_call_that_nothing_reads_runs_all_the_same() -> None:
-    """A function that is waited for, and that may do something."""
+    """A function that a control dependency waits for, and that may have effects."""
     from tensorflow.python.framework import function
 
     def program():
@@ -187,7 +187,7 @@ def test_a_call_that_nothing_reads_runs_all_the_same() -> None:
 
 
 def test_gradients_that_nothing_reads_are_not_executed() -> None:
-    """The runtime removes them before a run: they are no part of it."""
+    """The runtime removes them before a run."""
 
     def program(reads):
         with tf.Graph().as_default(), v1.variable_scope("", use_resource=True):

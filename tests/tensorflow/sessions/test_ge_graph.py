@@ -1,4 +1,4 @@
-"""Graph files of TensorFlow programs against what TensorFlow says of them."""
+"""Graph files of TensorFlow programs, compared with what TensorFlow reports of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_operators_are_those_of_the_graph_def(name: str, programs: dict[str, Any
     assert root.operators
     for operator in root.operators:
         if name == "imported" and operator.name == "x":
-            continue  # it is fed, and first
+            continue  # it is fed, and comes first
         node = program["nodes"][operator.name]
         assert operator.op_type == node["type"]
         assert sorted(operator.inputs) == sorted(node["inputs"])
@@ -69,7 +69,7 @@ def test_feeds_are_operators(programs: dict[str, Any]) -> None:
     assert [tensor.shape for tensor in operators["after"].input_tensors] == [(-1, 1), ()]
     assert operators["free"].outputs[0].shape is None
     assert "mul" not in operators, "what only a fed tensor needs does not run"
-    # A loop of frames keeps its edge back.
+    # A loop of frames keeps its back edge.
     assert "loop/NextIteration:0" in operators["loop/Merge"].inputs
 
 

@@ -1,4 +1,4 @@
-"""What a dump's configuration asks for, through the parameter_map of a session's config; and random numbers, rewritings of graphs."""
+"""Settings of a dump in the parameter_map of a session's config; also random numbers and graph rewritings."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -45,7 +45,7 @@ def config_of(path, **parameters):
 
 
 def dumped(build, runs=4, **parameters):
-    """Dumps a program that asks for it; (directory, reports, answers)."""
+    """Run a program that requests a dump; returns (directory, reports, answers)."""
     path = Path(tempfile.mkdtemp(prefix="opdump-test-"))
     opdump.tensorflow.install()
     with tf.Graph().as_default():
@@ -84,7 +84,7 @@ def test_dump_mode_says_whether_inputs_or_outputs_are_dumped() -> None:
 def test_dump_layer_says_which_operators_are_dumped() -> None:
     path, (report,), _ = dumped(network, 1, dump_layer="net/mm no/such")
     names = {each.op.op_name for each in ops_of(path)}
-    # The placeholder brings data to the operator that is named.
+    # The placeholder is the input of the selected operator.
     assert names == {"net/mm", "x"}, names
     assert any("no/such" in str(text) for text in report.warnings), report.warnings
 
@@ -249,7 +249,7 @@ def test_random_functions_that_are_not_inlined_give_the_same_numbers() -> None:
     _random(lambda: tf.square(noisy(tf.ones([4]))))
 
 
-def test_of_branches_and_loops_inputs_alone_can_be_dumped() -> None:
+def test_only_the_inputs_of_branches_and_loops_can_be_dumped() -> None:
     with recorded(outputs=False) as found, tf.Graph().as_default():
         x = v1.placeholder(tf.float32, [3], "x")
         taken = v1.cond(
@@ -267,7 +267,7 @@ def test_of_branches_and_loops_inputs_alone_can_be_dumped() -> None:
 
 
 def test_graphs_that_the_runtime_rewrites_give_the_same_bits() -> None:
-    """The runtime rewrites these: fetching what lies between would change the last bits of the answers."""
+    """The runtime rewrites these graphs: fetching intermediate values would change the last bits of the answers."""
     shape = (64, 64)
     weights = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype(np.float32)
 
@@ -326,7 +326,7 @@ def test_training_is_the_same_bit_for_bit() -> None:
 
 
 def _convolutions(batch, seed, reference):
-    """Losses of 20 steps, then the variables: two convolutions, batch norm, dropout, Adam."""
+    """The losses of 20 steps, then the variables: two convolutions, batch norm, dropout, Adam."""
     random = np.random.default_rng(seed)
     with tf.Graph().as_default(), v1.variable_scope("", use_resource=not reference):
         v1.set_random_seed(seed)
@@ -354,7 +354,7 @@ def _convolutions(batch, seed, reference):
 
 
 def test_no_update_runs_twice() -> None:
-    """What is computed again after a run must not touch a state."""
+    """Recomputation after a run must not change state."""
 
     def program():
         with tf.Graph().as_default():
@@ -378,7 +378,7 @@ def test_no_update_runs_twice() -> None:
 
 
 def path_error_of(act):
-    """What it says where `act` cannot write; empty where it can."""
+    """The message of the error if `act` cannot write; empty otherwise."""
     try:
         act()
     except DumpPathError as error:
@@ -387,7 +387,7 @@ def path_error_of(act):
 
 
 def put_in_place_of(directory):
-    """A file where the directory was. Writers that are still at work may fill it again in between."""
+    """Replace the directory by a file. Writers that are still at work may create files in it in the meantime."""
     while not directory.is_file():
         shutil.rmtree(directory, ignore_errors=True)
         with suppress(IsADirectoryError):
@@ -395,7 +395,7 @@ def put_in_place_of(directory):
 
 
 def test_a_directory_that_goes_away_is_told() -> None:
-    """With "stop" the next call raises; else the program runs on, with the same answers, and the report says what happened."""
+    """With "stop", the next call raises; otherwise the program continues with the same answers, and the report names the loss."""
     for on_error in ("stop", None):
         path = Path(tempfile.mkdtemp(prefix="opdump-test-"))
         opdump.tensorflow.install(on_error=on_error)
@@ -437,7 +437,7 @@ def test_nothing_is_fetched_for_a_dump_that_is_lost() -> None:
                 session.run(v1.global_variables_initializer())
                 fetched.clear()
                 session.run(fetches, feed)
-                assert streams or max(fetched) > 3, fetched  # else all is watched
+                assert streams or max(fetched) > 3, fetched  # otherwise all tensors are watched
                 recorder = found.capture.recorder
                 recorder._failed(OSError("no space left"))
                 fetched.clear()
@@ -445,7 +445,7 @@ def test_nothing_is_fetched_for_a_dump_that_is_lost() -> None:
                 patch.setattr(recorder, "before_op", lambda op, inputs, told=told: told.append(op) or op)
                 for _ in range(3):
                     session.run(fetches, feed)
-                # A run that nobody looks at needs no reader of its own either.
+                # Without a dump, the run also needs no reader.
                 assert told == [], (fetched, told)
                 assert len(set(fetched)) == 1, (fetched, told)
                 assert fetched[0] <= 3, (fetched, told)

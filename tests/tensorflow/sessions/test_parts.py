@@ -1,4 +1,4 @@
-"""Runs in parts (`partial_run`): the answers are those of a plain program, and the dump holds what each part computed."""
+"""Runs in parts (`partial_run`): the answers are those of a plain program, and the dump contains what each part computed."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, no-untyped-call"
@@ -29,7 +29,7 @@ def two_parts(session, runs=2):
 
 
 def three_parts_and_a_variable(session):
-    """What is assigned between two parts, in another run, is what the next part reads, or not: as in the plain program."""
+    """Another run assigns the variable between two parts; the next part reads the same value as in the plain program."""
     x, y, z = (v1.placeholder(tf.float32, [4, 4], name) for name in "xyz")
     weight = v1.get_variable("weight", initializer=tf.constant(A), use_resource=True)
     grown = weight.assign_add(tf.ones([4, 4]))
@@ -59,7 +59,7 @@ def random_numbers(session):
 
 
 def queue_between_the_parts(session):
-    """The second part takes from a queue what the program puts there after the first: nobody may wait for it before."""
+    """The second part dequeues what the program enqueues after the first; nothing may wait for it earlier."""
     x, y = v1.placeholder(tf.float32, [4, 4], "x"), v1.placeholder(tf.float32, [4, 4], "y")
     queue = tf.queue.FIFOQueue(4, [tf.float32], [[4, 4]], name="queue")
     put = queue.enqueue([x * 3.0])
@@ -115,7 +115,7 @@ def test_every_operator_of_each_part_is_there() -> None:
     assert found.capture.notes == []
 
 
-def test_what_cannot_be_fetched_is_named() -> None:
+def test_operators_of_a_part_that_cannot_be_fetched_are_named() -> None:
     with recorded() as found:
         outcome(branches)
     assert found.skips()["chosen/Exp"] == "not observed"

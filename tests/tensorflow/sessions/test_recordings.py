@@ -1,4 +1,4 @@
-"""Programs that ask for their dumps: streamed tensors, failing operators, directories."""
+"""Programs that request dumps: streamed tensors, failing operators, directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ v1 = tf.compat.v1
 
 
 def config(**parameters: Any) -> Any:
-    """A session's config with an entry NpuOptimizer."""
+    """A session config with an entry for NpuOptimizer."""
     made = v1.ConfigProto()
     entry = made.graph_options.rewrite_options.custom_optimizers.add()
     entry.name = "NpuOptimizer"
@@ -33,14 +33,14 @@ def config(**parameters: Any) -> Any:
 
 
 def folder() -> Path:
-    """A new directory. Graph files go there too."""
+    """A new directory. Graph files also go there."""
     made = Path(tempfile.mkdtemp(prefix="opdump-test-"))
     os.chdir(made)
     return made
 
 
 def network() -> tuple[Any, Any]:
-    """A network with a reference variable, a branch and a loop: its loss, and what trains it."""
+    """A network with a reference variable, a branch and a loop: its loss, and its training operator."""
     v1.disable_resource_variables()
     v1.disable_control_flow_v2()
     v1.set_random_seed(7)
@@ -49,7 +49,7 @@ def network() -> tuple[Any, Any]:
     net = tf.matmul(x, kernel)
     net = v1.cond(tf.reduce_sum(net) > 0, lambda: net * 2.0, lambda: tf.tanh(net))
     _, net = v1.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, tf.sin(a) * 1.5), [0, net])
-    net += tf.random.normal([16, 8])  # of a sequence that runs on from step to step
+    net += tf.random.normal([16, 8])  # from a sequence that continues from step to step
     loss = tf.reduce_mean(tf.square(net))
     return loss, v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
 
@@ -69,7 +69,7 @@ def train(made: Any, *, streams: bool, final: bool) -> list[float]:
 
 
 def values(dump: Path) -> dict[str, Any]:
-    """The elements of every tensor by what it is."""
+    """The values of every tensor, by step, operator, occurrence and slot."""
     return {
         f"{tensor.op.step} {tensor.op.op_name} {tensor.op.occurrence} {tensor.io} {tensor.slot}": tensor.payload.to_host()
         for tensor in opdump.open(dump)
@@ -78,7 +78,7 @@ def values(dump: Path) -> dict[str, Any]:
 
 
 def streams() -> dict[str, Any]:
-    """One by one, and all at the end of a run: the same tensors, the same losses, in a graph that is final too."""
+    """Tensors that are streamed one by one and tensors that are fetched at the end of a run: the same tensors and losses, also in a finalised graph."""
     plain = train(v1.ConfigProto(), streams=False, final=False)
     found = {}
     for name, streamed, final in (("whole", False, True), ("streamed", True, True), ("open", True, False)):
@@ -104,7 +104,7 @@ def streams() -> dict[str, Any]:
 
 
 def attempt(run: Callable[[], object]) -> str:
-    """What a run that fails raises; empty where it does not."""
+    """The class of the error that a run raises; empty if it succeeds."""
     try:
         run()
     except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
@@ -114,7 +114,7 @@ def attempt(run: Callable[[], object]) -> str:
 
 @cache
 def failures(level: int) -> dict[str, Any]:
-    """The logarithm of a negative number, found by a check of the program; the data come from an iterator that goes on."""
+    """The logarithm of a negative number, found by a check in the program; the iterator continues after the failure."""
     out = folder()
     opdump.tensorflow.install()
     results: list[Any] = []
@@ -141,7 +141,7 @@ def failures(level: int) -> dict[str, Any]:
 
 
 def failures_of_callables() -> dict[str, Any]:
-    """A check that fails behind tensors that are fed, in a run of each kind."""
+    """A check that fails after fed tensors, in a run of each kind."""
     out = folder()
     opdump.tensorflow.install()
     with tf.Graph().as_default() as graph:
@@ -162,7 +162,7 @@ def failures_of_callables() -> dict[str, Any]:
 
 
 def failures_of_data_sets() -> dict[str, Any]:
-    """A function of a data set that fails, in a thread of the runtime."""
+    """A data set function that fails, in a thread of the runtime."""
     out = folder()
     opdump.tensorflow.install()
     with tf.Graph().as_default() as graph:
@@ -176,7 +176,7 @@ def failures_of_data_sets() -> dict[str, Any]:
 
 
 def directories() -> dict[str, Any]:
-    """Where the device's number and the graph files go; what comes after the end."""
+    """Where files and graph files go for a device number, and what a session after the end writes."""
     out = folder()
     os.environ["DEVICE_ID"], os.environ["DUMP_GRAPH_PATH"] = "5", str(out / "graphs")
     try:
@@ -189,7 +189,7 @@ def directories() -> dict[str, Any]:
                 assert session.run(total) == 3.0
             before = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
             reports = opdump.tensorflow.finish()
-            with v1.Session(config=made) as session:  # nobody looks any more
+            with v1.Session(config=made) as session:  # the capture has ended
                 assert session.run(total) == 3.0
         assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == before
     finally:

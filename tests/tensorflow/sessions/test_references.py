@@ -1,4 +1,4 @@
-"""Reference variables: who shares their memory sees an update, under capture as without one."""
+"""Reference variables: operators that share their memory see an update, with and without capture."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -49,7 +49,7 @@ def _compare(program, *told, **way):
 
 
 def _updated(fetches):
-    """What a session gives of `fetches(v, update)`, where `update` adds 10 to a reference variable v."""
+    """The answers of a session for `fetches(v, update)`, where `update` adds 10 to a reference variable v."""
     with tf.Graph().as_default():
         v = v1.get_variable("v", initializer=START, use_resource=False)
         with v1.Session() as session:

@@ -1,4 +1,4 @@
-"""BufferForwarding of three and more: their order depends on who else holds what they read, so looking at it must not change the answer."""
+"""Sums of three or more: their order depends on what else holds their operands, so reading the operands must not change the answer."""
 
 # The programs of the cases are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc"
@@ -19,7 +19,7 @@ ROWS, WIDTH = 32, 12
 
 
 def normalised(y):
-    """As written by hand."""
+    """A normalisation written by hand."""
     mean, variance = tf.nn.moments(y, [1], keepdims=True)
     return (y - mean) / tf.sqrt(variance + 1e-5)
 
@@ -29,7 +29,7 @@ def with_bypass(y, kernel):
 
 
 def of_many(y, kernel):
-    """Has sums that stand there, and sums that the runtime makes of several."""
+    """Explicit sums, and sums that the runtime builds from several additions."""
     return tf.add_n([y, tf.sin(y), tf.matmul(y, kernel)]) + (tf.exp(-y * y) + tf.cos(y)) + tf.abs(y)
 
 
@@ -43,7 +43,7 @@ OPTIMIZERS = {
 
 
 def trained(network, optimizer, resource, graph=None, **config):
-    """The losses of five steps, then the variables; all in `graph`, or one of its own."""
+    """The losses of five steps, then the variables; in `graph`, or in a new graph."""
     random = np.random.default_rng(0)
     with (graph or tf.Graph()).as_default(), v1.variable_scope("net", use_resource=resource):
         x = v1.placeholder(tf.float32, [ROWS, WIDTH], "x")
@@ -64,7 +64,7 @@ def trained(network, optimizer, resource, graph=None, **config):
 
 
 def gaps(found, graph=None):
-    """What was to be dumped and is not, with its reason. Of a graph, what nothing needs may not have run."""
+    """What should have been dumped but was not, with the reason. Given a graph, operators that nothing needs may be missing."""
     known = ("constant", "fed", "handle", "control flow")
     needs = None if graph is None else needed(graph)
     return {
@@ -75,7 +75,7 @@ def gaps(found, graph=None):
 
 
 def needed(graph):
-    """The operators whose values a variable or the loss depends on."""
+    """The operators on which a variable or the loss depends."""
     operations = graph.get_operations()
     waiting = [
         each for each in operations if each.type.startswith(("Assign", "Apply", "Resource")) or each.name == "net/AddN"
@@ -131,7 +131,7 @@ def test_graphs_that_are_not_rewritten_are_recorded_whole() -> None:
 
 
 def test_any_choice_of_summands_leaves_the_sum_as_it_was() -> None:
-    """Five summands, of which any are dumped."""
+    """Five operands, with every subset of them dumped."""
     values = np.random.default_rng(3).normal(size=3000).astype(np.float32)
     names = "abcde"
 
@@ -168,7 +168,7 @@ def looped(*, has_gradient):
 
 
 def test_a_summand_within_a_loop_is_computed_apart() -> None:
-    """What is watched is held for a while: the summand that the sum is made in is left alone, and computed again."""
+    """Watching holds a tensor for a while; the operand whose memory receives the sum is not watched, and is recomputed instead."""
     for has_gradient in (False, True):
         plain = looped(has_gradient=has_gradient)
         assert same(plain, looped(has_gradient=has_gradient)), "the program itself is not the same twice"

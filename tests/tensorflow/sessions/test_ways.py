@@ -29,7 +29,7 @@ def model(lr=0.1, global_step=False):
 
 
 def raised_by(act, kinds):
-    """The name of the error that is raised; empty where none is."""
+    """The name of the raised error; empty if there is none."""
     try:
         act()
     except kinds as error:
@@ -38,7 +38,7 @@ def raised_by(act, kinds):
 
 
 def plain_and_recorded(program, steps=None, **plan):
-    """Runs a program twice, each in a graph of its own; (what was recorded, the answer)."""
+    """Run a program twice, each time in a new graph; returns (recorded, answer)."""
     with tf.Graph().as_default():
         plain = program()
     with recorded(steps, **plan) as found, tf.Graph().as_default():
@@ -48,7 +48,7 @@ def plain_and_recorded(program, steps=None, **plan):
 
 
 def steps_of_models(found):
-    """The steps of each model that filed something, by model, in the order of their numbers."""
+    """For each model that wrote something, in the order of model numbers, its steps."""
     models: dict[int, list[int]] = {}
     for number, step in found.steps():
         models.setdefault(number, []).append(step)
@@ -130,7 +130,7 @@ def test_a_monitored_training_session_has_the_steps_of_its_loop() -> None:
             v1.train.NanTensorHook(loss),
             v1.train.CheckpointSaverHook(folder, save_steps=2),
         ]
-        # Fetching a summary needs the fed placeholder, which no hook has: it is a constant here.
+        # No summaries: a hook that fetches one has no value for the placeholder.
         with v1.train.MonitoredTrainingSession(
             hooks=hooks, checkpoint_dir=folder, save_summaries_steps=None
         ) as session:
@@ -297,7 +297,7 @@ def test_an_interrupted_run_leaves_readable_files() -> None:
                 session.run([train, loss], {x: X})
                 raise AssertionError("no interrupt")
             except KeyboardInterrupt:
-                found.capture.recorder.after_op = original  # type: ignore[method-assign]  # as it was
+                found.capture.recorder.after_op = original  # type: ignore[method-assign]
             session.run([train, loss], {x: X})
     assert len(found.values("loss", 0)) == 1, found.catalog.problems
     assert not found.catalog.problems, found.catalog.problems
