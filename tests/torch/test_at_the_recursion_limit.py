@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import opdump
-from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, CallDepth
 from opdump.plan import DumpPlan
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -45,8 +44,7 @@ def _down(calls: int, function: Callable[[], Any]) -> Any:
     return _down(calls - 1, function) if calls else function()
 
 
-def _values(write: torch.Tensor) -> list[object]:
-    room = _room()
+def _values(write: torch.Tensor, room: int) -> list[object]:
     return [_value(room - left, write) for left in range(0, 60, 4)]
 
 
@@ -60,13 +58,13 @@ def _value(calls: int, write: torch.Tensor) -> object:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operators_run_as_deep_as_without_a_capture(layout: str, tmp_path: Path) -> None:
     data = torch.ones(3, 3)
-    expected = _values(data)
+    room = _room()
+    expected = _values(data, room)
     limit = sys.getrecursionlimit()
     with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout]), strict=True) as dump:
         _value(0, data)  # lookups that PyTorch and opdump do only once
         dump.step()
-        found = _values(data)
-        assert sys.getrecursionlimit() == limit
+        found = _values(data, room)
         dump.step()
         data.exp()
         dump.step()
@@ -130,7 +128,7 @@ def test_a_model_that_calls_itself_goes_as_deep_as_without_a_capture(layout: str
     with opdump.capture(DumpPlan(path=tmp_path, **LAYOUTS[layout]), strict=True) as dump:
         assert torch.equal(model(data, levels), expected)
         with pytest.raises(RecursionError):
-            model(data, most + 6)
+            model(data, 400)
         dump.step()
         assert torch.equal(model(data, 3), model(data, 3))
     assert dump.report is not None
@@ -146,34 +144,3 @@ def test_the_limit_that_the_program_sets_stays_its_own(tmp_path: Path) -> None:
         torch.ones(2).exp()
         assert sys.getrecursionlimit() == 1234
     assert sys.getrecursionlimit() == 1234
-
-
-def test_raises_of_the_recursion_limit_add_up_and_are_undone() -> None:
-    depth = CallDepth()
-    depth.add(10)
-    depth.add(5)
-    assert sys.getrecursionlimit() == 415
-    depth.remove(10)
-    assert sys.getrecursionlimit() == 405
-    sys.setrecursionlimit(1000)  # by the program, while an operator runs
-    depth.add(7)
-    assert sys.getrecursionlimit() == 1012
-    depth.remove(7)
-    depth.remove(5)
-    assert sys.getrecursionlimit() == 1000
-    depth.add(3)
-    depth.close()
-    assert sys.getrecursionlimit() == 1000
-
-
-def test_a_capture_that_ends_while_an_operator_runs_leaves_the_limit_alone() -> None:
-    limit = sys.getrecursionlimit()
-    depth = CallDepth()
-    depth.add(BESIDE_AN_OPERATOR)
-    depth.close()
-    depth.remove(BESIDE_AN_OPERATOR)
-    assert sys.getrecursionlimit() == limit
-    depth.add(BESIDE_AN_OPERATOR)
-    assert sys.getrecursionlimit() == limit + BESIDE_AN_OPERATOR
-    depth.close()
-    assert sys.getrecursionlimit() == limit

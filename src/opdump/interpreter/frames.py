@@ -111,8 +111,6 @@ PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 """The directory of opdump's files."""
 
 _COMMANDS: Final = os.path.join(PACKAGE, "commands") + os.sep
-CALLED: Final = "<called under capture>"
-"""The name of a frame that represents a line of the program. That line also has a frame of its own."""
 # Frames between and below those of opdump: the path in PyTorch from a dispatch mode to the kernel that it calls.
 _GLUE: Final = (
     os.path.join("torch", "_ops.py"),
@@ -123,7 +121,7 @@ _GLUE: Final = (
     contextlib.__file__,
 )
 # A line of opdump that makes the program's call. Errors of functions without Python code, and wrong arguments, are raised there.
-_HANDS_ON: Final = re.compile(r"\*args, \*\*kwargs\)|\(\*call\)")
+_HANDS_ON: Final = re.compile(r"\*args, \*\*kwargs\)")
 _FRAME: Final = r'^(?P<margin> *)File "(?P<file>[^"\n]*)", line (?P<line>\d+).*\n(?:(?P=margin) +.*\n)*\n?'
 _WRITTEN: Final = re.compile(_FRAME, re.MULTILINE)
 """A frame as written in a message, with its source line and an empty line if they are present."""
@@ -348,6 +346,6 @@ def _is_whole(entries: Sequence[_Entry]) -> bool:
 
 def _is_left_out(frame: FrameType, after_opdump: bool) -> bool:
     code = frame.f_code
-    if code.co_filename.startswith(PACKAGE) or code.co_name == CALLED:
+    if code.co_filename.startswith(PACKAGE):
         return True
     return after_opdump and code.co_filename.endswith(_GLUE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -44,14 +44,10 @@ class Start:
     @property
     def obstacle(self) -> str:
         """Why a Python process that starts like this cannot be followed. Empty if it can, or if it is not Python."""
-        if self.kind == "forked" or not self.command or not self.is_python:
+        if self.kind == "forked" or not self.command or self.finds_the_run or not self.is_python:
             return ""
-        if not self.finds_the_run:
-            variable = START_VARIABLE if os.environ.get(START_VARIABLE, "0") not in ("", "0") else FAMILY_VARIABLE
-            return f"with an environment without {variable}: pass that on"
-        if _PYTHON.fullmatch(os.path.basename(self.command[0])) and _leaves_out_site(self.command[1:]):
-            return "by python -S, which reads no .pth file: leave that out"
-        return ""
+        variable = START_VARIABLE if os.environ.get(START_VARIABLE, "0") not in ("", "0") else FAMILY_VARIABLE
+        return f"with an environment without {variable}: pass that on"
 
 
 def watch_starts(call: Callable[[Start], object]) -> None:
@@ -136,20 +132,3 @@ def _is_script(command: str) -> bool:
     except OSError:
         return False
     return first.startswith(b"#!") and b"python" in first
-
-
-def _leaves_out_site(words: Sequence[str]) -> bool:
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word == "-":
-            return False
-        if word.startswith("--"):
-            continue
-        letters, option, value = re.fullmatch("-([^cmWX]*)([cmWX]?)(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]  # everything matches
-        if "S" in letters:
-            return True
-        if option in ("c", "m"):
-            return False  # the rest are arguments of the program
-        if option and not value:
-            next(rest, None)
-    return False

@@ -39,7 +39,7 @@ from opdump.adapters.torch.reader import TensorReader
 from opdump.adapters.torch.schemas import nested_tensors
 from opdump.adapters.torch.scopes import DumpSelection, RootScopes, class_name, is_network, unwrapped
 from opdump.adapters.torch.training import TrainingListener, TrainingObserver
-from opdump.adapters.torch.unseen import CallDepth, apart, deeper, never_seen, unseen
+from opdump.adapters.torch.unseen import HigherRecursionLimit, apart, never_seen, unseen
 from opdump.errors import CaptureStateError
 from opdump.interpreter.critical_sections import not_interrupted
 from opdump.plan import DumpPlan
@@ -109,14 +109,12 @@ class _Capture(TrainingListener):
         self._recorder = recorder
         self._stop_after_dump = settings.stop_after_dump
         self._marks = DumpSelection(settings.marks) if plan.selection == "marked" else None
-        self.depth = CallDepth()
         self.observer = TrainingObserver(
             self,
             steps=settings.steps,
             class_names=plan.class_names_in_scope,
             marks=self._marks,
             first_step=plan.initial_iteration,
-            depth=self.depth,
             stopped=recorder.stopped,
             around=self._around if fails or in_models else None,
             is_model=lambda module: is_network(module) or (self._models is not None and self._models.is_wanted(module)),
@@ -144,7 +142,6 @@ class _Capture(TrainingListener):
             names=self._names,
             calls_only=self._models is not None and plan.dump_level == "op",
             accelerators=accelerators,
-            depth=self.depth,
             storages=recorder.reader.storages if isinstance(recorder.reader, TensorReader) else None,
         )
         self._calls: CallMode | None = None
@@ -176,6 +173,7 @@ class _Capture(TrainingListener):
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._last_ended = False
         self._filed: int | None = None
+        self._recursion_limit = HigherRecursionLimit()
         self.is_open = False
         """Whether all parts are attached."""
 
@@ -199,7 +197,7 @@ class _Capture(TrainingListener):
             part.detach()
         self._switch(False)
         take_off(self._mode)
-        self.depth.close()
+        self._recursion_limit.restore()
         return ""
 
     def close(self) -> None:
@@ -212,7 +210,7 @@ class _Capture(TrainingListener):
         with unseen():
             self._close()
         self._mode.close()
-        self.depth.close()
+        self._recursion_limit.restore()
 
     @isolated_from_program
     def _close(self) -> None:
@@ -324,7 +322,6 @@ class _Capture(TrainingListener):
             yield
 
     @never_seen
-    @deeper
     @isolated_from_program
     def step_begins(self, step: int) -> None:
         # Model executions are counted separately from steps; whether one is selected is decided per operator.
@@ -349,7 +346,6 @@ class _Capture(TrainingListener):
                 (put_on if self._on else take_off)(self._mode)
 
     @never_seen
-    @deeper
     @isolated_from_program
     def _note_losses(self, roots: Sequence[torch.Tensor]) -> None:
         assert self._recorder.losses is not None
@@ -359,7 +355,6 @@ class _Capture(TrainingListener):
                     self._recorder.losses.note(float(root.detach()))
 
     @never_seen
-    @deeper
     @isolated_from_program
     def step_ends(self, step: int, reopened: bool) -> None:
         if self._recorder.losses is not None:
@@ -380,7 +375,6 @@ class _Capture(TrainingListener):
         self._recorder.graph(graph_id, name)
 
     @never_seen
-    @deeper
     @isolated_from_program
     def other_call_begins(self, scopes: RootScopes) -> None:
         root = scopes.reference()
@@ -388,7 +382,6 @@ class _Capture(TrainingListener):
             self._names.learn(root, scopes)
 
     @never_seen
-    @deeper
     @isolated_from_program
     def root_call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph_id: int) -> None:
         # Not earlier: until a network runs again, a second optimizer may still belong to the last wanted step.
@@ -426,7 +419,6 @@ class _Capture(TrainingListener):
 
     @not_interrupted
     @never_seen
-    @deeper
     @isolated_from_program
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)

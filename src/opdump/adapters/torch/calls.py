@@ -43,8 +43,7 @@ from opdump.adapters.torch.private_names import (
     wrappers_of_compiled,
 )
 from opdump.adapters.torch.schemas import nested_tensors
-from opdump.adapters.torch.stacks import Places
-from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, never_compile, unseen
+from opdump.adapters.torch.unseen import never_compile, unseen
 from opdump.graph import PARAMETER_PREFIX
 from opdump.recorder import LiveTensor, Recorder, isolated_from_program
 from opdump.records import OpRecord
@@ -76,7 +75,6 @@ class CallMode(TorchFunctionMode):
         self._recorder = recorder
         self._records = records
         self._away = threading.local()
-        self._places = Places()
         self._replacements = Replacements()
         self._loading = Loading(recorder.stopped)
 
@@ -155,16 +153,9 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        caller = sys._getframe(1)
         if name in _NO_OPERATORS or not self._mode.recording or not recording_here():
-            return self._places.call(caller, func, args, kwargs)
-        call = self._places.call
-        depth = self._mode.depth
-        depth.add(BESIDE_AN_OPERATOR)
-        try:
-            return self._run(name.strip("_") or name, "", lambda: call(caller, func, args, kwargs), args, kwargs)
-        finally:
-            depth.remove(BESIDE_AN_OPERATOR)
+            return func(*args, **kwargs)
+        return self._run(name.strip("_") or name, "", lambda: func(*args, **kwargs), args, kwargs)
 
     @records_failures
     def _run(

@@ -44,7 +44,7 @@ from opdump.adapters.torch.schemas import (
 )
 from opdump.adapters.torch.scopes import DumpSelection, RootScopes
 from opdump.adapters.torch.training import TrainingObserver
-from opdump.adapters.torch.unseen import BESIDE_AN_OPERATOR, CallDepth, unseen
+from opdump.adapters.torch.unseen import unseen
 from opdump.adapters.watching import Watches
 from opdump.graph import PARAMETER_PREFIX, GraphInput, GraphNode, GraphOutput, GraphValue
 from opdump.plan import DumpPlan
@@ -265,12 +265,10 @@ class CaptureMode(RecordingMode):
         names: OperatorNames | None = None,
         calls_only: bool = False,
         accelerators: Accelerators | None = None,
-        depth: CallDepth | None = None,
         storages: Storages | None = None,
     ) -> None:
         """`storages` are shared with the reader of the tensors."""
         super().__init__()
-        self.depth = CallDepth() if depth is None else depth
         self.recording = False
         self._plan = plan
         self._recorder = recorder
@@ -348,14 +346,6 @@ class CaptureMode(RecordingMode):
         if not self.recording:
             with unseen():
                 return func(*args, **kwargs)
-        self.depth.add(BESIDE_AN_OPERATOR)
-        try:
-            return self._dispatched(func, types, args, kwargs)
-        finally:
-            self.depth.remove(BESIDE_AN_OPERATOR)
-
-    @records_failures
-    def _dispatched(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._in_graph is not None and self._in_graph():
             self.graphs.passes()
             with unseen():

@@ -387,13 +387,11 @@ Phase = Literal["forward", "optimizer"]
 class Running:
     """A running call of a module or an optimizer. `frame` is the identity of its frame, `outer` the call around it."""
 
-    __slots__ = ("callers", "frame", "level", "outer")
+    __slots__ = ("callers", "frame", "outer")
 
     def __init__(self, frame: int, outer: Running | None) -> None:
         self.frame = frame
         self.outer = outer
-        self.level: int = 1 if outer is None else outer.level + 1
-        """The number of running calls of modules and optimizers, including this one."""
         self.callers: Sequence[Frame] | None = None
         """The lines of the program that lead to it; None until they are read."""
 

@@ -57,7 +57,7 @@ from opdump.adapters.torch.scopes import (
     unwrapped,
 )
 from opdump.adapters.torch.training_steps import Optimizers, StepCounter
-from opdump.adapters.torch.unseen import NESTED, CallDepth, never_seen
+from opdump.adapters.torch.unseen import never_seen
 from opdump.errors import CaptureStateError
 
 # Assigns graph numbers to the networks that a program calls.
@@ -411,7 +411,6 @@ class TrainingObserver:
     With `steps="manual"`, only `manual_step` ends iterations. `class_names=False` leaves class names out of scopes. With
     `marks`, running calls of modules are tracked (`Position.enclosing`). `first_step` is the number of the first iteration.
     `around` receives `nn.Module.__call__` and returns its replacement, which is called inside the scope of the module.
-    `depth` compensates for the additional calls between calls of modules.
 
     `step` is the current iteration. `graphs` has the (name, training) of every graph so far; its index is `graph_id`.
     """
@@ -425,7 +424,6 @@ class TrainingObserver:
         marks: DumpSelection | None = None,
         first_step: int = 0,
         around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
-        depth: CallDepth | None = None,
         stopped: Stopped = raised,
         is_model: Callable[[nn.Module], bool] = is_network,
     ) -> None:
@@ -449,7 +447,6 @@ class TrainingObserver:
         self._process = os.getpid()
         self._around = around
         self._is_model = is_model
-        self._depth = CallDepth() if depth is None else depth
         self._loading = Loading(stopped)
         self._undo: Callable[[], None] | None = None
 
@@ -536,11 +533,10 @@ class TrainingObserver:
         """The replacement of `nn.Module.__call__`. It runs for every module, so it is one function with few look-ups."""
         is_compiling = torch.compiler.is_compiling
         local, current, follows = self._local, self.current, self.marks is not None
-        outside, get_frame, depth = self._call_outside, sys._getframe, self._depth
+        outside, get_frame = self._call_outside, sys._getframe
         plain = original
         if self._around is not None:
             original = self._around(original)
-        own_calls = 1 if original is plain else 2  # calls of opdump per call of a module
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             # Compilers trace through this function; with this check first, nothing of opdump enters their graphs.
@@ -559,11 +555,6 @@ class TrainingObserver:
                 inner = root.enter_unregistered(module, scope, walked=position.refreshed)
                 position.refreshed = True
             running = Running(id(get_frame()), around)
-            added = 0
-            if running.level >= NESTED:
-                # At this level, also compensate for the outer ones, which were negligible.
-                added = own_calls * (NESTED if running.level == NESTED else 1)
-                depth.add(added)
             position.scope = inner
             if follows:
                 position.enclosing = Enclosing(module, root, enclosing)
@@ -572,8 +563,6 @@ class TrainingObserver:
                 return original(module, *args, **kwargs)
             finally:
                 position.scope, position.enclosing, position.running = scope, enclosing, around
-                if added:
-                    depth.remove(added)
 
         return call
 

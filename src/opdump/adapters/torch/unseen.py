@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
 
@@ -71,89 +69,25 @@ def apart() -> Iterator[None]:
         yield
 
 
-# Keeps the capture's own calls from counting towards the program's recursion limit (`sys.setrecursionlimit`).
-#
-# A program may run an operator close to the limit, and may rely on the RecursionError there. So the limit is raised by the depth of the
-# capture's calls while they run.
-
-BESIDE_AN_OPERATOR: Final = 200
-"""The maximum depth of the capture's calls, including writing a step with its graphs."""
-NESTED: Final = 24
-"""The depth of nested modules from which their calls are compensated for; fewer are negligible compared with the limit."""
+_OWN_CALLS: Final = 500
+"""More than the depth of the capture's calls: up to 200 beside an operator, and one or two for each of nested modules."""
 
 
-class CallDepth:
-    """How much the interpreter's recursion limit is raised. All threads share the limit, so their amounts add up."""
+class HigherRecursionLimit:
+    """Raises the program's recursion limit by the depth of the capture's calls, until `restore`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._added = 0
-        self._program = self._set = sys.getrecursionlimit()
-        """The program's limit, and the limit that we set last. If the limit found differs from `_set`, the program has changed it."""
+        self._program = sys.getrecursionlimit()
+        self._raised = self._program + _OWN_CALLS
+        sys.setrecursionlimit(self._raised)
 
-    def add(self, calls: int) -> None:
-        """Raise the limit by `calls`. If the program itself has no call left, raises RecursionError and adds nothing."""
-        with self._lock:
-            found = sys.getrecursionlimit()
-            if found != self._set:
-                self._program = found
-            wanted = self._program + self._added + calls
-            # Before the call below: Ctrl-C may come in between.
-            before, self._set = self._set, wanted
-            try:
-                sys.setrecursionlimit(wanted)
-            except RecursionError:
-                self._set = before
-                raise
-            self._added += calls
-
-    def remove(self, calls: int) -> None:
-        """Lower the limit by `calls`. If the current stack is too deep for that, the limit stays until the next call."""
-        with self._lock:
-            self._added = max(0, self._added - calls)  # `close` may have reset it
-            self._restore()
-
-    def close(self) -> None:
-        """Restore the program's limit. With a new lock: in a forked process, the old one may be held by a thread that does not exist."""
-        self._lock = threading.Lock()
-        self._added = 0
-        self._restore()
-
-    def _restore(self) -> None:
-        found = sys.getrecursionlimit()
-        if found != self._set:
-            self._program = self._set = found  # the program has set its own limit
-            return
-        wanted = self._program + self._added
-        try:
-            sys.setrecursionlimit(wanted)
-        except RecursionError:
-            return
-        self._set = wanted
-
-
-class _HasDepth(Protocol):
-    @property
-    def depth(self) -> CallDepth: ...
-
-
-_Part = TypeVar("_Part", bound=_HasDepth)
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-def deeper(method: Callable[Concatenate[_Part, _Given], _Result]) -> Callable[Concatenate[_Part, _Given], _Result]:
-    """Decorate a method of the capture so that its calls do not count towards the program's recursion limit."""
-
-    @functools.wraps(method)
-    def call(part: _Part, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
-        part.depth.add(BESIDE_AN_OPERATOR)
-        try:
-            return method(part, *args, **kwargs)
-        finally:
-            part.depth.remove(BESIDE_AN_OPERATOR)
-
-    return call
+    def restore(self) -> None:
+        """Restore the limit, unless the program has set another one."""
+        if sys.getrecursionlimit() == self._raised:
+            with suppress(
+                RecursionError
+            ):  # the stack is too deep for the program's limit, which the program has not noticed
+                sys.setrecursionlimit(self._program)
 
 
 # Keeps dynamo from compiling opdump's own Python frames.
