@@ -1,4 +1,4 @@
-"""An asynchronous dump of two devices and two steps, as MindSpore on Ascend leaves it, and what its tensors are."""
+"""An asynchronous dump of two devices and two steps, like those of MindSpore on Ascend, and the tensors in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor: its elements in the framework's format, and how the device has them."""
+    """A tensor: its values in the framework's format, and its formats on the device and after conversion."""
 
     io: IO
     slot: int
@@ -39,12 +39,12 @@ class Value:
     dtype: str
     device_format: str
     format: str
-    """What the converted file is called by: the framework's format."""
+    """The framework's format, which the name of the converted file contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One execution of an operator. `stored` is the name of its file where a device has shortened it."""
+    """One execution of an operator. `stored` is the name of its file if a device has shortened it."""
 
     op_type: str
     op_name: str
@@ -58,17 +58,17 @@ class Operator:
         return f"{self.op_type}.{self.op_name.replace('/', '_')}.{self.task_id}.7.{self.stamp}"
 
     def converted_name(self, value: Value) -> str:
-        """What the guide of MindSpore calls the file of one tensor: by the last component of the operator's name."""
+        """The file name of one tensor according to the MindSpore guide: with the last component of the operator's name."""
         last = self.op_name.rpartition("/")[2]
         return f"{self.op_type}.{last}.{self.task_id}.7.{self.stamp}.{value.io}.{value.slot}.{value.format}.npy"
 
 
 def operators(device: int, step: int) -> tuple[Operator, ...]:
-    """What a device executed in a step; no two steps or devices have the same elements."""
+    """The operators that a device executed in a step; all steps and devices have different values."""
     random = np.random.default_rng((device, step))
 
     def made(shape: tuple[int, ...], dtype: str = "float16") -> Array:
-        # Whole numbers that every one of the types holds exactly.
+        # Integers that each of the types represents exactly.
         return random.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
 
     gradient = f"Gradients/{_SCOPE}/conv2-Conv2d/gradConv2D-expand"
@@ -129,7 +129,7 @@ def operators(device: int, step: int) -> tuple[Operator, ...]:
 
 
 def write_dump(root: Path) -> None:
-    """`{time}/{device_id}/{model_name}/{model_id}/{iteration}/` with dump files, and `rank_N/graphs` beside."""
+    """Write `{time}/{device_id}/{model_name}/{model_id}/{iteration}/` with dump files, and `rank_N/graphs`."""
     for device, step, executed in _executions():
         place = root / TIME / str(device) / NET / str(GRAPH) / str(step)
         write_operators(place, executed)
@@ -137,7 +137,7 @@ def write_dump(root: Path) -> None:
 
 
 def write_operators(place: Path, executed: tuple[Operator, ...]) -> None:
-    """The dump files of a directory, and its mapping.csv."""
+    """Write the dump files of a directory, and its mapping.csv."""
     place.mkdir(parents=True)
     rows = []
     for operator in executed:
@@ -155,7 +155,7 @@ def write_operators(place: Path, executed: tuple[Operator, ...]) -> None:
 
 
 def write_graphs(root: Path) -> None:
-    """The graph of each rank, with a line of the script for every operator."""
+    """Write the graph of each rank, with a line of the script for every operator."""
     for device in DEVICES:
         nodes = tuple(
             GraphNode(
@@ -194,7 +194,7 @@ def _on_device(value: Value) -> DumpTensor:
         format=FORMAT_NUMBERS[value.device_format],
         shape=stored.shape,
         data=HeldBytes(encode_elements(np.ascontiguousarray(stored), number)),
-        # Without a device format there is none to tell, and msaccucmp cuts a transposed tensor to one (docs/msaccucmp.md).
+        # A tensor without a device format has no original shape: msaccucmp truncates a transposed tensor to it (docs/msaccucmp.md).
         original_shape=() if lay_out is None else value.array.shape,
     )
 

@@ -1,4 +1,4 @@
-"""One LeNet, its weights and batches, dumped by MindSpore and by opdump under one data_dump.json."""
+"""One LeNet with the same weights and batches, dumped by MindSpore and by opdump under one data_dump.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMETERS = tuple(f"{layer}.{kind}" for layer in SHAPES for kind in ("weight", 
 CONFIG = {
     "common_dump_settings": {
         "dump_mode": 0,
-        "path": "",  # MS_DIAGNOSTIC_DATA_PATH says where, so that both frameworks get the same file
+        "path": "",  # set by MS_DIAGNOSTIC_DATA_PATH, so that both frameworks get the same file
         "net_name": "LeNet",
         "iteration": "all",
         "saved_data": "tensor",
@@ -36,7 +36,7 @@ CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Directories that hold `rank_0`, and the losses that each framework printed."""
+    """Directories that contain `rank_0`, and the losses that each framework printed."""
 
     mindspore: Path
     torch: Path
@@ -45,7 +45,7 @@ class Dumps:
 
 
 def make_dumps(directory: Path) -> Dumps:
-    """Train both networks, three steps each."""
+    """Train both networks for three steps."""
     config = directory / "data_dump.json"
     config.write_text(json.dumps(CONFIG))
     data = directory / "lenet.npz"
@@ -63,7 +63,7 @@ def make_dumps(directory: Path) -> Dumps:
 
 
 def training_data() -> dict[str, npt.NDArray[Any]]:
-    """Three batches of 16 digits, enlarged from 8x8 to 32x32, and weights as both frameworks initialise by default."""
+    """Three batches of 16 digits, enlarged from 8x8 to 32x32, and weights from the distribution that both frameworks use by default."""
     generator = np.random.default_rng(7)
     digits = load_digits()
     count = 16 * STEPS

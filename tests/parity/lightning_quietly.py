@@ -1,4 +1,4 @@
-"""A Trainer of Lightning that writes nothing and runs on the CPU."""
+"""A Lightning Trainer that writes nothing and runs on the CPU."""
 
 from __future__ import annotations
 

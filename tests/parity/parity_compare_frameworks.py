@@ -1,4 +1,4 @@
-"""A PyTorch network against a copy of it in TensorFlow with the same weights: benign, and a planted difference is named."""
+"""A PyTorch network compared with a copy in TensorFlow with the same weights: benign, and a planted difference is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANTED: Final = {
     "transformer": ("argument", "gelu", "approximate: none in A, as if tanh in B"),
     "lstm": ("operator", "mkldnn_rnn_layer", "mkldnn_rnn_layer in A in float64"),
 }
-"""What is to be said of the difference in each copy."""
+"""The expected finding for the difference in each copy."""
 
 
 def test_a_copy_in_tensorflow_is_benign_and_another_epsilon_is_named(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_copy_in_tensorflow_is_benign_and_another_epsilon_is_named(tmp_path: P
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dumps of networks under PyTorch, and of their copies in TensorFlow, without and with a difference: one process makes all of these."""
+    """Dumps of PyTorch networks and of their TensorFlow copies, without and with a difference; one process makes all copies."""
     folder = tmp_path_factory.mktemp("copies")
     for name in PLANTED:
         model, given = network(name)

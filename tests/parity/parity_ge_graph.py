@@ -1,4 +1,4 @@
-"""The graph files of offline models against the fusion rule parser of msaccucmp, which comparison of dumps reads them with."""
+"""The graph files of offline models, read by the fusion rule parser of msaccucmp, which the comparison of dumps uses."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_the_parser_finds_the_original_operators(level: Literal["disable", "exte
     assert originals == ["net/conv", "net/pool", "net/relu"]
     conv = next(op for op in run.values() if "net/conv" in op["original"])
     assert conv["inputs"][:2] == ["image:0", "weights:0"]
-    # What a fused operator gives is what the last of its originals gave.
+    # The output of a fused operator is that of the last original operator.
     assert conv["outputs"] == [["net/relu" if "net/relu" in conv["original"] else "net/conv", 0]]
     assert ("net/relu" in conv["original"]) == (level == "extended")

@@ -1,4 +1,4 @@
-"""Trainings that a launcher starts, two processes with gloo: each is a rank of one run, and the losses stay what they are."""
+"""Trainings started by a launcher, two processes with gloo: each is a rank of one run, and the losses do not change."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import opdump
 from tests.cli.programs import write_config
 from tests.parity import peers
 
-# At the end of both programs a thread of Gloo's lets go of the last collective, for which it needs the interpreter: a program that is over
-# by then is aborted, with or without a capture.
+# Both programs sleep at the end: a Gloo thread needs the interpreter to release the last collective, and a process that has exited by then
+# is aborted, with or without a capture.
 
 ACCELERATE = """
 import sys
@@ -72,7 +72,7 @@ time.sleep(1)
 
 
 def _launched(folder: Path, kind: str, *before: str, **environ: str) -> tuple[list[str], str]:
-    """The two lines of the ranks, in order, and what stood last on standard error."""
+    """The output lines of the two ranks, in order, and the last line of standard error."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -134,7 +134,7 @@ def test_processes_of_a_launcher_are_ranks_of_one_run(tmp_path: Path, kind: str,
         ]
         assert all(child["captured"] for child in report["children"])
         place = tmp_path / f"dump{number}"
-        # A device calls the directory of a run by the second in which a process began, and ranks may begin in two.
+        # A device names the directory of a run by the second in which a process began, and ranks may begin in different seconds.
         places = sorted(place.iterdir()) if config == "acl.json" else [place]
         catalogs = [opdump.open(each) for each in places]
         assert sorted(rank for catalog in catalogs for rank in catalog.ranks) == [0, 1]

@@ -1,4 +1,4 @@
-"""examples/lenet in four frameworks, under one data_dump.json: one layout, the same numbers, and comparisons that call them the same."""
+"""examples/lenet in four frameworks, under one data_dump.json: the same layout and the same numbers, and comparisons find no difference."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ PLANTED: Final = {
     ),
     "mindspore, another loss": ("mindspore", 'reduction="mean"', 'reduction="sum"', ("torch", "tensorflow")),
 }
-"""Of which program what is replaced by what, and the dumps that it is compared with."""
+"""The program, the text to replace, its replacement, and the dumps to compare with."""
 
 
 def dumped(framework: str, dump: Path, script: Path) -> str:
-    """Runs one of the programs in the environment of its framework; what it printed."""
+    """Run one of the programs in the environment of its framework, and return its output."""
     environment = {
         "PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}:{script.parent}:{EXAMPLE}",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -78,7 +78,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def held_together(folder: Path) -> tuple[int, list[str]]:
-    """The exit code of the script that compares the trees, and the lines that it prints."""
+    """The exit code of the script that compares the trees, and its output lines."""
     command = [sys.executable, str(EXAMPLE / "hold_together.py"), str(folder)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False
@@ -91,7 +91,7 @@ def test_all_have_one_layout_and_the_same_numbers(trees: Path) -> None:
     code, lines = held_together(trees)
     print("\n".join(lines))
     assert (code, lines[-1]) == (0, "all agree to 0.0001")
-    # Five layers: what they give, twice; both gradients, twice; both parameters, once.
+    # Five layers: outputs in two steps, both gradients in two steps, both updated parameters once.
     assert len(lines) == 1 + 5 * (2 + 4 + 2) + 1
 
 
@@ -136,15 +136,15 @@ def test_a_difference_is_found_and_placed(trees: Path, tmp_path: Path, what: str
         assert result.verdict == "divergent"
         found = result.introduced[0]
         assert found.b is not None
-        # The loss of MindSpore is called by its own cells, so no line of the program leads to it.
+        # MindSpore's own cells call the loss, so no line of the program leads to it.
         assert found.b.line.startswith("loss.py:" if "loss" in what else "changed.py:")
 
 
 @pytest.mark.long
-def test_twelve_steps_that_drift_apart_by_rounding_are_the_same_and_one_rate_among_them_is_told(tmp_path: Path) -> None:
+def test_twelve_steps_that_differ_by_rounding_are_benign_and_one_changed_rate_is_found(tmp_path: Path) -> None:
     data = (EXAMPLE / "lenet_data.py").read_text()
     assert "STEPS, BATCH = 2, 16" in data
-    scripts = tmp_path / "scripts"  # a folder "jax" beside a script would be imported
+    scripts = tmp_path / "scripts"  # a folder "jax" next to a script would be imported
     scripts.mkdir()
     (scripts / "lenet_data.py").write_text(data.replace("STEPS, BATCH = 2, 16", "STEPS, BATCH = 12, 16"))
     for framework in PYTHONS:

@@ -1,4 +1,4 @@
-"""The DumpParser of MindSpore Insight 2.3.1 reads what opdump wrote of LeNet."""
+"""The DumpParser of MindSpore Insight 2.3.1 reads a dump of LeNet that opdump wrote."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def found(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    home = tmp_path_factory.mktemp("home")  # MindSpore Insight writes logs there
+    home = tmp_path_factory.mktemp("home")  # MindSpore Insight writes logs here
     arguments: list[str | Path] = [
         peers.SCRIPTS / "read_with_mindinsight.py",
         dump,

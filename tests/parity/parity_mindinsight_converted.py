@@ -1,7 +1,7 @@
-"""The DumpParser of MindSpore Insight 2.3.1 reads what `opdump convert --layout mindspore` made of an asynchronous dump.
+"""The DumpParser of MindSpore Insight 2.3.1 reads the result of `opdump convert --layout mindspore` for an asynchronous dump.
 
-Insight has a conversion of its own, for the directories of older versions (`rank_N/{net}/{graph}/{iteration}`). It names and
-fills the same files, but for the formats that it gives them: it asks msaccucmp for NCHW whatever a tensor is.
+Insight has its own conversion, for the directories of older versions (`rank_N/{net}/{graph}/{iteration}`). It creates the same
+files with the same names, except for formats: it requests NCHW from msaccucmp for every tensor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where MindSpore Insight writes its logs and workbooks."""
+    """The directory for the logs and workbooks of MindSpore Insight."""
     return tmp_path_factory.mktemp("home")
 
 
@@ -126,7 +126,7 @@ def test_insight_would_have_made_the_same_files(tree: Path, theirs: Path) -> Non
 
 
 def test_insight_would_not_have_found_a_name_with_an_underscore(tree: Path, theirs: Path, home: Path) -> None:
-    """It looks for the last component of a name, and its own conversion keeps what follows the last `_` of it."""
+    """It searches for the last component of a name, but its own conversion keeps only the part after the last `_`."""
     operator = next(each for each in ascend_lenet.operators(0, STEPS[0]) if each.op_type == "MaxPool")
     assert (_place(theirs) / _name_of_insight(operator, operator.values[0])).is_file()
     for directory, count in ((tree, 1), (theirs, 0)):
@@ -145,12 +145,12 @@ def _name_of_insight(operator: Operator, value: Value) -> str:
 
 
 def _format_of_insight(value: Value) -> str:
-    """NCHW where msaccucmp has a conversion to it, even of a matrix; else the format of the device."""
+    """NCHW if msaccucmp can convert to it, even for a matrix; otherwise the device's format."""
     return "ND" if value.device_format == "ND" else "NCHW"
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The header of a dump file as the library of CANN gives it to msaccucmp."""
+    """The header of a dump file in the form in which CANN's library returns it to msaccucmp."""
     file = read_dump_file(path)
     return {
         "version": file.version,

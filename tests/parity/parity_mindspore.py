@@ -158,7 +158,7 @@ def _both(dumps: Dumps) -> tuple[Path, Path]:
 
 
 def _agree(what: str, step: int, ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> None:
-    """Equal shape, and no difference above TOLERANCE of the largest element."""
+    """Assert equal shapes, and no difference above TOLERANCE relative to the largest value."""
     assert ours.shape == theirs.shape, f"{what}, step {step}"
     difference = float(np.abs(ours.astype(np.float64) - theirs).max() / np.abs(theirs).max())
     print(f"{what}, step {step}: {difference:.2g}")
@@ -166,7 +166,7 @@ def _agree(what: str, step: int, ours: npt.NDArray[np.float32], theirs: npt.NDAr
 
 
 def _last(dump: Path, phase: str, scope: str) -> GraphNode:
-    """The last kernel of a layer: MindSpore adds the bias in an operator of its own."""
+    """The last kernel of a layer: MindSpore adds the bias in a separate operator."""
     graph, _ = tree.graphs(dump)
     return [node for node in graph.kernels if node.phase == phase and scope in node.op_name][-1]
 
@@ -188,11 +188,11 @@ def _torch_gradient(dump: Path, step: int, parameter: str) -> npt.NDArray[np.flo
 
 
 def _mindspore_gradient(dump: Path, step: int, parameter: str) -> npt.NDArray[np.float32]:
-    """From the optimizer: fourth input of the ApplyMomentum whose first is the parameter."""
+    """From the optimizer: the fourth input of the ApplyMomentum whose first input is the parameter."""
     graph, _ = tree.graphs(dump)
     source = f"Parameter.{parameter}"
     (node,) = (node for node in graph.kernels if node.op_type == "ApplyMomentum" and node.inputs[0].source == source)
-    # Of three other nodes the graph file and the names of the tensor files disagree, so look at the values as well.
+    # For three other nodes, the graph file and the names of the tensor files disagree, so compare the values too.
     updated = tree.load(dump, step, parameter, "output", 0)
     np.testing.assert_array_equal(tree.load(dump, step, node.op_name, "input", 0), updated)
     return tree.load(dump, step, node.op_name, "input", 3)

@@ -1,4 +1,4 @@
-"""Programs of MindSpore under `opdump run`: the answer is that of the plain run, and the dump of compiled code is MindSpore's own."""
+"""MindSpore programs under `opdump run`: the answer equals that of a plain run, and the dump of compiled code is MindSpore's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENVIRONMENT = {"PYTHONPATH": str(peers.ROOT / "src")}
 
 @cache
 def runs(name: str, place: Path) -> Runs:
-    """The program: twice as it is, under MindSpore's own dump, under opdump."""
+    """The runs of a program: twice plain, under MindSpore's own dump, under opdump."""
     return Runs(name, place / name)
 
 
@@ -101,14 +101,14 @@ def test_the_tree_is_that_of_mindspores_own_dump(name: str, place: Path) -> None
     assert len(tensors) > 10
     for file in theirs:
         if file.endswith(".BFloat16.npy") or "/.dump_metadata/" in file:
-            continue  # float32 in ours; the configuration is the user's
+            continue  # float32 in opdump's dump; the configuration is the user's
         assert ours[file] == theirs[file], file
 
 
 def _tree(dump: Path) -> dict[str, list[str]]:
     """Digests of the files below a dump, by their names without time stamps.
 
-    Of graphs without addresses, and without numbers that MindSpore counts in several threads: two runs of its own have other ones.
+    In graphs, addresses and numbers that MindSpore counts in several threads are removed: they also differ between two runs of MindSpore.
     """
     files: dict[str, list[str]] = defaultdict(list)
     for path in dump.rglob("*"):
@@ -160,8 +160,8 @@ def test_every_operator_of_lenet_has_its_line(place: Path) -> None:
     assert catalog.problems == ()
 
 
-def test_the_two_modes_of_one_program_are_told_from_another_program(place: Path) -> None:
-    """Numbers that graphs give as tensors, shapes of memory, and inputs that hooks do not see are no differences of the program."""
+def test_the_two_modes_of_a_program_are_benign_and_a_changed_program_is_divergent(place: Path) -> None:
+    """Numbers that graphs pass as tensors, shapes in memory, and inputs that hooks do not see do not count as differences."""
     graph, pynative = runs("lenet_graph", place), runs("lenet_pynative", place)
     assert graph.digests[0] != pynative.digests[0], "one prints its gradients, too"
     done = CliRunner().invoke(main, ["compare", str(graph.opdump), str(pynative.opdump), "--json"])

@@ -1,6 +1,6 @@
-"""The real msaccucmp of mindstudio-probe beside opdump's, where it needs no library of CANN: the command line, bad input, arrays.
+"""The real msaccucmp of mindstudio-probe compared with opdump's, as far as it works without CANN: the command line, bad input, arrays.
 
-What it makes of dump files is held in tests/msaccucmp, by files that it wrote.
+tests/msaccucmp compares conversions of dump files, with files that the real msaccucmp wrote.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ONNX models of other people's tools: the answer is that of ONNX Runtime.
+"""ONNX models from other tools: the answer is that of ONNX Runtime.
 
-Of models that scikit-learn and LightGBM users convert nothing is opaque but text and maps; Python that onnxruntime-extensions puts into a
+In models that users of scikit-learn and LightGBM convert, only strings and maps are opaque; Python code that onnxruntime-extensions puts into a
 model runs as often as without a dump.
 """
 

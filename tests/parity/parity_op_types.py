@@ -1,4 +1,4 @@
-"""The table of operator types has what MindSpore dumps of real networks, and MindSpore has every name that the table gives it."""
+"""The table of operator types contains the operators in MindSpore's dumps of real networks, and every name that it assigns to MindSpore exists there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.parity.lenet import CONFIG, make_dumps
 def test_every_name_of_mindspore_is_an_operator() -> None:
     named = {name for row in ROWS for name in row.mindspore}
     assert len(named) > 400
-    # The last one tells whether the search finds what is missing.
+    # The last name checks that the search reports missing names.
     printed = peers.run(peers.MINDSPORE, [peers.SCRIPTS / "mindspore_primitives.py", *named, "NoSuchOperator"], {})
     assert printed.splitlines()[-1].split() == ["missing", "NoSuchOperator"]
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """What MindSpore dumps of LeNet, a residual block, a transformer block and a recurrent cell."""
+    """MindSpore's dumps of LeNet, a residual block, a transformer block and a recurrent cell."""
     folder = tmp_path_factory.mktemp("networks")
     config = folder / "data_dump.json"
     config.write_text(json.dumps(CONFIG))
@@ -47,7 +47,7 @@ OPTIMIZERS: Final = {"Adam", "AdamWeightDecay", "ApplyMomentum", "SGD"}
 
 
 def test_optimizers_that_write_no_output_are_known(dumps: tuple[Path, Path]) -> None:
-    """Their inputs are dumped after they ran; outputs that they write are the weight and the moments."""
+    """Their inputs are dumped after they ran; the outputs that they write are the weight and the moments."""
     unwritten: dict[str, set[int]] = {name: set() for name in OPTIMIZERS}
     seen = set()
     for dump in dumps:

@@ -1,7 +1,7 @@
-"""Programs written against PyTorch's own features and the packages that people use: the same answer, bit for bit, in every mode.
+"""Programs that use PyTorch's features and popular packages: the same answer, bit for bit, in every mode.
 
-One process runs the programs of a folder of tests/parity/programs one after the other (scripts/run_programs.py), for imports take
-longer than programs. Models have random weights and are small; nothing is downloaded.
+One process runs the programs of a folder of tests/parity/programs one after the other (scripts/run_programs.py), because imports take
+longer than the programs. Models have random weights and are small; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FOLDER = Path(__file__).parent / "programs"
 FOLDERS = sorted(path.name for path in FOLDER.iterdir() if any(path.glob("*.py")))
 NAMES = [f"{folder}/{path.stem}" for folder in FOLDERS for path in sorted((FOLDER / folder).glob("*.py"))]
 RANKS = {"ranks": 2}
-"""Programs of these folders run in so many processes at once, over gloo."""
+"""The number of processes, connected by gloo, in which the programs of a folder run."""
 SECONDS = 600
-"""For one folder; far more than it takes, for machines under load."""
+"""The limit for one folder: far more than needed, for busy machines."""
 
 
 @cache
 def _told(folder: str, *names: str) -> list[dict[str, Any]]:
-    """What became of these programs of a folder, by their names, for each rank."""
+    """The results of these programs of a folder, by name, for each rank."""
     with TemporaryDirectory() as text:
         place = Path(text)
         with _running(folder, names, place) as processes:
@@ -64,7 +64,7 @@ def _running(folder: str, names: tuple[str, ...], place: Path) -> Iterator[list[
 
 
 def _asked(session: pytest.Session, folder: str) -> list[str]:
-    """The programs of a folder that this run asks for: they share a process."""
+    """The programs of a folder that this test run selects: they share a process."""
     cases = [
         item.callspec.params for item in session.items if isinstance(item, pytest.Function) and _is_of_program(item)
     ]

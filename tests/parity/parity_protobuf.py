@@ -1,4 +1,4 @@
-"""The oldest protobuf that opdump allows runs the tests of its protobuf files; `make test` runs them with the newest."""
+"""The tests of opdump's protobuf files, with the oldest supported protobuf; `make test` runs them with the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph files of TensorFlow programs against the fusion rule parser of msaccucmp."""
+"""Graph files of TensorFlow programs, read by the fusion rule parser of msaccucmp."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_parser_of_msaccucmp_finds_every_operator(name: str, programs: dict[
     for operator_name, operator in root.items():
         found = rules["operators"][operator_name]
         assert found["original"] == ([operator_name] if operator_name != "parts_0" else ["parts"])
-        # It knows what an operator waits for, and passes it over.
+        # The parser skips control inputs.
         assert found["inputs"] == [source for source in operator.inputs if not source.endswith(":-1")]
         if operator.op_type == "Data":
             continue
-        # Of an operator that gives nothing the parser makes one output without a number.
+        # For an operator without outputs, the parser creates one output without a number.
         slots: list[int | None] = list(range(len(operator.outputs))) or [None]
         assert found["outputs"] == [[operator_name, slot] for slot in slots]
     data = [operator.name for operator in root.values() if operator.op_type == "Data"]

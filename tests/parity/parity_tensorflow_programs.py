@@ -1,6 +1,6 @@
-"""The programs of the document on data dump in training: a session and an Estimator, as they are, under stock TensorFlow.
+"""The example programs of the data dump documentation, a session and an Estimator, unchanged, under stock TensorFlow.
 
-What they leave is held against runs of the same programs without a dump, and against tensors that TensorFlow was asked for by hand.
+Their dumps are compared with runs of the same programs without a dump, and with tensors fetched explicitly from TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def NPURunConfig(dump_config, **settings):
 NPUEstimator = tf.estimator.Estimator
 DumpConfig = dict
 """
-"""In the place of npu_bridge: estimators of TensorFlow 2.15, which know of no dump."""
+"""Stands in for npu_bridge: estimators of TensorFlow 2.15, without a dump."""
 OF_TENSORFLOW_1 = "import tensorflow.compat.v1 as tf\ntf.disable_eager_execution()\n"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A program that ended: what it printed, and where it dumped to."""
+    """A finished program: its output, and the directory of its dump."""
 
     code: int
     out: str
@@ -49,12 +49,12 @@ class Run:
 
     @property
     def losses(self) -> list[str]:
-        """What was printed of the loss, in all the digits that a float32 has."""
+        """The printed losses, with all digits of a float32."""
         return re.findall(r"^loss (\S+)$|^INFO:tensorflow:loss = (\S+), step", self.out + self.err, re.MULTILINE)
 
     @property
     def models(self) -> dict[str, list[str]]:
-        """Directories of models, and the steps in them."""
+        """The directories of models, and the steps in them."""
         found = self.dump.glob("[0-9]*/[0-9]*/ge_default_*/[0-9]*")
         return {path.parent.name: sorted((step.name for step in path.iterdir()), key=int) for path in found}
 
@@ -66,7 +66,7 @@ class Run:
 
 
 def _ran(python: Path, arguments: Sequence[str | Path], folder: Path, **environment: str) -> Run:
-    """Runs a program in a directory of its own, which also gets the dump."""
+    """Run a program in a separate directory, which also receives the dump."""
     assert python.exists(), f"{python} is missing: run tests/parity/run, which sets it up"
     dump = folder / "dump"
     dump.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _opdump_run(python: Path, options: list[str], script: Path, folder: Path, **
 
 
 def _changed(script: Path, folder: Path, *changes: tuple[str, str]) -> Path:
-    """A copy of a program with other lines. AssertionError where a line to be changed is not there."""
+    """A copy of a program with replaced lines. Fails if a line to replace is missing."""
     source = script.read_text(encoding="utf-8")
     for old, new in changes:
         assert old in source, old
@@ -101,7 +101,7 @@ def _changed(script: Path, folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 def _session_and_fetched(root: Path) -> tuple[Run, Run, dict[str, npt.NDArray[Any]]]:
-    """The session under `opdump run`; the same by stock TensorFlow, and what that was asked for by hand."""
+    """The session under `opdump run`, the same session under stock TensorFlow, and the tensors fetched in the latter."""
     dumped = _opdump_run(peers.TENSORFLOW, [], SESSION, root / "session", DEVICE_ID="0")
     assert dumped.code == 0, dumped.err
     names = sorted({op.op_name for op in _operators(dumped) if op.step == 5 and not op.skip})
@@ -119,7 +119,7 @@ def _operators(run: Run) -> list[Any]:
 
 
 def _stock_estimator(root: Path) -> Run:
-    """The Estimator of TensorFlow 2.15, and no opdump."""
+    """The Estimator of TensorFlow 2.15, without opdump."""
     script = _changed(
         ESTIMATOR,
         root / "stock",
@@ -131,14 +131,14 @@ def _stock_estimator(root: Path) -> Run:
 
 
 def _without_dump(root: Path) -> Run:
-    """The Estimator of opdump, and no dump."""
+    """The Estimator of opdump, without a dump."""
     off = (ESTIMATORS_DUMP, ESTIMATORS_DUMP.replace("True", "False"))
     script = _changed(ESTIMATOR, root / "off", off)
     return _opdump_run(peers.TENSORFLOW, [], script, root / "off")
 
 
 def _stats(root: Path) -> Run:
-    """The session that asks for statistics, under plain Python."""
+    """The session with a request for statistics, under plain Python."""
     asked = 'custom_op.parameter_map["dump_mode"].s = tf.compat.as_bytes("all")\n'
     script = _changed(
         SESSION,
@@ -155,7 +155,7 @@ PROGRAMS: dict[str, Callable[[Path], Any]] = {
     "estimator 2.15": lambda root: _opdump_run(peers.TENSORFLOW215, [], ESTIMATOR, root / "estimator 2.15"),
     "without 2.21": _without_dump,
     "without 2.15": _stock_estimator,
-    # beside the session in one directory
+    # next to the session's dump, in the same directory
     "device 1": lambda root: _opdump_run(
         peers.TENSORFLOW, ["--stream-in-names"], SESSION, root / "device 1", DEVICE_ID="1"
     ),
@@ -195,7 +195,7 @@ for number in range(3):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    """Gives what a program left. TensorFlow takes seconds to start, so each runs once, two at a time."""
+    """Returns the results of a program. TensorFlow takes seconds to start, so each program runs once, two at a time."""
     root = tmp_path_factory.mktemp("programs")
     with ThreadPoolExecutor(2) as pool:
         futures: dict[str, Future[Any]] = {name: pool.submit(run, root) for name, run in PROGRAMS.items()}
@@ -284,8 +284,8 @@ def test_every_file_converts_to_what_tensorflow_gave_by_hand(programs: Programs,
         expected = fetched[f"{by_file_name[name]}:{io}:{slot}"]
         found = np.load(file)
         assert found.tobytes() == np.asarray(expected).tobytes(), file.name
-        assert found.shape == (expected.shape or (1,)), file.name  # and has no numbers without a dimension
-        assert found.dtype == expected.dtype or not found.size, file.name  # msaccucmp gives float64 for nothing
+        assert found.shape == (expected.shape or (1,)), file.name  # a scalar is written with one axis
+        assert found.dtype == expected.dtype or not found.size, file.name  # empty tensors are float64
         compared += 1
     sources = list((dumped.training / "5").iterdir())
     print(f"{compared} tensors of {len(sources)} files")
@@ -392,7 +392,7 @@ WORDS = {
 
 @pytest.mark.parametrize("who", ["session", "Estimator"])
 @pytest.mark.parametrize("case", WORDS)
-def test_what_cannot_be_is_an_error_before_anything_ran(case: str, who: str, programs: Programs) -> None:
+def test_an_impossible_configuration_is_an_error_before_anything_runs(case: str, who: str, programs: Programs) -> None:
     run: Run = programs("refused")
     assert run.code == 0, run.err
     assert "IT RAN" not in run.out
@@ -440,7 +440,7 @@ def test_the_closing_line_counts_what_lies_in_the_dump_graph_files_and_their_not
     script.write_text(FUNCTION, encoding="utf-8")
     content = {"dump": {"dump_path": str(dump), "dump_mode": "all", "dump_list": []}}
     config.write_text(json.dumps(content), encoding="utf-8")
-    # Graph files go where the program runs.
+    # Graph files go into the working directory of the program.
     folder = dump if place == "in the dump" else tmp_path
     arguments: list[str | Path] = ["-m", "opdump", "run", "--json", "--config", config, script]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Random TensorFlow programs give the same bits plainly and under capture, on both versions."""
+"""Random TensorFlow programs return the same bits plain and under capture, on both versions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from tests.parity import peers
 
 COUNT = {"session": 8, "function": 8, "session of callbacks": 4, "function of callbacks": 4}
-"""Callbacks of Python of every kind, in branches, loops, functions, data sets and threads; how often each ran is a part of the answer."""
+"""Programs per kind. Callbacks are of every kind, in branches, loops, functions, data sets and threads; their call counts are part of the answer."""
 FOUND = {"session": (102,)}
 """Seeds of programs whose answers once differed under capture."""
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", COUNT)
-# oneDNN fuses other operators; where nobody says, it depends on the processor whether it is on.
+# oneDNN fuses other operators; whether it is on by default depends on the processor.
 @pytest.mark.parametrize(
     ("python", "onednn"), [(peers.TENSORFLOW, "1"), (peers.TENSORFLOW215, "0")], ids=["2.21", "2.15"]
 )

@@ -1,4 +1,4 @@
-"""TensorFlow programs as people write them answer the same bits plainly and under capture, in each mode, on both versions.
+"""Typical TensorFlow programs return the same bits plain and under capture, in each mode, on both versions.
 
 The programs are in `tf_real_programs/`: Keras with callbacks and metrics, mixed precision, pipelines, replicas, ragged tensors, lookups,
 loops, SavedModels, checks of numerics, sessions with hooks and checkpoints.
@@ -32,7 +32,7 @@ def _groups() -> list[list[tuple[str, str]]]:
 
 
 def _group(session: pytest.Session, version: str, kind: str, name: str) -> list[str]:
-    """The programs that share a process with one, of those that this run asks for."""
+    """Of the programs that this test run selects, those that share a process with the given one."""
     cases = [
         item.callspec.params for item in session.items if isinstance(item, pytest.Function) and _is_of_program(item)
     ]

@@ -1,7 +1,7 @@
-"""Each recorded operator of a TensorFlow program, computed again from its recorded inputs with `tf.raw_ops`, gives the recorded outputs.
+"""Each recorded operator of a TensorFlow program, recomputed from its recorded inputs with `tf.raw_ops`, produces the recorded outputs.
 
-Where the operator is a part of a fused one, and says so, it may differ. What reads or changes what lies behind a handle, and what draws
-random numbers from a sequence of its own, is left out by a fixed list of types.
+An operator that is marked as part of a fused one may differ. Operators that use the state behind a handle, and operators that draw random numbers
+from their own sequence, are excluded by a fixed list of types.
 """
 
 from __future__ import annotations

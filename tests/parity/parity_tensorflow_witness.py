@@ -1,6 +1,6 @@
-"""Every node that TensorFlow executed is in the dump: TensorFlow's own word for what ran in a step, against the manifest of a dump of it.
+"""Every node that TensorFlow executed is in the dump: TensorFlow's own report of a step, compared with the manifest of a dump.
 
-The word is `RunMetadata.step_stats` of a run with FULL_TRACE, of functions the events of their executors.
+The report is `RunMetadata.step_stats` of a run with FULL_TRACE; for functions, the events of their executors.
 """
 
 from __future__ import annotations

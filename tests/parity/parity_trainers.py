@@ -1,4 +1,4 @@
-"""Trainings by Lightning, Fabric, accelerate and transformers: one network each, and iterations that validation before does not share."""
+"""Trainings by Lightning, Fabric, accelerate and transformers: one network each, and validation before training has separate iterations."""
 
 from __future__ import annotations
 

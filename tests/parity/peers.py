@@ -1,4 +1,4 @@
-"""Where the peers are and how they are run."""
+"""The locations of the peers, and how to run them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROTOBUF4 = ROOT / ".venv-protobuf4" / "bin" / "python"
 
 
 def msaccucmp() -> Path:
-    """The script msaccucmp.py of mindstudio-probe. AssertionError where it is not there."""
+    """The script msaccucmp.py of mindstudio-probe. Fails if it is missing."""
     found = list(MSPROBE.parents[1].glob("lib/python3.*/site-packages/msprobe/msaccucmp/msaccucmp.py"))
     assert len(found) == 1, f"{MSPROBE} is missing or has no msaccucmp: run tests/parity/run, which sets it up"
     return found[0]
@@ -32,16 +32,16 @@ def msaccucmp() -> Path:
 
 @cache
 def _scratch() -> Path:
-    """Where peers write what nobody named a place for. It is removed when all tests are done: none waits for that."""
+    """The directory for files that peers write without a given path. It is removed after all tests."""
     place = Path(tempfile.mkdtemp(prefix="opdump-peers-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     return place
 
 
 def run(python: Path, arguments: Sequence[str | Path], environment: Mapping[str, str]) -> str:
-    """What the peer printed. A peer that is missing or that fails is an AssertionError, never a skip.
+    """Run a peer and return its output. A missing or failing peer is an AssertionError, never a skip.
 
-    It runs in a directory of its own, which is also where its temporary files go.
+    It runs in a separate directory, which also receives its temporary files.
     """
     assert python.exists(), f"{python} is missing: run tests/parity/run, which sets it up"
     inherited = {key: os.environ[key] for key in ("PATH", "HOME", "LD_LIBRARY_PATH") if key in os.environ}

@@ -1,7 +1,7 @@
-"""Finds the operators of a program's dump that the nodes of its optimised graphs are, by their names.
+"""Finds the operators in a program's dump that correspond to the nodes of its optimised graphs, by name.
 
-gradients/while_grad/body/_27/gradients/while/MatMul_grad/MatMul      what a function's body became where it was put in place of a call
-mixed/ArithmeticOptimizer/AddOpsRewrite_Leaf_0_add_2                  a part of the sum mixed/add_2, which grappler takes apart
+gradients/while_grad/body/_27/gradients/while/MatMul_grad/MatMul      a node of a function's body after inlining
+mixed/ArithmeticOptimizer/AddOpsRewrite_Leaf_0_add_2                  a part of the sum mixed/add_2, which grappler splits
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WITHOUT_RECORD: Final = {
     **dict.fromkeys(("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "_SwitchN"), "control flow"),
     **dict.fromkeys(("Const", "HostConst", "_EagerConst"), "a constant of the program, or what grappler computed ahead"),
 }  # fmt: skip
-"""Types of nodes that a dump need not have -> why."""
+"""Node types that a dump may lack -> reason."""
 INLINED: Final = re.compile(r"(^|/)_\d+$")
-"""Names of the nodes that the runtime makes where it puts a function in place of its call: they hand on its arguments, its results."""
+"""Names of nodes that the runtime creates when it inlines a function: they pass on its arguments and results."""
 OF_HOOKS: Final = re.compile(r"^global_step/")
-"""What the hooks of a monitored session fetch beside what the program asks for: they read the number of the step."""
+"""What the hooks of a monitored session fetch in addition to the program's fetches: the number of the step."""
 _NUMBER: Final = re.compile(r"/_\d+(?=/)")
 _CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall(_\d+)?/)+")
 _BRANCH: Final = re.compile(r"/branch(\d+)(?=/)")
@@ -32,26 +32,26 @@ _REWRITTEN: Final = (
     (re.compile(r"^(.+)/unary_ops_composition$"), r"\1"),
     (re.compile(r"^(.+?)-\d+-\w+-LayoutOptimizer$"), r"\1"),
 )
-"""How grappler names what it makes of an operator -> the operator."""
+"""How grappler names the nodes that it creates from an operator -> the operator."""
 _UNSEEN: Final = ("not executed", "not observed")
 
 
 _UNIQUE: Final = re.compile(r"-op[0-9]+\Z")
-"""The number of a last component that another operator has, too."""
+"""The number that distinguishes operators with the same last component."""
 
 
 @dataclass
 class Found:
-    """How many executed nodes there are, and which of them no operator of the dump tells."""
+    """The number of executed nodes, and those without an operator in the dump."""
 
     executed: int = 0
     without_record: Counter[str] = field(default_factory=Counter)
     """By type."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Why operators left no data, of those that were found; empty where they left some."""
+    """Why the operators that were found left no data; empty if they left some."""
     missing: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    """In the dump, as an operator that nobody saw, though it ran."""
+    """In the dump as not executed or not observed, although they ran."""
 
     def __str__(self) -> str:
         told = f"{self.executed} nodes were executed, {self.executed - len(self.missing)} are in the manifest"
@@ -61,7 +61,7 @@ class Found:
 
 
 def find(told: dict[str, Any], operators: Iterable[Any]) -> Found:
-    """Looks for what `run_tf_witness.py` told among the operators of a dump, those without data too."""
+    """Find the nodes that `run_tf_witness.py` reported among the operators of a dump, including those without data."""
     by_name: dict[str, list[Any]] = defaultdict(list)
     by_end: dict[str, list[Any]] = defaultdict(list)
     types: Counter[str] = Counter()
@@ -78,7 +78,7 @@ def find(told: dict[str, Any], operators: Iterable[Any]) -> Found:
             found.without_record[op_type] += 1
             continue
         found.executed += 1
-        # What runs as a function of its own has no path in its names, which the record has.
+        # A node in a function that is not inlined has no path in its name; its record has one.
         same = next(
             (by_name[each] or by_end[each] for each in _names(name, original) if each in by_name or each in by_end), []
         )
@@ -97,9 +97,9 @@ def find(told: dict[str, Any], operators: Iterable[Any]) -> Found:
 
 
 def _names(name: str, original: str) -> Iterator[str]:
-    """What the operator of a node may be called in a dump."""
+    """Possible names in a dump of a node's operator."""
     path = _BRANCH.sub(r"/branch_\1", _NUMBER.sub("", name))
-    # What oneDNN makes of a node does not say what it was made of: its name in the function stands behind the last number.
+    # A node that oneDNN created does not name its origin: the name in the function follows the last number.
     whole = [name, path, original or re.split(r"/_\d+/", name)[-1]]
     for pattern, replacement in _REWRITTEN:
         whole += [pattern.sub(replacement, each) for each in whole[1:] if pattern.match(each)]

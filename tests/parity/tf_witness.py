@@ -1,4 +1,4 @@
-"""The ten programs of `tf_witness_programs/`: their names, and what a dump of one step of them leaves."""
+"""The ten programs of `tf_witness_programs/`: their names, and the dump of one step of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cases() -> list[Any]:
 
 
 def run(version: str, script: str, *arguments: str | Path) -> dict[str, Any]:
-    """What a script of this version printed last. RuntimeError where it fails: that is no gap."""
+    """The last output line of a script under this version. Raises RuntimeError if it fails, because that is not a gap."""
     environment = {"PYTHONPATH": f"{peers.ROOT / 'src'}:{peers.ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         printed = peers.run(VERSIONS[version], [peers.SCRIPTS / script, *arguments], environment)

@@ -1,7 +1,7 @@
-"""To be imported before torchvision, and before what imports it.
+"""Import this before torchvision, and before anything that imports it.
 
 The wheel of torchvision that goes with this PyTorch is linked against CUDA and cannot be loaded on a CPU. Its Python part, which
-others import, asks for these two operators; no program of the collection calls them.
+other packages import, needs these two operators; no program of the collection calls them.
 """
 
 from __future__ import annotations

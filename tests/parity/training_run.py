@@ -1,4 +1,4 @@
-"""What a training of the program collection leaves behind: losses, gradients, parameters and buffers."""
+"""The state after a training of the program collection: losses, gradients, parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def trained(
     optimizer: torch.optim.Optimizer | None = None,
     clip: float | None = None,
 ) -> dict[str, Any]:
-    """Trains for some steps with AdamW, or the given optimizer, and returns all that can be compared."""
+    """Train for some steps with AdamW or the given optimizer, and return everything that can be compared."""
     optimizer = optimizer or torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=0.01)
     losses = []
     for _ in range(steps):
@@ -32,7 +32,7 @@ def trained(
 
 
 def left_behind(model: nn.Module) -> dict[str, Any]:
-    """Gradients, parameters and buffers of a model."""
+    """The gradients, parameters and buffers of a model."""
     return {
         "gradients": {name: each.grad for name, each in model.named_parameters()},
         "state": {name: each for name, each in model.state_dict().items() if isinstance(each, Tensor)},

@@ -1,4 +1,4 @@
-"""A dump as files: what both frameworks' directories are compared by, without the index that opdump alone writes."""
+"""A dump as files: the comparable parts of both frameworks' directories, without the index that only opdump writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NET = "LeNet"
 
 
 def directories(dump: Path) -> set[str]:
-    """Every directory below the dump, without `constants`: MindSpore writes none on CPU, opdump one where it saw any."""
+    """Every directory below the dump except `constants`: MindSpore writes none on CPU, opdump one if it saw constants."""
     return {path.relative_to(dump).as_posix() for path in dump.rglob("*") if path.is_dir() and path.name != "constants"}
 
 
@@ -25,7 +25,7 @@ def steps(dump: Path) -> list[int]:
 
 
 def tensor_files(dump: Path, step: int) -> Iterator[tuple[Path, FileName]]:
-    """The step's tensor files with the parts of their names. AssertionError for a name that the grammar does not have."""
+    """The step's tensor files with the parts of their names. Fails for a name outside of the grammar."""
     for path in sorted((dump / "rank_0" / NET / "0" / str(step)).glob("*.npy")):
         parts = parse_file_name(path.name)
         assert parts is not None, f"not in the grammar: {path.name}"
@@ -33,12 +33,12 @@ def tensor_files(dump: Path, step: int) -> Iterator[tuple[Path, FileName]]:
 
 
 def names_in_files(op_name: str) -> tuple[str, str]:
-    """What files may call an operator: by its whole name (2.10), or by the last part of it (2.3)."""
+    """The names for an operator in files: its whole name (2.10), or the last component (2.3)."""
     return sanitise(op_name), sanitise(op_name.rsplit("/", 1)[-1])
 
 
 def load(dump: Path, step: int, op_name: str, io: str, slot: int) -> npt.NDArray[np.float32]:
-    """The tensor of an operator's full name, whichever generation named the file."""
+    """The tensor of the operator with this full name, in the file naming of either generation."""
     found = [
         path
         for path, parts in tensor_files(dump, step)
@@ -50,7 +50,7 @@ def load(dump: Path, step: int, op_name: str, io: str, slot: int) -> npt.NDArray
 
 
 def graphs(dump: Path) -> tuple[Graph, Graph]:
-    """The graph out of the `.pb` and out of the `.ir`."""
+    """The graphs from the `.pb` and the `.ir` file."""
     directory = dump / "rank_0" / "graphs"
     pb = directory / "ms_output_trace_code_graph_0.pb"
     return decode_pb(pb.read_bytes()), decode_ir(pb.with_suffix(".ir").read_bytes())

@@ -1,4 +1,4 @@
-"""A loop whose trips depend on the data, and a branch: several graphs, and operators that run several times."""
+"""A loop whose length depends on the data, and a branch: several graphs, and operators that run several times."""
 
 import mindspore as ms
 import numpy as np
@@ -19,7 +19,7 @@ class Net(nn.Cell):
         while i < n:
             x = ops.tanh(self.fc(x))
             i = i + 1
-        if x.sum() > 0:  # noqa: SIM108  the statement is what MindSpore compiles into graphs
+        if x.sum() > 0:  # noqa: SIM108  MindSpore compiles this statement into graphs
             x = ops.relu(x)
         else:
             x = ops.neg(x)

@@ -1,4 +1,4 @@
-"""Elements of many types, bfloat16 among them."""
+"""Tensors of many dtypes, including bfloat16."""
 
 import mindspore as ms
 import numpy as np

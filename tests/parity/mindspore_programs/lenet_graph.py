@@ -1,4 +1,4 @@
-"""LeNet in GRAPH_MODE: three steps of momentum. `leaky`: with another activation."""
+"""LeNet in GRAPH_MODE: three steps with momentum. `leaky` selects a different activation."""
 
 import sys
 

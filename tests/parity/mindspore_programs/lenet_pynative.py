@@ -1,4 +1,4 @@
-"""LeNet in PyNative mode, where the optimizer is compiled and nothing else: three steps of momentum."""
+"""LeNet in PyNative mode, where only the optimizer is compiled: three steps with momentum."""
 
 import mindspore as ms
 from mindspore import nn

@@ -1,4 +1,4 @@
-"""A network in PyNative mode that calls a function of @ms.jit, and is trained through it."""
+"""A network in PyNative mode that calls an @ms.jit function, and is trained through it."""
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops

@@ -1,4 +1,4 @@
-"""What the programs have in common: LeNet, numbers from a seed, and what they print."""
+"""Shared by the programs: LeNet, numbers from a seed, and the printed digest."""
 
 import hashlib
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def numbers(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
 
 
 def filled(network: nn.Cell) -> nn.Cell:
-    """The network with parameters from a seed."""
+    """Fill the network's parameters from a seed."""
     for number, parameter in enumerate(network.get_parameters()):
         parameter.set_data(Tensor(0.1 * numbers(*parameter.shape, seed=number)))
     return network
@@ -46,7 +46,7 @@ def batch(step: int, size: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def report(*groups: Iterable[Tensor]) -> None:
-    """Prints a digest of the bytes of all tensors."""
+    """Print a digest of the bytes of all tensors."""
     digest = hashlib.md5(usedforsecurity=False)
     count = 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""Two networks that are compiled apart and called in turn: MindSpore counts their iterations in a way of its own."""
+"""Two networks that are compiled separately and called alternately: MindSpore counts their iterations in a special way."""
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops

@@ -1,9 +1,9 @@
 """convert_with_mindinsight.py DUMP MSACCUCMP HEADERS: MindSpore Insight's own conversion of an asynchronous dump, in place.
 
-DUMP holds `rank_N/{net}/{graph}/{iteration}` with dump files, MSACCUCMP is the directory of msaccucmp.py (26.2), which
-does the conversion. Insight expects the modules of an older msaccucmp: `_tools` gives it those of 26.2 under their names. The
-library of CANN that reads the header of a dump file has no other source, so HEADERS, a JSON file, has each header by path.
-Prints what could not be converted, as JSON.
+DUMP contains `rank_N/{net}/{graph}/{iteration}` with dump files. MSACCUCMP is the directory of msaccucmp.py (26.2), which
+does the conversion. Insight expects the modules of an older msaccucmp: `_tools` provides those of 26.2 under the old names. The
+library of CANN that reads the header of a dump file is not available, so HEADERS, a JSON file, contains each header by path.
+Prints as JSON what could not be converted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 def main(dump: str, msaccucmp: str, headers: str) -> None:
     sys.path.insert(0, msaccucmp)
-    sys.path.append(str(Path(msaccucmp).parents[1]))  # what it needs besides, behind the packages of Insight
+    sys.path.append(str(Path(msaccucmp).parents[1]))  # other dependencies, after the packages of Insight
     from mindinsight.debugger.dump import convert  # type: ignore[import-not-found]
     from mindinsight.parser.dump import DumpParser  # type: ignore[import-not-found]
 

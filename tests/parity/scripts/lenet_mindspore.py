@@ -1,4 +1,4 @@
-"""LeNet in MindSpore: lenet_mindspore.py DATA.npz. Three steps of momentum from the weights and batches of the file."""
+"""LeNet in MindSpore: lenet_mindspore.py DATA.npz. Three steps of momentum, with the weights and batches in the file."""
 
 from __future__ import annotations
 

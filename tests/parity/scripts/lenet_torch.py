@@ -1,4 +1,4 @@
-"""LeNet in PyTorch: lenet_torch.py DATA.npz. Three steps of SGD with momentum from the weights and batches of the file."""
+"""LeNet in PyTorch: lenet_torch.py DATA.npz. Three steps of SGD with momentum, with the weights and batches in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators MindSpore has: mindspore_primitives.py NAME...; prints those of the names that neither its Python nor its libraries have."""
+"""Checks which operators MindSpore has: mindspore_primitives.py NAME...; prints the names that neither its Python code nor its libraries contain."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import mindspore
 from mindspore.ops.primitive import Primitive
 
-NO_MODULES = ("mindspore.ops._op_impl",)  # compilers of kernels, which need those of a device
+NO_MODULES = ("mindspore.ops._op_impl",)  # kernel compilers that need a device
 
 
 def main(names: set[str]) -> None:
     missing = names - set(of_python())
     for library in sorted(Path(mindspore.__file__).parent.rglob("*.so*")):
-        # Passes of the compiler make operators that Python does not know.
+        # Compiler passes create operators that the Python code does not contain.
         held = library.read_bytes() if missing else b""
         missing -= {name for name in missing if re.search(rb"(?<![\w])" + name.encode() + rb"(?![\w])", held)}
     print("missing", *sorted(missing))

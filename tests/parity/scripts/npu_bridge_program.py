@@ -16,14 +16,14 @@ import opdump.npu_device
 assert opdump.npu_bridge.install()
 assert opdump.npu_device.install()
 
-from npu_bridge import npu_init  # type: ignore[import-not-found]  # noqa: E402  # the alias, which now is there
+from npu_bridge import npu_init  # type: ignore[import-not-found]  # noqa: E402  # the alias, which exists now
 from npu_bridge.estimator.npu.npu_config import DumpConfig  # type: ignore[import-not-found]  # noqa: E402  # the alias
 from npu_device import global_options  # type: ignore[import-not-found]  # noqa: E402  # the alias
 
 assert global_options is opdump.npu_device.global_options
 assert "tensorflow" not in sys.modules
 
-import tensorflow as tf  # noqa: E402  # not before it was seen to be absent
+import tensorflow as tf  # noqa: E402  # after the check that it was not imported
 from npu_bridge.npu_init import (  # type: ignore[import-not-found]  # noqa: E402  # the alias
     NpuEmptyHook,
     NPURunConfig,
@@ -45,7 +45,7 @@ v1 = tf.compat.v1
 folder = Path(sys.argv[1])
 OFF = v1.OptimizerOptions.OFF
 
-# a RunConfig that estimators take, where there are any
+# a RunConfig for estimators, if there are any
 config = NPURunConfig(dump_config=DumpConfig(True, str(folder), "0|5"), model_dir="/tmp/m", save_checkpoints_steps=7)
 assert isinstance(config, v1.estimator.RunConfig)
 assert isinstance(config.session_config, v1.ConfigProto)
@@ -58,7 +58,7 @@ assert (other.model_dir, other._dump_config) != ("/tmp/m", None)
 assert copy.deepcopy(config).save_checkpoints_steps == 7
 assert pickle.loads(pickle.dumps(config)).save_checkpoints_steps == 7
 
-# the entry of a ConfigProto, filled as the estimator does, and read back
+# the entry of a ConfigProto, filled as the estimator does, then read back
 given = v1.ConfigProto(inter_op_parallelism_threads=1)
 proto = npu_config_proto(given)
 assert proto is given
@@ -74,13 +74,13 @@ for key, value in parameters_of_run_config(config).items():
 rewriting.memory_optimization = RewriterConfig.DEFAULT_MEM_OPT
 assert npu_config_proto(proto) is proto
 assert len(rewriting.custom_optimizers) == 1
-assert rewriting.memory_optimization == RewriterConfig.DEFAULT_MEM_OPT  # of an entry that was there
+assert rewriting.memory_optimization == RewriterConfig.DEFAULT_MEM_OPT  # an existing entry is not changed
 dump = training_dump_of(parameter_values(entry.parameter_map), environ={})
 assert dump.plan is not None
 assert (dump.plan.path, str(dump.plan.steps), dump.warnings) == (folder.resolve(), "0|5", ())
 odd = v1.ConfigProto.FromString(proto.SerializeToString()).graph_options.rewrite_options.custom_optimizers[0]
-odd.parameter_map["dump_mode"].i = 3  # another field than the one that is read
-_ = odd.parameter_map["looked_at"]  # which makes an entry without a value
+odd.parameter_map["dump_mode"].i = 3  # a different field than the one that is read
+_ = odd.parameter_map["looked_at"]  # creates an entry without a value
 values = parameter_values(odd.parameter_map)
 assert (values["dump_mode"].kind, values["looked_at"].kind) == ("i", None)
 assert npu_config_proto("none").graph_options.rewrite_options.custom_optimizers[0].name == "NpuOptimizer"
@@ -90,7 +90,7 @@ options = v1.OptimizerOptions(opt_level=-1)
 assert npu_optimizer_options(options) is options
 assert options.opt_level == -1
 
-# a stock RunConfig, and none
+# with a stock RunConfig, and without one
 stock = v1.estimator.RunConfig(model_dir="/tmp/s")
 made = npu_run_config_init(stock)
 assert made is stock

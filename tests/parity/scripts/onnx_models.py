@@ -1,6 +1,6 @@
-"""Converts models of scikit-learn and LightGBM to ONNX, runs each plain and recorded, and prints what became of it as JSON.
+"""Converts models of scikit-learn and LightGBM to ONNX, runs each plain and recorded, and prints the results as JSON.
 
-Most of them compute distances in a Scan, with initialisers in its body.
+Most of them compute distances in a Scan whose body has initialisers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 def converted() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for name, (model, targets, options) in MODELS.items():
         model.fit(NUMBERS, targets)
-        # Isolation forests need the operators of another domain in one version that both know.
+        # Isolation forests need a version of the second domain that both tools support.
         opset = {"": 18, "ai.onnx.ml": 3}
         yield (
             name,

@@ -1,6 +1,6 @@
-"""Models that call Python of the program, through onnxruntime-extensions: how often it ran, with and without a dump.
+"""Models that call Python code of the program through onnxruntime-extensions: how often it runs, with and without a dump.
 
-One line of JSON: for each case the calls without a dump and with one, whether the answers are the same bits, what was captured.
+Prints one line of JSON: for each case the number of calls without and with a dump, whether the answers are the same bits, and what was captured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNS = 3
 
 @onnx_op(op_type="Ask", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
 def ask(x: Any) -> Any:
-    """An effect of the program, and a state: what it gives depends on how often it was asked."""
+    """A function with an effect and a state: its result depends on how often it was called."""
     CALLS.append(x.size)
     return x + len(CALLS)
 
@@ -144,7 +144,7 @@ LEVELS = {
 
 
 def outcomes(run: Any, feeds: Mapping[str, Any]) -> tuple[list[Any], int]:
-    """What some runs answered, or how they failed, and how often Python was called."""
+    """The answers or errors of some runs, and how often the Python code was called."""
     CALLS.clear()
     found = [outcome(run, feeds) for _ in range(RUNS)]
     return found, len(CALLS)
@@ -153,7 +153,7 @@ def outcomes(run: Any, feeds: Mapping[str, Any]) -> tuple[list[Any], int]:
 def outcome(run: Any, feeds: Mapping[str, Any]) -> Any:
     try:
         return run(feeds)
-    except Exception as error:  # noqa: BLE001  the runtime's errors have no class of their own
+    except Exception as error:  # noqa: BLE001  the runtime's errors have no specific class
         return [str(error)]
 
 
@@ -171,7 +171,7 @@ def case(content: ModelProto, settings: dict[str, Any]) -> dict[str, Any]:
         plan["steps"] = StepSet.parse(settings.pop("steps"))
     recording = Recording(content, plan, session_options=options(), **settings)
     answers, asked_recorded = outcomes(recording.run, feeds)
-    # What a reader was given is what the operator gave: by the place of the value among all that were recorded.
+    # The input of a reader must equal the output of its source, identified by step and name.
     gave = {
         (record.op.step, f"{record.op.op_name}:{record.slot}"): record.payload.to_host().tobytes()
         for record in recording.writer.tensors

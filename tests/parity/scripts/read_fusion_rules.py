@@ -1,4 +1,4 @@
-"""Prints what the fusion rule parser of msaccucmp makes of a graph: `read_fusion_rules.py MSACCUCMP_DIRECTORY GRAPH.json`."""
+"""Prints the result of the fusion rule parser of msaccucmp for a graph: `read_fusion_rules.py MSACCUCMP_DIRECTORY GRAPH.json`."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""Computes each operator of a dump of TensorFlow again, from its recorded inputs and arguments, with `tf.raw_ops`.
+"""Recomputes each operator of a TensorFlow dump from its recorded inputs and arguments, with `tf.raw_ops`.
 
-Prints a line of JSON: how many outputs are the recorded ones bit for bit, how many operators were left out and why, and which others differ.
+Prints a line of JSON: how many outputs equal the recorded ones bit for bit, how many operators were excluded and why, and which others differ.
 usage: recompute_tf.py dump
 """
 
@@ -32,13 +32,13 @@ STATEFUL = frozenset(
         *("OptionalFromValue", "OptionalGetValue", "OptionalNone", "OptionalHasValue", "ResourceScatterAdd"),
     }
 )
-"""Read or change what lies behind a handle, which a dump does not hold."""
+"""They read or change the state behind a handle, which a dump does not contain."""
 RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial"})
-"""Draw from a sequence of their own. Those named Stateless do not: they are computed again."""
+"""They draw from their own sequence. Operators named Stateless do not, and are recomputed."""
 
 
 def of_record(record):
-    """A recorded tensor; None of one without elements."""
+    """A recorded tensor; None if it has no values."""
     dtype = tf.as_dtype(record.dtype)
     if 0 in record.shape:
         return tf.zeros(record.shape, dtype)
@@ -48,13 +48,13 @@ def of_record(record):
 
 
 def without_elements(argument, arguments, op_type):
-    """An empty tensor leaves no record: a list of axes, a shape, the statistics that a batch norm in training is not given. None of others."""
+    """A stand-in for an empty tensor, which leaves no record: a list of axes, a shape, the unused statistics of a batch norm in training. Otherwise None."""
     dtype = tf.as_dtype(arguments.get(argument.type_attr, argument.type))
     return tf.zeros([0], dtype) if dtype.is_integer or op_type.startswith("FusedBatchNorm") else None
 
 
 def called(execution):
-    """What the function of `tf.raw_ops` is to be called with; None where something that the operator read was not recorded."""
+    """The arguments for the function in `tf.raw_ops`; None if an input of the operator was not recorded."""
     definition, arguments = op_def_registry.get(execution.op.op_type), execution.op.arguments
     inputs = execution.inputs
     given, inferred, slot = {}, set(), 0
@@ -64,7 +64,7 @@ def called(execution):
         if argument.number_attr:
             count = arguments[argument.number_attr]
         elif argument.type_list_attr:
-            # Of a long list a record keeps the beginning.
+            # Of a long list, a record contains only the beginning.
             last = argument is definition.input_arg[-1]
             count = max(inputs) + 1 - slot if last else len(arguments[argument.type_list_attr])
         values = [
@@ -82,7 +82,7 @@ def called(execution):
 
 
 def renamed(function, given):
-    """The same by the names that Python has for the inputs of an operator: `axis` for `reduction_indices`."""
+    """The same arguments under the Python names of the operator's inputs: `axis` for `reduction_indices`."""
     own = [name for name in inspect.signature(function).parameters if name not in given and name != "name"]
     return {
         name if name in inspect.signature(function).parameters else own.pop(0): value for name, value in given.items()
@@ -90,11 +90,11 @@ def renamed(function, given):
 
 
 def computed(op, given, count):
-    """What an operator gives for these inputs and attributes."""
+    """The result of an operator for these inputs and attributes."""
     function = getattr(tf.raw_ops, op.op_type, None)
     if function is not None:
         return function(**renamed(function, given))
-    # The runtime's own kernels, as _UnaryOpsComposition, are no part of the interface.
+    # Internal kernels of the runtime, such as _UnaryOpsComposition, are not in the public interface.
     definition = op_def_registry.get(op.op_type)
     inputs = tf.nest.flatten([given[argument.name] for argument in definition.input_arg])
     attributes = []
@@ -113,7 +113,7 @@ def converted(kind, value):
 
 
 def orders(summands):
-    """A sum begins with the first summand whose memory nobody else holds; grappler and a long sum change the order of the others."""
+    """Orders of summation: a sum begins with the first summand whose memory nothing else holds; grappler and long sums reorder the others."""
     return itertools.islice(itertools.permutations(summands), 1, 120)
 
 

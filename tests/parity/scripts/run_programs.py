@@ -2,8 +2,8 @@
 
     run_programs.py FOLDER RESULTS.json DUMPS NAME...
 
-Every program runs twice plain, so that one whose answer is not its own is found out, and once in each mode. What it returns, and
-the random numbers that are left, are compared bit by bit. With RANK and WORLD_SIZE in the environment, every rank runs this.
+Every program runs twice plain, to detect a program whose answer is not reproducible, and once in each mode. What it returns and the
+state of the random generators are compared bit by bit. With RANK and WORLD_SIZE in the environment, every rank runs this.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _process_group() -> AbstractContextManager[Any]:
 
 
 def _tried(program: Callable[[], Any], dumps: Path) -> dict[str, Any]:
-    """What became of a program: figures by mode, and what went wrong, if anything did."""
+    """The results for a program: figures by mode, and the errors, if any."""
     told: dict[str, Any] = {}
     try:
         plain = answer_of(program)
@@ -105,7 +105,7 @@ def _tried(program: Callable[[], Any], dumps: Path) -> dict[str, Any]:
                 "seconds": round(time.monotonic() - began, 2),
             }
             shutil.rmtree(place)
-    except Exception:  # noqa: BLE001  # the test shows it
+    except Exception:  # noqa: BLE001  # the test reports it
         told["failed"] = traceback.format_exc()
     return told
 

@@ -1,4 +1,4 @@
-"""Programs as people write them, of both generations: each runs plainly and under capture, and what it answers has to be the same bits.
+"""Typical programs of TensorFlow 1 and 2: each runs plain and under capture, and the answers must be the same bits.
 
 Prints a line of JSON for each program and mode.
 usage: run_tf_real_programs.py function|session [program...]
@@ -32,7 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def programs(kind):
-    """The functions of the files of a kind, by their names: each is a program."""
+    """The functions in the files of a kind, by name: each is a program."""
     found: dict[str, Any] = {}
     for file in FILES[kind]:
         module = importlib.import_module(f"tests.parity.tf_real_programs.{file}")
@@ -76,7 +76,7 @@ def main(kind, wanted):
                 v1.reset_default_graph()
                 answer, tensors = run(function, mode, kind)
                 line[title] = {"same": same(plain, answer), "tensors": tensors}
-        except Exception:  # noqa: BLE001  one program that fails does not hide the others
+        except Exception:  # noqa: BLE001  one failing program must not hide the others
             line["failed"] = traceback.format_exc()
         print(json.dumps(line), flush=True)
 

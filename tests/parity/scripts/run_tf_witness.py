@@ -1,7 +1,7 @@
-"""Runs a program twice: with a dump of its second step, and plainly, where TensorFlow itself tells which nodes that step executed.
+"""Runs a program twice: with a dump of its second step, and plain, with TensorFlow's own report of the nodes that this step executed.
 
-Prints a line of JSON: `executed` has an entry for each node, its name and type, what it was called in the function that it comes from, and that
-function, how often it ran; `eager` how often each type of operator ran by itself.
+Prints a line of JSON: `executed` has an entry for each node: its name and type, its name in the function that it comes from, that function, and
+how often it ran. `eager` has the number of eager executions of each operator type.
 usage: run_tf_witness.py session|function program folder [--dump-alone]
 """
 
@@ -31,7 +31,7 @@ import opdump
 WANTED = 1
 v1 = tf.compat.v1
 NO_STEP = ("save/", "global_step")
-"""What hooks run within a step and is none: checkpoints, the number of the step."""
+"""Nodes that hooks run within a step but that are not part of it: checkpoints, the number of the step."""
 MODULES = {"session": "of_sessions", "function": "of_functions"}
 LABEL = re.compile(r" = (\w+)\(")
 TRACED = re.compile(r"^(.+):(\w+)$")
@@ -60,7 +60,7 @@ def dump(program, kind, folder):
 
 
 class Witness:
-    """What TensorFlow tells of the nodes that ran in one step."""
+    """Collects TensorFlow's own report of the nodes that ran in one step."""
 
     def __init__(self):
         self.executed: Counter[tuple[str, str]] = Counter()
@@ -69,7 +69,7 @@ class Witness:
         self.watching = False
 
     def stats(self, metadata):
-        """Of a session's run with FULL_TRACE."""
+        """From a session run with FULL_TRACE."""
         self.graphs += metadata.partition_graphs
         for device in metadata.step_stats.dev_stats:
             for node in device.node_stats:
@@ -77,7 +77,7 @@ class Witness:
                 self.executed[node.node_name, label[1] if label else node.node_name] += 1
 
     def profile(self, place):
-        """Of everything else: the events of the executors."""
+        """From all other runs: the events of the executors."""
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
         for file in Path(place).rglob("*.xplane.pb"):
@@ -114,7 +114,7 @@ class Witness:
 
 @contextmanager
 def traced_runs(witness):
-    """Runs of sessions tell what they executed while the witness is watching."""
+    """While the witness is watching, session runs report what they executed."""
     original = session_module.BaseSession.run
 
     def run(session, fetches, feed_dict=None, options=None, run_metadata=None):
@@ -138,9 +138,9 @@ def traced_runs(witness):
 
 
 def watch(program, kind):
-    """The program without opdump."""
+    """Run the program without opdump."""
     witness = Witness()
-    profiles = kind == "function" or program.__name__ == "partial_run"  # it takes no options
+    profiles = kind == "function" or program.__name__ == "partial_run"  # partial_run accepts no run options
     place = tempfile.mkdtemp()
 
     @contextmanager
@@ -157,7 +157,7 @@ def watch(program, kind):
         witness.watching = False
 
     if kind == "function":
-        context.context().enable_run_metadata()  # it has the graphs of functions that are run for the first time
+        context.context().enable_run_metadata()  # its metadata contain the graphs of functions that run for the first time
     with tempfile.TemporaryDirectory() as own, traced_runs(witness):
         program(step, own)
     if kind == "function":

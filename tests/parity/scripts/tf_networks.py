@@ -1,7 +1,7 @@
-"""Runs networks with the weights of PyTorch ones under capture, as they are and with one difference planted: tf_networks.py FOLDER.
+"""Runs networks with the weights of PyTorch networks under capture, unchanged and with one planted difference: tf_networks.py FOLDER.
 
-FOLDER has NAME.npz for each network of `tests/comparison/networks.py`: its state, and its input as `given`. Dumps are written to NAME and
-NAME_planted beside it.
+FOLDER has NAME.npz for each network of `tests/comparison/networks.py`: its state, and its input as `given`. Dumps are written next to it, to NAME
+and NAME_planted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def dense(x: Any, weights: Weights, name: str) -> Any:
 
 
 def mlp(x: Any, weights: Weights, *, planted: bool) -> Any:
-    """Of layers of Keras."""
+    """From Keras layers."""
     for name in ("layers.0", "layers.2", "layers.4"):
         layer = keras.layers.Dense(len(weights[f"{name}.bias"]))
         layer.build(x.shape)
@@ -39,7 +39,7 @@ def mlp(x: Any, weights: Weights, *, planted: bool) -> Any:
 
 
 def cnn(x: Any, weights: Weights, *, planted: bool) -> Any:
-    """Of layers of Keras, whose epsilon of a batch norm is 1e-3. Images are NHWC here, and weights HWIO."""
+    """From Keras layers, whose batch norm has an epsilon of 1e-3. Images are NHWC, and weights HWIO."""
     x = tf.transpose(x, (0, 2, 3, 1))
     for name, norm, pool in (
         ("first", "norm", keras.layers.MaxPooling2D),
@@ -77,7 +77,7 @@ def transformer(x: Any, weights: Weights, *, planted: bool) -> Any:
 
 
 def lstm(x: Any, weights: Weights, *, planted: bool) -> Any:
-    """Two layers in both directions, one of which forgets by another activation where a difference is planted."""
+    """Two bidirectional layers; with the planted difference, one direction of the second has hard sigmoid gates."""
     x = tf.gather(weights["words.weight"], x)
     for number in (0, 1):
         directions = []

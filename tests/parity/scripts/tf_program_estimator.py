@@ -1,4 +1,4 @@
-"""What an Estimator answers, prints and refuses: of TensorFlow where it has one, else of the package. Both have to print the same."""
+"""The answers, output and errors of an Estimator: TensorFlow's if it has one, otherwise the package's. Both must print the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> A
 def told(what: Callable[[], Any]) -> None:
     try:
         answer = what()
-    except Exception as error:  # noqa: BLE001  every refusal is printed, whatever it is
+    except Exception as error:  # noqa: BLE001  every refusal is printed
         answer = f"{type(error).__name__} {error}"
     text = type(answer).__name__ if isinstance(answer, E.Estimator) else str(answer)
     text = re.sub(r"np\.\w+\(([^()]*)\)|<function .*?>|0x[0-9a-f]+", r"\1", text.replace(folder, "DIR"))

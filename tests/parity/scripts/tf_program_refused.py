@@ -1,4 +1,4 @@
-"""Configurations of a dump that cannot be: what a session and an Estimator say, and that nothing has run by then.
+"""Impossible dump configurations: the errors of a session and an Estimator, and that nothing ran before them.
 
 tf_program_refused.py FOLDER     an existing directory
 """
@@ -9,10 +9,10 @@ import sys
 import tempfile
 from typing import Any
 
-import opdump.npu_bridge  # noqa: F401  gives npu_bridge, and has sessions looked at
+import opdump.npu_bridge  # noqa: F401  provides npu_bridge, and intercepts sessions
 
 import tensorflow.compat.v1 as tf  # isort: skip
-from npu_bridge.estimator.npu.npu_config import (  # type: ignore[import-not-found]  # isort: skip  # the alias, which now is there
+from npu_bridge.estimator.npu.npu_config import (  # type: ignore[import-not-found]  # isort: skip  # the alias, which exists now
     DumpConfig,
     NPURunConfig,
 )
@@ -53,12 +53,12 @@ for name, settings in CASES.items():
     try:
         with tf.Graph().as_default(), tf.Session(config=config) as session:
             session.run(tf.py_func(ran, [], tf.float32))
-    except Exception as error:  # noqa: BLE001  what it says is the point
+    except Exception as error:  # noqa: BLE001  the message is the result
         print(f"{name} | session | {type(error).__name__} | {error}")
     run_config = NPURunConfig(dump_config=DumpConfig(**settings), model_dir=tempfile.mkdtemp(dir=folder))
     try:
         NPUEstimator(model_fn, config=run_config).train(lambda: (tf.constant(1.0), tf.constant(1.0)), steps=1)
-    except Exception as error:  # noqa: BLE001  what it says is the point
+    except Exception as error:  # noqa: BLE001  the message is the result
         print(f"{name} | Estimator | {type(error).__name__} | {error}")
 try:
     NPUEstimator(model_fn, config=tf.estimator.RunConfig())

@@ -1,4 +1,4 @@
-"""What programs of TensorFlow 1 do, in names that TensorFlow 2 lacks or gives another meaning. Prints what a test looks at.
+"""What TensorFlow 1 programs do, with names that TensorFlow 2 lacks or redefines. Prints the facts that a test checks.
 
 opdump run tf_program_version1.py --dump DIR
 """

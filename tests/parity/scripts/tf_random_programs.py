@@ -1,9 +1,9 @@
-"""Random programs, each run plainly and under capture: the losses and variables of its steps have to be the same, bit for bit.
+"""Random programs, each run plain and under capture: the losses and variables of its steps must be the same, bit for bit.
 
 usage: tf_random_programs.py session|function|"session of callbacks"|"function of callbacks" FIRST COUNT
 
-Prints a line of JSON for each program: `same`; or `left out`, where the program itself does not give the same numbers each time, leaves
-a sum to the timing, or fails.
+Prints a line of JSON for each program: `same`; or `left out` if the program itself is not reproducible, has a sum whose order depends on
+timing, or fails.
 """
 
 # The programs are written as users write them, without types.
@@ -70,7 +70,7 @@ OPTIMIZERS = (
 
 
 def network(choice, x, kernels, filters, scale):
-    """A loss of 5 to 22 operators or layers."""
+    """A loss computed by 5 to 22 operators or layers."""
     images = [N, 2, 2, 4]
 
     def convolved(a):
@@ -105,7 +105,7 @@ def network(choice, x, kernels, filters, scale):
 
 
 def layers(choice, numbers, x, width):
-    """A loss of one to five layers, behind a batch of any size; its weights are trained or stay."""
+    """A loss computed by one to five layers, for a batch of any size; the weights are variables or constants."""
 
     def weight(*shape):
         value = (numbers.normal(size=shape) * 0.5).astype(np.float32)
@@ -131,7 +131,7 @@ def layers(choice, numbers, x, width):
 
 
 def initial(random_numbers):
-    """Values of two kernels, filters of a convolution, a scale."""
+    """Values of two kernels, convolution filters, and a scale."""
     shapes = ((N, N), (N, N), (3, 3, 4, 4))
     return [
         *((random_numbers.normal(size=shape) * 0.3).astype(np.float32) for shape in shapes),
@@ -183,7 +183,7 @@ def through_a_function(seed):
 
 
 def host(choice, counts, name, value):
-    """A callback of Python on a tensor, of a kind and in a place that are drawn; how often it ran is counted."""
+    """A Python callback on a tensor, of a random kind and in a random place; its calls are counted."""
     factor = np.float32(choice.choice((0.5, 1.25, -0.75)))
     kind = choice.choice(("numpy", "stateless", "python", "old", "old stateless"))
     place = choice.choice(("here", "here", "branch", "loop", "function", "constant"))
@@ -211,7 +211,7 @@ def host(choice, counts, name, value):
 
 
 def batches(choice, numbers, counts):
-    """A data set of a drawn pipeline, in order and without an end that depends on the time."""
+    """A data set with a random pipeline, in order; its length does not depend on timing."""
     arrays = numbers.normal(size=(4, N, N)).astype(np.float32)
 
     def generated():
@@ -260,7 +260,7 @@ def seeded(state):
 
 
 def chain(choice, x, kernels):
-    """A loss of 3 to 8 operators, each of which reads the one before: no sum is left to the timing."""
+    """A loss computed by 3 to 8 operators, each of which reads the one before, so no sum depends on timing."""
     made = x
     for number in range(choice.randint(3, 8)):
         other = choice.choice(kernels) if number in (1, 4) else None
@@ -270,7 +270,7 @@ def chain(choice, x, kernels):
 
 
 def hosted_function(seed):
-    """Trainings with callbacks, from data sets, in one thread or several."""
+    """Trainings with callbacks, from data sets, in one or two threads."""
     counts: Counter[str] = Counter()
     found = {}
 
@@ -302,7 +302,7 @@ def hosted_function(seed):
 
 
 def hosted_session(seed):
-    """A training with callbacks whose batches come from a data set."""
+    """A training with callbacks and batches from a data set."""
     counts: Counter[str] = Counter()
     choice, numbers = random.Random(f"{seed} session"), np.random.default_rng([seed, 7])
     with tf.Graph().as_default(), v1.variable_scope("net", use_resource=choice.random() < 0.6):
@@ -323,7 +323,7 @@ def hosted_session(seed):
 
 
 def captured_session(seed, program=through_a_session):
-    """The answer under capture, and the sums that are left to chance."""
+    """The answer under capture, and the sums whose order depends on timing."""
     choice = random.Random(f"how {seed}")
     with recorded_sessions(streams=choice.random() < 0.3, inputs=choice.random() < 0.6) as found:
         answer = program(seed)

@@ -1,4 +1,4 @@
-"""Runs a small residual network with the weights of a PyTorch one under capture: tf_resnet.py WEIGHTS DUMP EPSILON.
+"""Runs a small residual network with the weights of a PyTorch network under capture: tf_resnet.py WEIGHTS DUMP EPSILON.
 
 WEIGHTS is an npz with the state of `tests/comparison/networks.py`'s ResNet and its input, `given`. EPSILON is that of one batch norm.
 """
@@ -15,7 +15,7 @@ import opdump
 
 
 class ResNet:
-    """Images are NHWC here, and weights HWIO."""
+    """Images are NHWC, and weights HWIO."""
 
     def __init__(self, weights: dict[str, Any], epsilon: float) -> None:
         self.weights, self.epsilon = weights, epsilon

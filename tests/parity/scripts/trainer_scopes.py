@@ -1,4 +1,4 @@
-"""Dumps trainings by the trainers of others and prints, as JSON, their networks and the iterations of each graph."""
+"""Dumps trainings by the trainers of other packages and prints, as JSON, their networks and the iterations of each graph."""
 
 from __future__ import annotations
 

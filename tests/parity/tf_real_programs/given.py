@@ -1,4 +1,4 @@
-"""What the programs are given: the same numbers in every process."""
+"""The inputs of the programs: the same numbers in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of TensorFlow 2 without networks of Keras: functions, eager operators, replicas, threads."""
+"""TensorFlow 2 programs without Keras networks: functions, eager operators, replicas, threads."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, name-defined"

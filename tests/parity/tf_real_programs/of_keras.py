@@ -1,4 +1,4 @@
-"""Programs that train and use networks of Keras."""
+"""Programs that train and use Keras networks."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, name-defined"
@@ -132,7 +132,7 @@ def keras_with_summaries():
     folder = Path(tempfile.mkdtemp())
 
     class Summaries(keras.callbacks.Callback):
-        """What the TensorBoard callback writes; that needs a package of its own from TensorFlow 2.21 on."""
+        """Writes what the TensorBoard callback writes; that one needs a separate package from TensorFlow 2.21 on."""
 
         def on_train_begin(self, logs=None):
             self.writer = tf.summary.create_file_writer(str(folder))

@@ -1,4 +1,4 @@
-"""Programs of TensorFlow 1: sessions, hooks, checkpoints, an Estimator."""
+"""TensorFlow 1 programs: sessions, hooks, checkpoints, an Estimator."""
 
 # The programs are written as users write them, without types.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, name-defined"
@@ -71,7 +71,7 @@ def linear_regression():
 
 
 def operators_that_are_added_between_runs():
-    """Seeds of operators follow from the number of operators that a graph has."""
+    """Seeds of operators depend on the number of operators in the graph."""
     v1.set_random_seed(11)
     x = v1.placeholder(tf.float32, [4])
     y = tf.nn.relu(x * 2.0) + tf.random.uniform([4])
@@ -101,7 +101,7 @@ def a_monitored_session_with_hooks():
             return v1.train.SessionRunArgs(loss)
 
         def after_run(self, run_context, run_values):
-            # In the run itself nothing orders a read of the step with its update: TensorFlow's own hooks read it here too.
+            # Within a run, a read of the step and its update are unordered; TensorFlow's own hooks also read it here.
             seen.append([run_values.results, run_context.session.run(step)])
 
     hooks = [Hook(), v1.train.StopAtStepHook(num_steps=5), v1.train.NanTensorHook(loss)]

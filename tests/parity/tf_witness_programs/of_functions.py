@@ -1,4 +1,4 @@
-"""Programs of functions. Each is given `step`, within which it makes its steps, by their numbers, and a directory of its own."""
+"""Programs of functions. Each receives `step`, a context for each step by number, and a separate directory."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, untyped-decorator, misc, name-defined"
 
@@ -14,7 +14,7 @@ STEPS = 3
 
 
 class _Steps(keras.callbacks.Callback):
-    """Batches of `fit` are steps."""
+    """Makes each batch of `fit` a step."""
 
     def __init__(self, step):
         super().__init__()
@@ -34,14 +34,14 @@ def _fit(model, x, y, step, loss="sparse_categorical_crossentropy"):
 
 
 def mobile_net(step, folder):
-    """MobileNetV2 by `fit`."""
+    """MobileNetV2 with `fit`."""
     numbers = np.random.default_rng(0)
     model = keras.applications.MobileNetV2((32, 32, 3), 0.35, weights=None, classes=4)
     _fit(model, numbers.random((2 * STEPS, 32, 32, 3), np.float32), numbers.integers(0, 4, 2 * STEPS), step)
 
 
 def lstm(step, folder):
-    """Two layers of LSTM over embedded words, by `fit`."""
+    """Two LSTM layers on embedded words, with `fit`."""
     numbers = np.random.default_rng(0)
     model = keras.Sequential(
         [
@@ -55,7 +55,7 @@ def lstm(step, folder):
 
 
 def transformer(step, folder):
-    """A block of a transformer, by `fit`."""
+    """A transformer block, with `fit`."""
     numbers = np.random.default_rng(0)
     words = keras.Input((6,), dtype="int32")
     x = keras.layers.Embedding(20, 8)(words)
@@ -67,7 +67,7 @@ def transformer(step, folder):
 
 
 def gan(step, folder):
-    """Two networks against each other, by hand: one step is a function, the other one eager."""
+    """A GAN with a custom loop: one step is a function, the other is eager."""
     generator = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(4, "tanh")])
     critic = keras.Sequential([keras.layers.Dense(8, keras.layers.LeakyReLU()), keras.layers.Dense(1)])
     entropy = keras.losses.BinaryCrossentropy(from_logits=True)

@@ -1,4 +1,4 @@
-"""Programs of sessions. Each is given `step`, within which it makes its steps, by their numbers, and a directory of its own."""
+"""Programs of sessions. Each receives `step`, a context for each step by number, and a separate directory."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="no-untyped-def, misc, name-defined"
 
@@ -24,7 +24,7 @@ def _batch(shape):
 
 
 def queues(step, folder):
-    """Batches wait in a queue, as input pipelines of TensorFlow 1 have them."""
+    """Batches wait in a queue, as in input pipelines of TensorFlow 1."""
     given = v1.placeholder(tf.float32, [8, 6], "given")
     queue = v1.FIFOQueue(10, [tf.float32], [[8, 6]])
     put, size = queue.enqueue([tf.tanh(given) * 2.0]), queue.size()
@@ -35,13 +35,13 @@ def queues(step, folder):
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         for number in range(3):
-            session.run(put, {given: _batch((8, 6))})  # the input pipeline is no step
+            session.run(put, {given: _batch((8, 6))})  # the input pipeline is not a step
             with step(number):
                 session.run([train, loss, size])
 
 
 def partial_run(step, folder):
-    """A run in parts: what comes first is computed once, and used by what comes later."""
+    """A run in parts: the result of the first part is computed once, and used by the second."""
     first, second = v1.placeholder(tf.float32, [4, 4], "first"), v1.placeholder(tf.float32, [4, 4], "second")
     hidden = tf.sigmoid(tf.matmul(first, first) + 1.0)
     result = tf.reduce_sum(tf.matmul(hidden, second))
@@ -70,7 +70,7 @@ def savers(step, folder):
 
 
 def control_flow(step, folder):
-    """Loops, branches and cases as functions, one within another, and their gradients."""
+    """Loops, branches and cases as functions, nested in one another, and their gradients."""
     x, which = v1.placeholder(tf.float32, [4, 4], "x"), v1.placeholder(tf.int32, [], "which")
     weight = v1.get_variable("weight", [4, 4], initializer=v1.truncated_normal_initializer(0, 0.3))
 
@@ -90,7 +90,7 @@ def control_flow(step, folder):
 
 
 def functions(step, folder):
-    """Functions that call functions, and operators that map one over a batch."""
+    """Functions that call functions, and operators that map a function over a batch."""
     weight = v1.get_variable("weight", [5, 5], initializer=v1.truncated_normal_initializer(0, 0.3))
     x = v1.placeholder(tf.float32, [3, 5], "x")
 

@@ -1,4 +1,4 @@
-"""DoRA and rank-stabilised LoRA by peft, two adapters on one Llama."""
+"""DoRA and rank-stabilised LoRA by peft: two adapters on one Llama."""
 
 from __future__ import annotations
 

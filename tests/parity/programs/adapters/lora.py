@@ -1,4 +1,4 @@
-"""LoRA by peft on GPT-2: frozen weights, adapters that are merged and taken out again."""
+"""LoRA by peft on GPT-2: frozen weights, and adapters that are merged and unmerged."""
 
 from __future__ import annotations
 

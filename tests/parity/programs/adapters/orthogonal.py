@@ -1,4 +1,4 @@
-"""Orthogonal adapters (OFT) and products of Kronecker (LoKr) by peft on plain linear layers."""
+"""Orthogonal adapters (OFT) and Kronecker products (LoKr) by peft on plain linear layers."""
 
 from __future__ import annotations
 

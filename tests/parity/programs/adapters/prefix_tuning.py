@@ -1,4 +1,4 @@
-"""Prefixes that peft learns in front of every layer's keys and values."""
+"""Prefix tuning by peft: learned prefixes for the keys and values of every layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchao quantises the weights of a network to 8 bits: a subclass of tensors with operators of its own."""
+"""torchao quantises the weights of a network to 8 bits: a tensor subclass with its own operators."""
 
 from __future__ import annotations
 

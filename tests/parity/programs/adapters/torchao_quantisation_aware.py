@@ -1,4 +1,4 @@
-"""torchao's quantisation-aware training: fake quantised weights and activations."""
+"""Quantisation-aware training by torchao: fake-quantised weights and activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchao's weights of 2 in 4, and an optimizer that keeps its state in 8 bits' worth of blocks."""
+"""The Wanda sparsifier of torchao: half of a layer's weights are masked, then the network is trained."""
 
 from __future__ import annotations
 

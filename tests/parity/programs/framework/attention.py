@@ -1,4 +1,4 @@
-"""Transformer layers of PyTorch: fast path in inference, masks, decoders, attention with weights returned."""
+"""Transformer layers of PyTorch: fast path in inference, masks, decoders, attention that returns weights."""
 
 from __future__ import annotations
 

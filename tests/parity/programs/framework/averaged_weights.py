@@ -1,4 +1,4 @@
-"""Stochastic weight averaging, moving averages, batch norms measured anew, cyclic schedules."""
+"""Stochastic weight averaging, moving averages, recomputed batch norm statistics, cyclic schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing, both kinds, with dropout; sequences in segments; tensors saved on the side."""
+"""Activation checkpointing, both kinds, with dropout; sequences in segments; saved-tensor hooks."""
 
 from __future__ import annotations
 

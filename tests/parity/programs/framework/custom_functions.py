@@ -1,4 +1,4 @@
-"""Functions with gradients of their own: saved tensors, double backward, in place, non-differentiable outputs."""
+"""Custom autograd functions: saved tensors, double backward, in-place writes, non-differentiable outputs."""
 
 from __future__ import annotations
 

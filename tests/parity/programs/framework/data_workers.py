@@ -1,4 +1,4 @@
-"""A loader with worker processes, a sampler with weights and random changes of the data."""
+"""A data loader with worker processes, a weighted sampler and random changes of the data."""
 
 from __future__ import annotations
 

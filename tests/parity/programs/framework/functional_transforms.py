@@ -1,4 +1,4 @@
-"""torch.func: gradients of each sample, Jacobians, Hessians, forward-mode products, ensembles by vmap."""
+"""torch.func: per-sample gradients, Jacobians, Hessians, forward-mode products, ensembles by vmap."""
 
 from __future__ import annotations
 

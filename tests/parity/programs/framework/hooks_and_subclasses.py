@@ -1,4 +1,4 @@
-"""Hooks on modules and gradients, a subclass of tensors that logs, an override mode, scripted functions."""
+"""Hooks on modules and gradients, a tensor subclass that logs, a function mode, scripted functions."""
 
 from __future__ import annotations
 

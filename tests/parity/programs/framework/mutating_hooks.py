@@ -1,4 +1,4 @@
-"""Hooks that change what passes, and write down that they were called: of modules, tensors, nodes and accumulated gradients."""
+"""Hooks that change values and record their calls: on modules, tensors, nodes and accumulated gradients."""
 
 from __future__ import annotations
 

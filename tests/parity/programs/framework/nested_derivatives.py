@@ -1,4 +1,4 @@
-"""Forward-mode, reverse-mode and vmap inside one another, of products and normalisations."""
+"""Forward mode, reverse mode and vmap nested in one another, for products and normalisations."""
 
 from __future__ import annotations
 

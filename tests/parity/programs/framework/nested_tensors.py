@@ -1,4 +1,4 @@
-"""Nested tensors of ragged rows through a linear layer, attention and back."""
+"""Nested tensors of ragged rows through a linear layer and attention, and backward."""
 
 from __future__ import annotations
 

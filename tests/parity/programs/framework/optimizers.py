@@ -1,4 +1,4 @@
-"""Every optimizer of PyTorch, looped and over lists of tensors, LBFGS with a closure among them."""
+"""Every optimizer of PyTorch, with the for-loop and foreach implementations, including LBFGS with a closure."""
 
 from __future__ import annotations
 

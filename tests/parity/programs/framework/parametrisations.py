@@ -1,4 +1,4 @@
-"""Weights that are computed: spectral and weight norm, orthogonal, pruned, and a module that is lazy."""
+"""Computed weights: spectral and weight norm, orthogonal, pruned; and a lazy module."""
 
 from __future__ import annotations
 

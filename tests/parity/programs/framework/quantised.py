@@ -1,4 +1,4 @@
-"""Quantisation of PyTorch: dynamic, and fake quantised tensors that learn their scales."""
+"""Quantisation in PyTorch: dynamic, and fake-quantised tensors with learned scales."""
 
 from __future__ import annotations
 

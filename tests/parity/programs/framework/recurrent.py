@@ -1,4 +1,4 @@
-"""Recurrent networks over packed sequences, cells by hand, projections, gradients cut off in time."""
+"""Recurrent networks over packed sequences, cells called one by one, projections, truncated backpropagation through time."""
 
 from __future__ import annotations
 

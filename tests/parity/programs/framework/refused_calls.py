@@ -1,4 +1,4 @@
-"""What PyTorch refuses, it refuses in the same words, and the program goes on."""
+"""Calls that PyTorch refuses are refused with the same message, and the program continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actor and critic share a body; actions are drawn, returns discounted, a target network copied softly."""
+"""Actor and critic share a body; actions are sampled, returns discounted, and a target network is updated softly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse tensors in coordinates and compressed rows, sparse gradients of an embedding, SparseAdam."""
+"""Sparse tensors in COO and CSR format, sparse gradients of an embedding, SparseAdam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variational autoencoder with transposed convolutions, reparameterised samples and a divergence."""
+"""A variational autoencoder with transposed convolutions, reparameterised samples and a KL divergence."""
 
 from __future__ import annotations
 

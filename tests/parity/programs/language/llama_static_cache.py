@@ -1,4 +1,4 @@
-"""Llama decodes by hand, token by token, with a static and with a dynamic cache."""
+"""Llama decodes token by token in an explicit loop, with a static and with a dynamic cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives by hand, synchronous and not: what they give is used at once and after a wait."""
+"""Explicit collectives, synchronous and asynchronous: results are used at once or after a wait."""
 
 from __future__ import annotations
 

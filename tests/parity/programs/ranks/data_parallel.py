@@ -1,4 +1,4 @@
-"""DistributedDataParallel: gradients are reduced in buckets, accumulated without, buffers broadcast."""
+"""DistributedDataParallel: gradients reduced in buckets, accumulation without synchronisation, broadcast buffers."""
 
 from __future__ import annotations
 

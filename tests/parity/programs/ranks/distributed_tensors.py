@@ -1,4 +1,4 @@
-"""DTensor: shards and replicas, their products, and a network cut by columns and rows."""
+"""DTensor: shards and replicas, their products, and a network split by columns and rows."""
 
 from __future__ import annotations
 

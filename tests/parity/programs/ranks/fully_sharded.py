@@ -1,4 +1,4 @@
-"""FSDP2: parameters are shards, gathered for a block and let go again."""
+"""FSDP2: parameters are shards, gathered for a block and freed afterwards."""
 
 from __future__ import annotations
 

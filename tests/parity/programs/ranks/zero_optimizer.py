@@ -1,4 +1,4 @@
-"""DDP with a compression hook and an optimizer whose state is cut over the ranks, then synchronised batch norm."""
+"""DDP with a compression hook and an optimizer whose state is sharded over the ranks, then synchronised batch norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixer written with einops: rearranged, reduced and repeated tensors, and its layers."""
+"""A mixer written with einops: rearranged, reduced and repeated tensors, and einops layers."""
 
 from __future__ import annotations
 

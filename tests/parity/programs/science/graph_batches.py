@@ -1,4 +1,4 @@
-"""PyG's loader of batches of graphs, pooling, and edges with features."""
+"""A PyG loader with batches of graphs, pooling, and edges with features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph convolutions of PyG over a random graph."""
+"""Graph convolutions of PyG on a random graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A heterogeneous graph of PyG: one convolution for each kind of edge."""
+"""A heterogeneous graph in PyG: one convolution for each edge type."""
 
 from __future__ import annotations
 

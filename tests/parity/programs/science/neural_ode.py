@@ -1,4 +1,4 @@
-"""A neural differential equation by torchdiffeq, with gradients by the adjoint: backward solves again."""
+"""A neural differential equation by torchdiffeq, with adjoint gradients: backward runs the solver again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""accelerate prepares model, optimizer, loader and schedule; gradients are accumulated; evaluation lies between."""
+"""accelerate prepares model, optimizer, loader and schedule; gradients are accumulated; evaluations run in between."""
 
 from __future__ import annotations
 

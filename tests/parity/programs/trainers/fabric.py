@@ -1,4 +1,4 @@
-"""Lightning Fabric: a loop of one's own around a model and an optimizer that were set up."""
+"""Lightning Fabric: a custom loop around a prepared model and optimizer."""
 
 from __future__ import annotations
 

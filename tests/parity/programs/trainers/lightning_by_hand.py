@@ -1,4 +1,4 @@
-"""Lightning with optimisation by hand: a generator and a discriminator in one module."""
+"""Lightning with manual optimisation: a generator and a discriminator in one module."""
 
 from __future__ import annotations
 

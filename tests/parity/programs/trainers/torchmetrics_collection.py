@@ -1,4 +1,4 @@
-"""Many metrics of torchmetrics over batches: states are summed, concatenated and computed."""
+"""Many torchmetrics metrics over batches: states are summed, concatenated and computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Trainer of transformers evaluates, trains with evaluation in between, and predicts."""
+"""The Trainer of transformers evaluates, trains with evaluations in between, and predicts."""
 
 from __future__ import annotations
 

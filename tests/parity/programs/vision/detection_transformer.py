@@ -1,4 +1,4 @@
-"""Object detection: DETR of transformers with a backbone of timm's kind is large; Conditional queries by YOLOS are not."""
+"""Object detection: YOLOS from transformers, because DETR with a timm backbone is large."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def program() -> Any:
         num_detection_tokens=5,
     )  # fmt: skip
     model = YolosModel(config).train()
-    images = torch.randn(2, 3, 24, 24)  # positions are interpolated
+    images = torch.randn(2, 3, 24, 24)  # larger than image_size, so positions are interpolated
     return trained(model, lambda: model(pixel_values=images).last_hidden_state.square().mean())

@@ -1,4 +1,4 @@
-"""Stable diffusion in small: a network with cross attention, a variational autoencoder, the DPM solver."""
+"""A small Stable Diffusion: a network with cross attention, a variational autoencoder, the DPM solver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A denoising network of diffusers learns, then draws a picture with two schedulers."""
+"""A denoising network of diffusers is trained, then generates a picture with two schedulers."""
 
 from __future__ import annotations
 

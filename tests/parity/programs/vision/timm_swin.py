@@ -1,4 +1,4 @@
-"""Windows that shift: a tiny Swin transformer of timm, and its features."""
+"""Shifted windows: a tiny Swin transformer of timm, and its features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures are changed at random by torchvision's tensors before a network of torchvision sees them."""
+"""Random torchvision transforms change pictures before a torchvision network reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vision transformer of transformers learns with a fused optimizer."""
+"""A vision transformer of transformers is trained with a fused optimizer."""
 
 from __future__ import annotations
 

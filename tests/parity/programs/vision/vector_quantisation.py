@@ -1,4 +1,4 @@
-"""An autoencoder with residual vector quantisation: codes are learnt by moving averages and random choice."""
+"""An autoencoder with residual vector quantisation: codes are learned by moving averages and random choice."""
 
 from __future__ import annotations
 
