@@ -1,4 +1,4 @@
-"""Holds what a verb prints with --json to its documented shape."""
+"""Check the output of a verb with --json against its documented shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def mistakes(verb: str, value: Any) -> list[str]:
-    """Where a value is not of the shape that `docs/json/{verb}.json` describes; the part of JSON Schema that these files use."""
+    """The places where a value does not match `docs/json/{verb}.json`; covers the part of JSON Schema that these files
+    use.
+    """
     return list(_mistakes(json.loads((SHAPES / f"{verb}.json").read_text()), value, "$"))
 
 

@@ -1,4 +1,4 @@
-"""Programs that tests run under `opdump run`, and how they run them."""
+"""Programs that tests run under `opdump run`, and helpers to run them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print("arguments:", sys.argv[1:])
 
 
 def write_config(folder: Path, **settings: Any) -> Path:
-    """A data_dump.json in `folder` that dumps all of it into `folder/dump`."""
+    """A data_dump.json in `folder` that dumps everything into `folder/dump`."""
     common = {
         "dump_mode": 0,
         "path": str(folder / "dump"),
@@ -57,5 +57,5 @@ def opdump(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedPr
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python itself, for comparison."""
+    """Run plain Python, for comparison."""
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)

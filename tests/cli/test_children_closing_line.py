@@ -1,4 +1,4 @@
-"""The closing line of a program with children: theirs and its own files are all that lie on the disk."""
+"""The closing line of a program with child processes counts all files on disk: the children's and its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A tensor's file that is cut off beside an index that has its statistics: `check` and `show` say so, and end as for any damage."""
+"""A truncated tensor file beside an index with its statistics: `check` and `show` report it, and exit as for any
+damage.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _cut(root: Path) -> Path:
-    """Takes the last bytes of the file with the output of `exp` in step 1."""
+    """Remove the last bytes of the file of the output of `exp` in step 1."""
     record = next(
         each for each in opdump.open(root).tensors(step=1) if each.op.op_type == "exp" and each.io == "output"
     )
@@ -63,7 +65,7 @@ def _run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_check_and_show_tell_of_a_file_that_is_cut_off(layout: str, dumps: Path) -> None:
+def test_check_and_show_report_a_truncated_file(layout: str, dumps: Path) -> None:
     root = dumps / layout
     for arguments in (["check"], ["show"], ["show", "--op", "exp"]):
         assert _run(arguments[0], str(root), *arguments[1:]).exit_code == 0
@@ -75,7 +77,7 @@ def test_check_and_show_tell_of_a_file_that_is_cut_off(layout: str, dumps: Path)
     found = json.loads(_run("check", str(root), "--json").stdout)
     assert [str(file) in problem for problem in found["problems"]] == [True]
     assert found["findings"] == []
-    # Step 0 is whole.
+    # Step 0 is complete.
     assert _run("check", str(root), "--step", "0").exit_code == 0
     for arguments in (["--step", "1"], ["--op", "exp"], ["--json"]):
         shown = _run("show", str(root), *arguments)

@@ -1,4 +1,4 @@
-"""`opdump infer`: what it runs, what it says, and how it ends."""
+"""`opdump infer`: what it runs, what it prints, and how it exits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.acl.program import (
 from tests.cli.json_shapes import mistakes
 from tests.cli.programs import opdump
 
-pytestmark = pytest.mark.torch  # the models are exported from it
+pytestmark = pytest.mark.torch  # the models are exported from PyTorch
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -62,7 +62,7 @@ def test_random_inputs_are_those_of_the_printed_seed(dump: Path, tmp_path: Path)
     assert again.returncode == 0
     runs = sorted(dump.glob("*/0/net/1/0"))
     arrays = [sorted(array.tobytes() for array in converted(run, tmp_path / run.parts[-5]).values()) for run in runs]
-    assert all(each == arrays[0] for each in arrays), "in one directory where both fell into one second"
+    assert all(each == arrays[0] for each in arrays), "also if both runs fell into one second and share a directory"
     assert re.search(
         r"opdump: 2 operators ran: 2 captured; 5 tensors in 5 files, [\d.,]+ k?B, step 0, [\d.]+ s; "
         rf"next: opdump show {dump}\n$",

@@ -1,4 +1,4 @@
-"""`opdump run`: what the script sees and returns, and what is said at the end."""
+"""`opdump run`: what the script sees and returns, and what is printed at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINE = re.compile(r"^opdump: ([\d,]+) operators ran: ([\d,]+) captured, ([\d,]+)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """One run of the small training script with all of it dumped."""
+    """One run of the small training script, completely dumped."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "train.py").write_text(TRAIN)
     config = write_config(folder)
@@ -241,7 +241,7 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
     assert re.search(rb"opdump: step \d+, [\d,]+ operators, \d", shown), shown
 
 
-# PyTorch 2.6 writes a file of its own as its compiler is imported, which optimizers do.
+# PyTorch 2.6 writes a file while importing its compiler, and optimizers import it; do that before the limit applies.
 FULL_DISK = "import resource, torch._dynamo\nresource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))\n"
 
 

@@ -31,7 +31,7 @@ for _ in range(2):
 
 @pytest.fixture(autouse=True)
 def _own_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command makes the script the program of this process, for good; here others come after it."""
+    """The command makes the script the `__main__` of this process permanently; later tests need the original."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -46,7 +46,7 @@ def _run(tmp_path: Path, script: str, *options: str, **dump: object) -> tuple[in
 
 def test_a_model_of_the_script_under_an_acl_json(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
-    # A relative path lies under the directory of the script.
+    # A relative path is resolved against the script's directory.
     code, _ = _run(tmp_path, SCRIPT, dump_path="output", dump_list=[{"model_name": "Net"}], dump_level="kernel")
     assert code == 0
     executions = list(opdump.open(tmp_path / "output").executions())

@@ -1,4 +1,4 @@
-"""`opdump run --check` and `--watch`: what is said at the end of a run."""
+"""`opdump run --check` and `--watch`: what is printed at the end of a run."""
 
 from __future__ import annotations
 

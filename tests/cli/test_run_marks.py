@@ -1,4 +1,4 @@
-"""`opdump run` with `dump_mode` 2 and marks in the script, as the guide to MindSpore's dump shows it."""
+"""`opdump run` with `dump_mode` 2 and marks in the script, as in the guide to MindSpore's dump."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.programs import opdump, python
 
 pytestmark = pytest.mark.torch
 
-# The sample of the guide, with PyTorch's modules for MindSpore's, small images, and the line that imports set_dump.
+# The guide's sample with PyTorch modules instead of MindSpore's, small images, and the import of set_dump.
 ALEXNET = """
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ for _ in range(8):
 
 
 def _sample_config(folder: Path, **changes: Any) -> None:
-    """The guide's own sample, but for `dump_mode` and the path."""
+    """The guide's own sample, except for `dump_mode` and the path."""
     common = {
         "dump_mode": 2,
         "path": str(folder / "dump"),
@@ -81,7 +81,7 @@ def _sample_config(folder: Path, **changes: Any) -> None:
 
 
 def _files(folder: Path) -> set[str]:
-    """Type and name in the names of the tensor files."""
+    """Type and name from the names of the tensor files."""
     return {".".join(file.name.split(".")[:2]) for file in (folder / "dump").rglob("*.npy")}
 
 

@@ -58,7 +58,7 @@ def test_name_model_in_a_script_names_the_model_of_the_documents_sample(tmp_path
     found = list((tmp_path / "output").rglob("*.65535.65535.*"))
     assert {"/".join(file.relative_to(tmp_path / "output").parts[1:5]) for file in found} == {"0/ResNet-50/1/0"}
     executions = list(package.open(tmp_path / "output").executions())
-    # dump_level is "all": what the program called, and what ran for it.
+    # With dump_level "all", both what the program called and what ran for it.
     assert sorted(execution.op.op_type for execution in executions) == [
         "Conv2d",
         "MaxPool2d",

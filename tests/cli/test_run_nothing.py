@@ -1,4 +1,4 @@
-"""`opdump run` where nothing is captured: the true reason, and the exit code of `--strict`."""
+"""`opdump run` if nothing is captured: the true reason, and the exit code of `--strict`."""
 
 from __future__ import annotations
 

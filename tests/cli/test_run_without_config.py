@@ -1,4 +1,4 @@
-"""`opdump run train.py`: no config, the options say what is recorded, and the run ends with its verdict."""
+"""`opdump run train.py`: without a config, options select what is recorded, and the run ends with its verdict."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_options_take_the_place_of_a_config(tmp_path: Path) -> None:
     catalog = library.open(tmp_path / "d")
     assert catalog.steps_of(0) == (0, 1)
     assert {execution.op.op_type for execution in catalog.executions()} == {"log", "abs"}
-    assert len(list(catalog.tensors())) == 8, "what both read and gave, in two steps"
+    assert len(list(catalog.tensors())) == 8, "inputs and outputs of both, in two steps"
     assert [file.name for file in (tmp_path / "d").rglob("*.pack")] == ["1.pack"]
     assert not list((tmp_path / "d").rglob("*.npy"))
 

@@ -1,6 +1,6 @@
 """A script under opdump sees what it sees under `python train.py` and `python -m package.module`.
 
-Every test here runs the same program twice, by Python and by opdump's loader, and compares what the program printed.
+Every test runs the same program twice, with Python and with opdump's loader, and compares the output.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ def _loaded(loader: str, name: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("script", ["train.py", "./train.py", "folder/train.py", "folder/../train.py", "directory"])
-def test_a_script_sees_what_python_shows_it(tmp_path: Path, script: str) -> None:
+def test_a_script_sees_the_same_as_under_python(tmp_path: Path, script: str) -> None:
     for place in ("train.py", "folder/train.py", "directory/__main__.py"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(_WHAT_A_SCRIPT_SEES)
     expected = _python(script, "--lr", "0.1", "--", "-c", cwd=tmp_path)
-    if script == "directory":  # Python runs a directory by way of zipimport's conventions, with a spec of its own
+    if script == "directory":  # Python runs a directory like a zip archive, with a different spec
         assert '"argv": ["directory", "--lr"' in _loaded("load_script", script, "--lr", cwd=tmp_path)
         return
     assert _loaded("load_script", script, "--lr", "0.1", "--", "-c", cwd=tmp_path) == expected
 
 
-def test_a_script_behind_a_link_finds_its_neighbours(tmp_path: Path) -> None:
+def test_a_script_behind_a_link_imports_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "neighbour.py").write_text("NAME = 'neighbour'")
     (tmp_path / "real" / "train.py").write_text("import neighbour; print(neighbour.NAME, __file__)")
@@ -87,14 +87,14 @@ def test_a_script_behind_a_link_finds_its_neighbours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["package.module", "package"])
-def test_a_module_sees_what_python_shows_it(tmp_path: Path, name: str) -> None:
+def test_a_module_sees_the_same_as_under_python(tmp_path: Path, name: str) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     for file in ("module.py", "__main__.py"):
         (tmp_path / "package" / file).write_text(
             "from . import __name__ as parent; print(parent)" + _WHAT_A_SCRIPT_SEES
         )
-    # The first run leaves the byte code that the second one may load.
+    # The first run leaves byte code that the second one may load.
     assert _loaded("load_module", name, "--lr", cwd=tmp_path) == _python("-m", name, "--lr", cwd=tmp_path)
 
 
@@ -120,21 +120,21 @@ def test_functions_that_run_at_exit_still_find_the_script(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("script", ["absent.py", "absent/train.py", "empty_directory"])
-def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_a_missing_script_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty_directory").mkdir()
     with pytest.raises(ProgramNotFoundError, match=f"cannot open the script '{script}': No such file"):
         load_script(script, ())
 
 
-def test_a_file_that_is_not_source_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_source_is_reported(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\0\0")
     with pytest.raises(ProgramNotFoundError, match="is not Python source"):
         load_script(str(tmp_path / "model.pt"), ())
 
 
 @pytest.mark.parametrize("name", ["absent", "absent.module", "json.absent", "sys.absent", "train.py"])
-def test_a_module_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_module_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     before = list(sys.path)

@@ -18,7 +18,7 @@ PACKAGE = Path(opdump.__file__).parent
 
 
 def _code(filename: str | Path, source: str, **names: object) -> dict[str, object]:
-    """Functions that are, to a traceback, from that file."""
+    """Functions whose code claims to come from that file."""
     namespace: dict[str, object] = dict(names)
     exec(compile(source, str(filename), "exec"), namespace)
     return namespace
@@ -28,7 +28,7 @@ def _raised(function: object) -> BaseException:
     assert callable(function)
     try:
         function()
-    except BaseException as error:  # noqa: BLE001  the error is what the test is about
+    except BaseException as error:  # noqa: BLE001  the error is the subject of the test
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # this frame
         return error
     raise AssertionError("nothing was raised")
@@ -162,7 +162,7 @@ def test_what_opdump_calls_for_the_program_is_no_defect_of_opdump(level: str, tm
         "print(len(errors), [comes_from_opdump(error) for error in errors])\n"
     )
     done = run_opdump("run", "-c", "acl.json", "script.py", cwd=tmp_path)
-    # Without a capture as many fail: 3, and 2 with PyTorch 2.6.
+    # The same number fails without a capture: 3, or 2 with PyTorch 2.6.
     plain = python("script.py", cwd=tmp_path)
     assert done.stdout == plain.stdout, done.stderr
     assert done.stdout in ("3 [False, False, False]\n", "2 [False, False]\n")

@@ -1,4 +1,4 @@
-"""Steps that are made by hand: nodes, what they read and gave, and where it lay."""
+"""Steps made by hand: nodes, their inputs and outputs, and the memory of those."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def record(
     slot: int = 0,
     op: OpRecord = NOWHERE,
 ) -> TensorRecord:
-    """A tensor that lies in a storage, in row-major order unless `strides` say otherwise; without a storage it is not known where."""
+    """A tensor in a storage, row-major unless `strides` is given; without a storage its memory is unknown."""
     array = np.asarray(values)
     dense = [each // array.itemsize for each in np.empty(array.shape, array.dtype).strides]
     memory = None if storage is None else Memory(storage, offset, tuple(dense if strides is None else strides))
@@ -43,6 +43,6 @@ def node(
     phase: Phase = "forward",
     makers: Mapping[int, tuple[int, int]] | None = None,
 ) -> Node:
-    """An execution of an operator that read and gave these, in the order of slots."""
+    """An execution of an operator with these inputs and outputs, in slot order."""
     op = OpRecord(op_type, f"Default/{op_type}-op{index}", index, order=index, phase=phase)
     return Node(index, op, dict(enumerate(inputs)), dict(enumerate(outputs)), makers or {})

@@ -1,4 +1,4 @@
-"""Small networks for inference, with fixed weights, and their dumps under PyTorch and, exported, under ONNX Runtime."""
+"""Small inference networks with fixed weights, and their dumps under PyTorch and, exported, under ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ConvNet(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention by hand, since PyTorch runs a layer of its own as one operator."""
+    """Attention written out, because PyTorch runs its own layer as one operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Transformer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """PyTorch's own encoder: one operator for each layer."""
+    """PyTorch's own encoder: one operator per layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ Exporter = Literal["folded", "plain"]
 
 
 def network(name: str) -> tuple[nn.Module, Tensor]:
-    """A network with weights and statistics that are not those of a fresh one, and its input."""
+    """A network whose weights and statistics differ from freshly initialised ones, and its input."""
     torch.manual_seed(3)
     make, given = NETWORKS[name]
     model = make().eval()
@@ -179,17 +179,19 @@ def network(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def dump_torch(model: nn.Module, given: Tensor, path: Path) -> Path:
-    """Runs a network under PyTorch."""
+    """Run a network under PyTorch."""
     with opdump.capture(path=str(path), saved_data="full"), torch.no_grad():
         model(given)
     return path
 
 
 def dump_onnx(model: nn.Module, given: Tensor, path: Path, exporter: Exporter = "folded") -> Path:
-    """Exports a network, and runs it under ONNX Runtime: with batch norms in the convolutions, or as an older exporter writes it."""
+    """Export a network and run it under ONNX Runtime: with batch norms folded into the convolutions, or as an older
+    exporter writes it.
+    """
     file = path.with_suffix(".onnx")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the older exporter is deprecated, and files made by it are in use
+        warnings.simplefilter("ignore")  # the older exporter is deprecated, but its files are in use
         if exporter == "folded":
             torch.onnx.export(model, (given,), file, dynamo=True, input_names=["x"], verbose=False)
         else:
@@ -207,7 +209,7 @@ def dump_onnx(model: nn.Module, given: Tensor, path: Path, exporter: Exporter = 
 
 
 def dump_model(file: Path, given: Tensor, path: Path) -> Path:
-    """Runs a file under ONNX Runtime."""
+    """Run a file under ONNX Runtime."""
     with opdump.onnx.session(str(file), path=str(path), saved_data="full") as session:
         session.run(None, {"x": given.numpy()})
     return path

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def dumped(model: onnx.ModelProto, feeds: Mapping[str, Any], path: Path, **settings: Any) -> list[Array]:
-    """The answer of a run with elements; keywords are those of `opdump.onnx.session`."""
+    """The outputs of a run that records elements; keywords go to `opdump.onnx.session`."""
     with opdump.onnx.session(
         model, path=str(path), **{"saved_data": "full", "layout": "packed", **settings}
     ) as session:
@@ -34,14 +34,14 @@ def compared(
     levels: Sequence[str] = ("disable", "disable"),
     **settings: Any,
 ) -> Result:
-    """What a comparison of the runs of two models says."""
+    """The result of comparing the runs of two models."""
     for name, model, level in (("a", before, levels[0]), ("b", after, levels[1])):
         dumped(model, feeds, path / name, optimize=level, **settings)
     return opdump.compare(path / "a", path / "b")
 
 
 def off(one: Sequence[Array], other: Sequence[Array]) -> float:
-    """How far two answers are apart, relative to the largest element."""
+    """The distance between two outputs, relative to the largest value."""
     apart = 0.0
     for before, after in zip(one, other, strict=True):
         if before.dtype.kind == "f":

@@ -14,13 +14,13 @@ from opdump.comparison.memory import read_step
 from opdump.comparison.trace import Trace
 
 Program = Callable[[Any], Any]
-"""Computes something of the product of data and a weight."""
+"""Computes something from the product of data and a weight."""
 
 
 def dumped(
     folder: Path, name: str, program: str, saved_data: Literal["statistic", "full"] = "full", **settings: Any
 ) -> Path:
-    """The dump of a program, which runs here as `name`.py; `settings` are more keywords of `opdump.capture`."""
+    """The dump of a program, which runs here as `name`.py; `settings` are further keywords of `opdump.capture`."""
     pytest.importorskip("torch")
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.py"
@@ -32,7 +32,7 @@ def dumped(
 
 
 def traced(path: Path, program: Program) -> Trace:
-    """The step that a program makes of the same product each time."""
+    """The step of a program, which always starts from the same product."""
     import torch
 
     torch.manual_seed(0)

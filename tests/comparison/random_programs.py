@@ -1,7 +1,8 @@
-"""Small random programs and random edits of them, said without a framework: each framework has an interpreter of its own.
+"""Small random programs and random edits of them, independent of a framework: each framework has its own interpreter.
 
-A program reads tensors of one shape and computes new ones of the same shape, statement by statement. What no statement reads is a result. An edit
-changes one thing: a value, an argument, an operator, the order of elements, memory that is written from outside, a statement that is left out or added.
+A program reads tensors of one shape and computes new ones of that shape, statement by statement. A tensor that no
+statement reads is a result. An edit changes one thing: a value, an argument, an operator, the order of elements, memory
+that is written from outside, or a statement that is left out or added.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 SIDE: Final = 4
-"""Every tensor is a square of so many rows."""
+"""Every tensor is a square with this many rows."""
 UNARY: Final = (
     "relu",
     "gelu",
@@ -47,7 +48,7 @@ EDITS: Final[tuple[EditKind, ...]] = ("value", "argument", "operator", "order", 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One operator on tensors by their numbers: the data first, then what each statement gives."""
+    """One operator on tensors given by number: the data come first, then the output of each statement."""
 
     op: str
     inputs: tuple[int, ...]
@@ -56,7 +57,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Memory that something outside of the framework writes: an element of a tensor, after so many statements."""
+    """A write from outside the framework: to one element of a tensor, after `after` statements."""
 
     after: int
     tensor: int
@@ -66,13 +67,15 @@ class Write:
 
 @dataclass(frozen=True)
 class Program:
-    """Data, statements, and what is written from outside."""
+    """Data, statements, and writes from outside."""
 
     data: Sequence[Array]
     statements: Sequence[Statement]
     writes: Sequence[Write] = ()
     trains: bool = False
-    """Whether the data but the first are parameters, which a step of an optimizer changes by the gradient of the results' squares."""
+    """Whether all data except the first are parameters, which an optimizer step updates by the gradient of the squared
+    results.
+    """
     seed: int = field(default=0, compare=False)
 
     @property
@@ -100,7 +103,7 @@ def random_program(seed: int, *, trains: bool = False) -> Program:
     statements: list[Statement] = []
     for place in range(source.randint(4, 9)):
         count = len(data) + place
-        # Mostly what was made last is read, so that statements follow from each other.
+        # Mostly reads the latest tensor, so that statements depend on each other.
         recent = count - 1 if place and source.random() < 0.8 else source.randrange(count)
         if source.random() < 0.4:
             statements.append(Statement(source.choice(BINARY), (recent, source.randrange(count))))
@@ -111,7 +114,7 @@ def random_program(seed: int, *, trains: bool = False) -> Program:
 
 
 def edited(program: Program, kind: EditKind, seed: int) -> Program:
-    """The program with an edit; where none of that kind can be made, the program."""
+    """The program with an edit; unchanged if no edit of that kind is possible."""
     source = random.Random(seed)
     statements = list(program.statements)
     count = len(program.data)
@@ -147,7 +150,7 @@ def edited(program: Program, kind: EditKind, seed: int) -> Program:
         number = source.randrange(count + place)
         statements[place] = replace(old, inputs=(*old.inputs[:-1], number))
     elif kind == "left out":
-        # Its readers read what it read.
+        # Readers of its output read its input instead.
         mine = count + place
         moved = [
             replace(

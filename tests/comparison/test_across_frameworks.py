@@ -1,4 +1,4 @@
-"""A network under PyTorch, and exported under ONNX Runtime: what a comparison says of the two."""
+"""Comparisons of a network under PyTorch with its export under ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_exported_network_is_benign_and_matched(name: str, exporter: Exporter
 
 
 def planted(name: str, change: Callable[[nn.Module], None], path: Path, exporter: Exporter = "plain") -> Introduced:
-    """What a comparison says of a network, and of its export with a change; that it says the same of the two in the other order."""
+    """The comparison of a network with a modified export of it, checked to be the same in the other order."""
     model, given = network(name)
     original = dump_torch(model, given, path / "torch")
     change(model)
@@ -45,7 +45,7 @@ def planted(name: str, change: Callable[[nn.Module], None], path: Path, exporter
 
 
 def scaled_epsilon(model: nn.Module) -> None:
-    """Another epsilon of one batch norm."""
+    """Change the epsilon of one batch norm."""
     block = model.get_submodule("layers.1")
     assert isinstance(block, Block)
     block.norm.eps = 1e-3

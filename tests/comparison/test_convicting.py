@@ -1,4 +1,4 @@
-"""Which of the suspects are the cause of what a program leaves otherwise, which are refuted, and which are neither."""
+"""Which suspects cause the program's different end state, which are refuted, and which remain doubtful."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 class Tried:
-    """Two programs, a suspect at the first operator of each of these types in B, and what was found of them."""
+    """Two programs, a suspect at the first operator of each of these types in B, and the verdict on each suspect."""
 
     def __init__(self, path: Path, a: Program, b: Program, *types: str, unreached: str = "") -> None:
         one, other = traced(path / "a", a), traced(path / "b", b)
@@ -51,7 +51,7 @@ def _first(x: Any) -> None:
     (below + x).exp()
 
 
-def test_the_difference_that_changes_what_is_left_is_the_cause_and_the_other_is_refuted(tmp_path: Path) -> None:
+def test_a_difference_that_changes_the_end_state_is_the_cause_and_another_is_refuted(tmp_path: Path) -> None:
     def second(x: Any) -> None:
         below = (x - 100).mul(2).relu()
         (below + x.mul(1.1)).exp()
@@ -63,7 +63,7 @@ def test_the_difference_that_changes_what_is_left_is_the_cause_and_the_other_is_
     assert tried.names("doubtful") == []
 
 
-def test_where_both_leave_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
+def test_if_both_programs_end_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.relu().neg().exp()
 
@@ -75,7 +75,7 @@ def test_where_both_leave_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
     assert tried.names("doubtful") == []
 
 
-def test_the_operator_that_gives_what_the_other_program_has_nowhere_is_named(tmp_path: Path) -> None:
+def test_an_operator_whose_output_the_other_program_lacks_is_named(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.tanh().exp().sum().item()
 
@@ -88,7 +88,7 @@ def test_the_operator_that_gives_what_the_other_program_has_nowhere_is_named(tmp
     assert "an output that is nowhere in A" in cause.evidence
 
 
-def test_a_suspect_says_it_of_the_operator_that_it_is_about(tmp_path: Path) -> None:
+def test_an_existing_suspect_gets_the_evidence_of_a_missing_output(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.tanh().exp().sum().item()
 
@@ -96,10 +96,10 @@ def test_a_suspect_says_it_of_the_operator_that_it_is_about(tmp_path: Path) -> N
         x.mul(1.1).tanh().exp().sum().item()
 
     tried = Tried(tmp_path, first, second, "mul", "tanh")
-    assert tried.found.causes[0] is tried.suspects[0], "no second suspect is made for it"
+    assert tried.found.causes[0] is tried.suspects[0], "no second suspect is created for it"
 
 
-def test_what_is_seen_at_the_end_alone_is_refuted_by_a_cause_that_explains_all(tmp_path: Path) -> None:
+def test_a_suspect_seen_only_at_the_end_is_refuted_by_a_cause_that_explains_everything(tmp_path: Path) -> None:
     def second(x: Any) -> None:
         below = (x - 100).relu()
         (below + x.mul(1.1)).exp()
@@ -109,7 +109,7 @@ def test_what_is_seen_at_the_end_alone_is_refuted_by_a_cause_that_explains_all(t
     assert tried.names("refuted") == ["exp"]
 
 
-def test_of_causes_that_explain_a_part_the_others_are_doubtful(tmp_path: Path) -> None:
+def test_if_causes_explain_only_a_part_the_other_suspects_are_doubtful(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.mul(1.2).exp().sin()
         x.mul(1.2).tanh().cos()

@@ -1,4 +1,4 @@
-"""Digests of both runs, where only statistics were recorded: they tell tensors apart whose elements are in another order."""
+"""Digests of both runs with only statistics recorded: they distinguish tensors whose values are in another order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps in the form of an Ascend device: a file for each operator, without arguments, makers or lines; what a comparison says of them."""
+"""Comparisons of dumps in the form of an Ascend device: a file per operator, without arguments, makers or lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPARE_BITS = 2.0**-10
 
 
 def device_dump(model: nn.Module, given: Tensor, path: Path, train: Callable[[Tensor], None] | None = None) -> Path:
-    """A run as a device dumps it: the index, which has what file names lose, is taken away."""
+    """A run as a device dumps it: the index is removed, because it has what file names lose."""
     with opdump.capture(path=str(path), file_format="bin"), torch.set_grad_enabled(train is not None):
         for _ in range(1 if train is None else 2):
             result = model(given)
@@ -43,7 +43,7 @@ def device_dump(model: nn.Module, given: Tensor, path: Path, train: Callable[[Te
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A network under PyTorch, ONNX Runtime and as a device would dump it, and the same with another epsilon."""
+    """A network under PyTorch, under ONNX Runtime and as a device would dump it, and the same with another epsilon."""
     folder = tmp_path_factory.mktemp("devices")
     model, given = network("resnet")
     found = {
@@ -55,7 +55,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {**found, "changed": device_dump(model, given, folder / "changed")}
 
 
-def test_a_dump_of_a_device_tells_neither_makers_nor_arguments(dumps: dict[str, Path]) -> None:
+def test_a_dump_of_a_device_has_neither_makers_nor_arguments(dumps: dict[str, Path]) -> None:
     executions = list(opdump.open(dumps["device"]).ops())
     assert len(executions) > 20
     assert all(not each.op.arguments and not each.op.kernel for each in executions)
@@ -70,7 +70,7 @@ def test_the_same_program_of_another_framework_is_benign(dumps: dict[str, Path],
     rows = result.rows()
     assert {row["matched_by"] for row in rows} == {"value"}
     assert all(row["cosine"] > 1 - 1e-9 for row in rows)
-    # A device has no data flow: who made what is told by what it holds, so folded operators are found.
+    # A device records no data flow: the maker of a value is identified by the value, so folded operators are found.
     assert any(row["with_a"] or row["with_b"] for row in rows) == (other == "onnx")
 
 
@@ -90,7 +90,7 @@ def test_another_epsilon_on_a_device_is_named(dumps: dict[str, Path]) -> None:
 
 
 def rounded_away(*given: Any) -> Tensor:
-    """Another kernel for convolutions: every seventh element of a result is the next number of float16, away from zero."""
+    """Another convolution kernel: every seventh value of a result is the next float16 away from zero."""
     flags = torch.backends.cudnn
     result: Tensor = torch.ops.aten._convolution(*given, flags.benchmark, flags.deterministic, flags.enabled, False)
     result.view(-1)[::7].view(torch.int16).add_(1)
@@ -121,7 +121,7 @@ def test_float16_on_a_device_is_benign_beside_float32(name: str, tmp_path: Path)
         assert (result.verdict, list(result.introduced), result.unmatched) == ("benign", [], 0)
 
 
-def test_an_activation_that_is_missing_in_float16_on_a_device_is_told(tmp_path: Path) -> None:
+def test_a_missing_activation_in_float16_on_a_device_is_reported(tmp_path: Path) -> None:
     class Bare(Block):
         def forward(self, x: Tensor) -> Tensor:
             y = self.norm(self.first(x))
@@ -145,7 +145,7 @@ def trained(path: Path, *, rate: float, fast: bool) -> Path:
         optimizer.step()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of graphics processors that are not there
+        warnings.simplefilter("ignore")  # about GPUs that do not exist
         with torch.backends.mkldnn.flags(enabled=fast):
             return device_dump(model.train(), given, path, train)
 
@@ -159,7 +159,7 @@ def test_training_on_devices_is_benign_and_another_rate_is_named(tmp_path: Path)
 
 
 def written(root: Path, change: Callable[[Operator, Value], Value]) -> Path:
-    """The asynchronous dump that a test has of MindSpore on Ascend, in the formats of the device, with its tensors changed."""
+    """The asynchronous MindSpore dump of an Ascend test, in the formats of the device, with its tensors changed."""
     for device in DEVICES:
         for step in STEPS:
             executed = tuple(

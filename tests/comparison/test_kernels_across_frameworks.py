@@ -1,4 +1,4 @@
-"""A kernel that computes wrongly under one of two frameworks: named by running it again on its own inputs."""
+"""A wrong kernel in one of two frameworks is named by replaying it on its own inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_wrong_kernel_of_pytorch_is_named_in_either_order(tmp_path: Path) -> N
     model, given = network("unet")
     exported = dump_onnx(model, given, tmp_path / "onnx")
     with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel is replaced
+        warnings.simplefilter("ignore")  # PyTorch warns that a kernel is replaced
         library.impl("avg_pool2d", lambda x, *_: 1.01 * x[..., ::2, ::2].contiguous(), "CPU")
         faulty = dump_torch(model, given, tmp_path / "torch")
     for dumps in ((faulty, exported), (exported, faulty)):

@@ -1,4 +1,4 @@
-"""Gradients that one run lacks: named where they cease to flow, in the step in which they do; and parameters that are taken for others."""
+"""Gradients that one run lacks are named where and when they stop flowing; so are parameters that were swapped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def original(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "old", "new", "missing", "nearest"),
     [
-        # The norm still has the gradients of its parameters, and gives none of what it reads.
+        # The norm still has gradients of its parameters, but returns none for its input.
         (
             "input",
             "norm(x)",
@@ -56,13 +56,13 @@ def original(folder: Path) -> Path:
             ("native_layer_norm_backward", 12),
         ),
         ("linear_input", "other(y)", "other(y.detach())", ("mm", 13), ("addmm", 13)),
-        # A sum has no operator of its own in the backward pass: what it sums is the last that has.
+        # A sum has no operator in the backward pass: its input is the last tensor with a gradient.
         ("summand", "x + y", "x + y.detach()", ("tanh_backward", 13), ("add", 14)),
         ("stream", "x + y", "x.detach() + y", ("add", 12), None),
         ("frozen", "data = ", "other.bias.requires_grad_(False); data = ", ("sum", 13), ("addmm", 13)),
     ],
 )
-def test_the_cut_is_named(
+def test_the_operator_that_cuts_a_gradient_is_named(
     folder: Path,
     original: Path,
     name: str,
@@ -76,14 +76,14 @@ def test_the_cut_is_named(
     found = result.introduced[0]
     assert (result.verdict, found.kind) == ("divergent", "missing")
     assert found.a is not None
-    assert (found.a.op_type, found.a.step) == (missing[0], 0), "parameters are made in the same step"
+    assert (found.a.op_type, found.a.step) == (missing[0], 0), "parameters are created in the same step"
     assert found.a.stack[0].line == missing[1]
     if nearest is not None:
         assert found.b is not None
         assert (found.b.op_type, found.b.stack[0].line) == nearest
 
 
-def test_a_gradient_that_nobody_needs_is_no_difference(folder: Path, original: Path) -> None:
+def test_a_gradient_that_nothing_needs_is_no_difference(folder: Path, original: Path) -> None:
     result = opdump.compare(
         original, dumped(folder, "of_data", PROGRAM.replace("torch.randn(4, 6)", "torch.randn(4, 6).requires_grad_()"))
     )
@@ -116,7 +116,7 @@ for step in range(2):
     ("name", "read"),
     [
         ("exchanged", "self.right(x), self.left(x)"),
-        # What the second gives is there in the first run, but is not what the product reads.
+        # The second one's value exists in the first run, but the product does not read it.
         ("twice", "self.right(x), self.right(x)"),
     ],
 )

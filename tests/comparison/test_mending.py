@@ -1,4 +1,4 @@
-"""Differences of two programs, judged one by one: which of them change what B leaves, and which meet again at a value that A has."""
+"""Differences of two programs, judged one by one: which change B's end state, and which meet again at a value of A."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compared:
         alignment = align(one, other)
         self.differences = [{node.index for node in other.nodes if node.bare_type == each} for each in reached]
         assert all(index in alignment.a_of for nodes in self.differences for index in nodes), (
-            "A has these operators, too"
+            "A has these operators too"
         )
         lasting = outliving(one, frozenset()), outliving(other, frozenset())
         self.mending = Mending(one, other, alignment, set().union(*self.differences), lasting)
@@ -35,7 +35,7 @@ class Compared:
         return self.mending.left_behind(self.differences)
 
 
-def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_path: Path) -> None:
+def test_a_difference_without_effect_is_no_cause_and_one_with_an_effect_is(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         below = (x - 100).relu()
         (below + x).exp()
@@ -50,7 +50,7 @@ def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_pa
 
 
 @pytest.mark.parametrize("factor", [2.0, 2.1])
-def test_two_that_cancel_each_other_are_no_cause(tmp_path: Path, factor: float) -> None:
+def test_two_differences_that_cancel_each_other_are_no_cause(tmp_path: Path, factor: float) -> None:
     def first(x: Any) -> None:
         x.relu_().neg_().exp()
 
@@ -59,12 +59,12 @@ def test_two_that_cancel_each_other_are_no_cause(tmp_path: Path, factor: float) 
 
     compared = Compared(tmp_path, first, second, "relu", "neg")
     assert compared.cures() == (([], True) if factor == 2 else ([1], True)), (
-        "what relu gives is divided by another number"
+        "the output of relu is divided by another number"
     )
 
 
 @pytest.mark.parametrize("factor", [3.0, 3.1])
-def test_a_factor_on_the_other_side_of_a_product_is_left_behind(tmp_path: Path, factor: float) -> None:
+def test_a_factor_on_the_other_side_of_a_product_is_resolved(tmp_path: Path, factor: float) -> None:
     def first(x: Any) -> None:
         (x.mm(x.T) * 3).tanh().sum()
 
@@ -76,7 +76,7 @@ def test_a_factor_on_the_other_side_of_a_product_is_left_behind(tmp_path: Path, 
     assert compared.cures() == ([], factor == 3), "A's product without its factor is no better"
 
 
-def test_a_difference_that_meets_at_a_later_value_is_left_behind(tmp_path: Path) -> None:
+def test_a_difference_that_meets_at_a_later_value_is_resolved(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.exp().log().tanh()
 
@@ -86,7 +86,7 @@ def test_a_difference_that_meets_at_a_later_value_is_left_behind(tmp_path: Path)
     assert Compared(tmp_path, first, second, "exp").left_behind() == {0}
 
 
-def test_a_difference_that_meets_on_one_way_alone_is_not_left_behind(tmp_path: Path) -> None:
+def test_a_difference_that_meets_on_only_one_path_is_not_resolved(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         made = x.exp()
         made.log().tanh()
@@ -100,7 +100,7 @@ def test_a_difference_that_meets_on_one_way_alone_is_not_left_behind(tmp_path: P
     assert Compared(tmp_path, first, second, "exp").left_behind() == set()
 
 
-def test_random_numbers_of_the_second_program_are_those_of_the_first(tmp_path: Path) -> None:
+def test_the_second_program_draws_the_random_numbers_of_the_first(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         import torch
 
@@ -123,7 +123,7 @@ def test_random_numbers_of_the_second_program_are_those_of_the_first(tmp_path: P
     assert Compared(tmp_path / "same", first, without, "tanh").cures() == ([], True)
 
 
-def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
+def test_a_difference_that_explains_little_is_no_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.exp()
         x.tanh()
@@ -137,7 +137,7 @@ def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
     assert Compared(tmp_path, first, second, "exp").cures() == ([], False)
 
 
-def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> None:
+def test_a_difference_before_the_cause_is_no_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         below = x.exp()
         below.tanh()

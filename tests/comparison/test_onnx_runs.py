@@ -1,4 +1,4 @@
-"""Runs of ONNX Runtime against each other: nothing ends in an error, and nothing that is written otherwise counts as a difference."""
+"""Comparisons of ONNX Runtime runs: none ends in an error, and equivalent notation is no difference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = {"x": numbers(2, 2, 6, 6)}
 
 
 def around(node: onnx.NodeProto, scale: float, initializers: dict[str, Any] | None = None) -> onnx.ModelProto:
-    """`y = tanh(f(x * scale)) * 2`; the node reads `s` and gives `t`."""
+    """`y = tanh(f(x * scale)) * 2`; the node reads `s` and outputs `t`."""
     nodes = [
         helper.make_node("Mul", ["x", "scale"], ["s"], name="scale"),
         node,
@@ -50,7 +50,7 @@ OMITTING = {
 
 
 @pytest.mark.parametrize("kind", OMITTING)
-def test_a_node_that_leaves_outputs_out_is_run_again_with_those_that_it_has(tmp_path: Path, kind: str) -> None:
+def test_a_node_with_omitted_outputs_is_replayed_with_the_outputs_that_it_has(tmp_path: Path, kind: str) -> None:
     node, weights = OMITTING[kind]
     before, after = around(node, 1.0, weights), around(node, 1.5, weights)
     if kind == "LSTM":
@@ -82,7 +82,7 @@ WRITTEN_OUT: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], dict[str, An
 
 
 def branching(taken: list[onnx.NodeProto], *after: onnx.NodeProto) -> onnx.ModelProto:
-    """An If whose first branch is taken and gives `t`; the model gives `y`, which is `t` or made of it `after`."""
+    """An If that takes its first branch and outputs `t`; the model's `y` is `t`, or `after` applied to it."""
     body = helper.make_graph(taken, "taken", [], [onnx.ValueInfoProto(name=taken[-1].output[0])])
     result = "t" if after else "y"
     nodes = [helper.make_node("If", ["yes"], [result], name="if", then_branch=body, else_branch=body), *after]
@@ -137,7 +137,7 @@ def count_branch(trips: int) -> onnx.ModelProto:
         (count_branch, 0, 1),
     ],
 )
-def test_a_difference_inside_bodies_that_are_not_shown_is_a_difference(
+def test_a_difference_inside_hidden_bodies_is_a_difference(
     tmp_path: Path, saved_data: str, made: Any, before: float, after: float
 ) -> None:
     feeds = {"x": numbers(4)}
@@ -146,7 +146,7 @@ def test_a_difference_inside_bodies_that_are_not_shown_is_a_difference(
     assert result.verdict == "divergent", result.headline
 
 
-def test_an_if_whose_bodies_are_not_shown_is_accused_and_cannot_be_replayed(tmp_path: Path) -> None:
+def test_an_if_with_hidden_bodies_is_accused_and_cannot_be_replayed(tmp_path: Path) -> None:
     result = compared(tmp_path, random_branch(1.0), random_branch(2.0), {"x": numbers(4)})
     assert result.headline.startswith("FIRST DIVERGENCE #0 If output.0: inputs agree, output differs")
     with pytest.raises(
@@ -170,7 +170,7 @@ def test_a_replay_is_recommended_only_if_the_dump_has_the_elements_for_it(
 
 
 @pytest.mark.parametrize("op_type", WRITTEN_OUT)
-def test_a_default_that_one_program_writes_out_is_no_difference(op_type: str) -> None:
+def test_an_explicit_default_is_no_difference(op_type: str) -> None:
     shapes, same, other = WRITTEN_OUT[op_type]
     needed = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
     plain = node_of(op_type, shapes, **needed)
@@ -178,7 +178,7 @@ def test_a_default_that_one_program_writes_out_is_no_difference(op_type: str) ->
     assert differing(plain, node_of(op_type, shapes, **needed, **other)).keys() == other.keys()
 
 
-def test_a_default_of_an_older_version_is_told_from_that_of_the_newest(tmp_path: Path) -> None:
+def test_the_default_of_an_older_version_is_distinguished_from_the_newest(tmp_path: Path) -> None:
     def model(opset: int, **attributes: Any) -> onnx.ModelProto:
         node = helper.make_node("Softmax", ["x"], ["y"], name="softmax", **attributes)
         return model_of([node], {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, opset=opset)
@@ -190,7 +190,7 @@ def test_a_default_of_an_older_version_is_told_from_that_of_the_newest(tmp_path:
     assert "axis: 1 in A" in found.introduced[0].evidence
 
 
-def test_a_default_of_the_runtime_s_own_operators_is_none_either() -> None:
+def test_an_explicit_default_of_the_runtimes_own_operators_is_no_difference() -> None:
     def node(**arguments: Any) -> Node:
         op = OpRecord("QGemm", "QGemm", 0, kernel="com.microsoft::QGemm", arguments=arguments)
         return Node(0, op, {0: TensorRecord(op, "input", 0, "uint8", (2, 3))}, {})
@@ -199,7 +199,7 @@ def test_a_default_of_the_runtime_s_own_operators_is_none_either() -> None:
     assert differing(node(), node(transB=1)) == {"transB": (0, 1)}
 
 
-def test_what_an_adapter_adds_about_a_run_is_no_argument() -> None:
+def test_facts_that_an_adapter_adds_are_no_arguments() -> None:
     def node(kernel: str, **arguments: Any) -> Node:
         return Node(0, OpRecord("Mul", "Mul", 0, kernel=kernel, arguments=arguments), {}, {})
 
@@ -219,7 +219,7 @@ def test_nan_is_the_same_argument_as_nan() -> None:
     assert differing(node(float("nan")), node(0.0)).keys() == {"fill_value"}
 
 
-def test_a_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
+def test_the_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
     def node(dim: int) -> Node:
         op = OpRecord("unsqueeze", "unsqueeze", 0, kernel="aten::unsqueeze", arguments={"dim": dim})
         read, made = (

@@ -1,4 +1,4 @@
-"""Operators that cannot be run again: of a package of one's own, and graphs that both runs compiled."""
+"""Operators that cannot be replayed: from another package, or graphs that both runs compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GIVEN = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
 def judged(
     first: Any, second: Any, *, given: Any = GIVEN, given_b: Any = None, kernel: str = "mine::fused"
 ) -> tuple[list[Suspect], set[str]]:
-    """What is said of an operator that gives `first` in A and `second` in B."""
+    """The verdict on an operator with output `first` in A and `second` in B."""
 
     def trace(values: Any, read: Any) -> Trace:
         made = node(0, "fused", [record(read)], [record(values, io="output")])
@@ -35,7 +35,7 @@ def judged(
 
 @pytest.fixture
 def fused() -> Iterator[Any]:
-    """`factor[0]` is what mine::fused multiplies by."""
+    """mine::fused multiplies by `factor[0]`."""
     torch = pytest.importorskip("torch")
     factor = [1.0]
     library = torch.library.Library("mine", "DEF")
@@ -45,7 +45,7 @@ def fused() -> Iterator[Any]:
     library._destroy()
 
 
-def test_an_operator_of_a_package_that_gives_something_else_is_named(tmp_path: Path, fused: Any) -> None:
+def test_an_operator_of_another_package_with_a_different_output_is_named(tmp_path: Path, fused: Any) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     net, data = torch.nn.Linear(6, 8), torch.randn(4, 6)
@@ -61,7 +61,7 @@ def test_an_operator_of_a_package_that_gives_something_else_is_named(tmp_path: P
     assert "cannot be run again" in result.introduced[0].evidence
 
 
-def test_what_differs_from_the_same_bits_beyond_rounding_is_named() -> None:
+def test_an_output_that_differs_beyond_rounding_on_equal_inputs_is_named() -> None:
     (found,), not_proven = judged(GIVEN, GIVEN * np.float32(1.01))
     assert (found.kind, found.io, found.slot, not_proven) == ("kernel", "output", 0, set())
     assert found.score == pytest.approx(0.01 / 2**-23, rel=1e-3)
@@ -72,7 +72,7 @@ def test_rounding_is_benign_and_not_proven(ratio: float) -> None:
     assert judged(GIVEN, GIVEN * np.float32(ratio)) == ([], {"mine::fused"})
 
 
-def test_the_same_results_are_nothing_to_tell_of() -> None:
+def test_equal_results_are_not_reported() -> None:
     with_nan = np.array([np.nan, np.inf, 1, 2], np.float32)
     assert judged(with_nan, with_nan) == ([], set())
 
@@ -83,15 +83,15 @@ def test_nan_and_infinities_of_one_run_are_named() -> None:
         assert found.score == np.inf
 
 
-def test_what_was_given_something_else_proves_nothing() -> None:
+def test_different_inputs_prove_nothing() -> None:
     assert judged(GIVEN, GIVEN * 2, given_b=GIVEN * np.float32(1.0001)) == ([], {"mine::fused"})
 
 
-def test_what_cancels_to_next_to_nothing_is_noise() -> None:
+def test_an_output_that_cancels_to_almost_nothing_is_noise() -> None:
     assert judged(GIVEN * np.float32(1e-8), GIVEN * np.float32(-1e-8)) == ([], {"mine::fused"})
 
 
-def test_whole_numbers_and_masks_have_no_rounding() -> None:
+def test_integers_and_masks_have_no_rounding() -> None:
     (found,), _ = judged(np.array([1, 2, 3]), np.array([1, 2, 4]))
     assert found.score == np.inf
 
@@ -100,6 +100,6 @@ def test_a_collective_depends_on_other_processes() -> None:
     assert judged(GIVEN, GIVEN * 2, kernel="c10d::allreduce_") == ([], {"c10d::allreduce_"})
 
 
-def test_operators_that_can_be_run_again_are_left_to_that() -> None:
+def test_operators_that_can_be_replayed_are_judged_by_the_replay() -> None:
     pytest.importorskip("torch")
     assert judged(GIVEN, GIVEN * 2, kernel="aten::relu") == ([], set())

@@ -1,4 +1,6 @@
-"""A model as it is against the same model as ONNX Runtime optimises it: nothing is accused; a fault in the optimised one is."""
+"""A model compared with the same model optimised by ONNX Runtime: nothing is accused, except a fault in the optimised
+one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ LEVELS = ("basic", "extended", "all")
 def network(
     *, scale: bool = True, mask: int = 1, epsilon: float = 1e-5, residual: bool = True, clip: float = 0.0
 ) -> onnx.ModelProto:
-    """A layer norm, masked attention with a residual, and a clip, if any."""
+    """A layer norm, masked attention with a residual, and an optional clip."""
     make = helper.make_node
     nodes = [
         make("LayerNormalization", ["x", "g", "b"], ["n"], name="/norm/LayerNormalization", epsilon=epsilon),
@@ -88,7 +90,7 @@ def test_a_batch_norm_that_is_folded_into_its_convolution_is_no_difference(tmp_p
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Quantisation warns that a model was not prepared for it."""
+    """Silence the warning that a model was not prepared for quantisation."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -111,7 +113,8 @@ def quantised(tmp_path: Path, quiet: None) -> Quantised:
     def make(model: onnx.ModelProto, form: str, activations: str) -> onnx.ModelProto:
         plain, made = tmp_path / "plain.onnx", tmp_path / "quantised.onnx"
         onnx.save(model, plain)
-        # All 8 bits of weights would saturate on processors without the instructions for it, which is a difference.
+        # Full 8-bit weights would saturate on processors without the matching instructions, which would be a
+        # difference.
         if form == "dynamic":
             quantization.quantize_dynamic(plain, made, reduce_range=True)
         else:

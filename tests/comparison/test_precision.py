@@ -1,4 +1,4 @@
-"""Casts to a narrower type: those that somebody planted are named, a network in another type is a choice."""
+"""Casts to a narrower type: a planted cast is named, a network in another type is a choice."""
 
 from __future__ import annotations
 

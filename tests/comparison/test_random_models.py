@@ -1,4 +1,6 @@
-"""Random programs under PyTorch against random edits of them as models under ONNX Runtime: where results differ, no comparison is benign."""
+"""Random programs under PyTorch against random edits as models under ONNX Runtime: if results differ, no comparison is
+benign.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ KINDS: Final[tuple[EditKind, ...]] = tuple(kind for kind in EDITS if kind != "me
 
 
 class Model:
-    """The nodes and constants of a model in the making."""
+    """The nodes and constants of a model under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """A node of one output, which is named."""
+        """A node with one output, which is named."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(
             onnx.helper.make_node(op, list(inputs), [name], name=f"node_{op}_{len(self.nodes)}", **attributes)
@@ -49,7 +51,7 @@ class Model:
         return name
 
     def save(self, path: Path, inputs: list[str], outputs: list[str]) -> Path:
-        """The file."""
+        """Save the file."""
         kind = onnx.TensorProto.FLOAT
         graph = onnx.helper.make_graph(
             self.nodes,
@@ -114,7 +116,7 @@ OPERATORS: Final[Mapping[str, Callable[..., str]]] = {
 
 
 def modelled(program: Program, path: Path) -> list[Array]:
-    """The results of a program as a model, which is dumped."""
+    """The results of a program, run as a model and dumped."""
     model = Model()
     names = [f"x{place}" for place in range(len(program.data))]
     data = dict(zip(names, program.data, strict=True))
@@ -141,7 +143,9 @@ def test_models_whose_results_differ_are_never_benign(tmp_path: Path, seed: int)
 @pytest.mark.parametrize(
     ("axes", "verdict"), [([0, 1, 3, 5, 2, 4], "benign"), ([0, 3, 5, 1, 2, 4], "divergent")], ids=["right", "wrong"]
 )
-def test_a_result_in_another_order_of_its_axes_is_another_result(tmp_path: Path, axes: list[int], verdict: str) -> None:
+def test_a_result_with_its_axes_in_another_order_is_another_result(
+    tmp_path: Path, axes: list[int], verdict: str
+) -> None:
     torch.manual_seed(0)
     data = torch.randn(1, 2, SIDE, SIDE)
     with opdump.capture(path=str(tmp_path / "torch"), saved_data="full"):

@@ -1,5 +1,6 @@
-"""Random ONNX models with random edits, optimised or not: none whose answer differs by more than rounding is called benign, and none without an
-edit is called divergent.
+"""Random ONNX models with random edits, optimised or not.
+
+No comparison is benign if the outputs differ by more than rounding, and none is divergent without an edit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 
 
 class Program:
-    """A chain of operators, with a branch now and then, on one tensor of three axes."""
+    """A chain of operators, with an occasional branch, on one tensor of three axes."""
 
     def __init__(self, seed: int) -> None:
         self.draw = np.random.default_rng(seed)
@@ -103,7 +104,7 @@ class Program:
         )
 
     def edit(self, nodes: list[onnx.NodeProto], weights: dict[str, Any]) -> None:
-        """Changes one thing of the model: an operator, an attribute, a value; or leaves an operator out."""
+        """Change one thing of the model: an operator, an attribute or a value; or leave an operator out."""
         node = nodes[int(self.draw.integers(len(nodes)))]
         if self.draw.random() < 0.2:
             own = next(place for place, each in enumerate(nodes) if each is node)
@@ -130,7 +131,7 @@ class Program:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 5))
-def test_what_a_comparison_says_of_random_models_holds(tmp_path: Path, first: int) -> None:
+def test_verdicts_on_random_models_are_right(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 5):
         program = Program(seed)
         feeds = {"x": np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)}
@@ -152,7 +153,7 @@ def test_what_a_comparison_says_of_random_models_holds(tmp_path: Path, first: in
             )
 
 
-def test_the_random_models_differ_in_most_edits() -> None:
+def test_most_edits_change_the_output_of_the_random_models() -> None:
     weights = {seed: {name: value.tobytes() for name, value in Program(seed).weights.items()} for seed in range(40)}
     assert len({str(each) for each in weights.values()}) > 30
     program = Program(1)

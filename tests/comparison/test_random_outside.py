@@ -1,4 +1,4 @@
-"""Random programs with memory that numpy writes at random places, run twice: a comparison is never benign where what they leave differs."""
+"""Random programs with memory that numpy writes, run twice: no comparison is benign if their end states differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROGRAMS = 40
 
 
 def run(seed: int, other: bool) -> list[Any]:
-    """What the program of a seed leaves. With `other` numpy writes another number at one of the places."""
+    """The results of the program of a seed. With `other`, numpy writes a different number in one place."""
     choose = random.Random(seed)
     kept = [torch.linspace(-1, 1, _ELEMENTS) for _ in range(2)]
     written = choose.randrange(3)
@@ -64,7 +64,9 @@ def _roundings_apart(one: list[Any], other: list[Any]) -> float:
 @pytest.mark.sampled(5, each="saved")
 @pytest.mark.parametrize("saved", ["full", "statistic"])
 @pytest.mark.parametrize("start", range(0, _PROGRAMS, 4))
-def test_programs_whose_memory_numpy_writes(start: int, saved: Literal["full", "statistic"], tmp_path: Path) -> None:
+def test_programs_with_memory_that_numpy_writes(
+    start: int, saved: Literal["full", "statistic"], tmp_path: Path
+) -> None:
     for seed in range(start, start + 4):
         left = []
         for name, other in (("a", False), ("b", True), ("again", False)):

@@ -1,4 +1,4 @@
-"""Random programs against random edits of them: where their results differ, no comparison calls them benign or identical."""
+"""Random programs against random edits of them: if their results differ, no comparison calls them benign or identical."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 Saved = Literal["statistic", "full"]
 MOST: Final = 100.0 * epsilon_of("float32")
-"""Results that are further apart, relative to their size, are other results."""
+"""Results whose relative distance is larger are different results."""
 
 MASK: Final = torch.ones(4, 4, dtype=torch.bool).tril()
 OPERATORS: Final[Mapping[str, Callable[..., Tensor]]] = {
@@ -51,7 +51,7 @@ OPERATORS: Final[Mapping[str, Callable[..., Tensor]]] = {
 
 
 def run(program: Program, *, is_compiled: bool = False) -> list[Tensor]:
-    """The results of a program: what no statement reads, or the parameters after a step."""
+    """The results of a program: the tensors that no statement reads, or the parameters after a step."""
     tensors = [
         torch.from_numpy(each.copy()).requires_grad_(program.trains and place > 0)
         for place, each in enumerate(program.data)
@@ -90,9 +90,9 @@ def dumped(program: Program, path: Path, saved: Saved, *, is_compiled: bool = Fa
 
 
 def differ(before: Sequence[Array], after: Sequence[Array], saved: Saved) -> bool:
-    """Whether results are other results: by their elements, or by what statistics tell of them."""
+    """Whether the results differ, by their values or by their statistics."""
     if len(before) != len(after):
-        return False  # the edit changed which results there are
+        return False  # the edit changed the set of results
     return any(_told(one, saved) and _apart(one, other, saved) > MOST for one, other in zip(before, after, strict=True))
 
 
@@ -115,7 +115,9 @@ def _size(values: Array) -> float:
 def benign(
     folder: Path, seeds: Sequence[int], saved: Saved, *, trains: bool, compiled: tuple[bool, bool] = (False, False)
 ) -> list[str]:
-    """The edits that a comparison calls benign or identical though the results differ; `compiled` says which of the programs is one graph."""
+    """The edits that a comparison calls benign or identical though the results differ; `compiled` marks the programs
+    compiled to one graph.
+    """
     found = []
     for seed in seeds:
         program = random_program(seed, trains=trains)
@@ -123,7 +125,7 @@ def benign(
         for number, kind in enumerate(EDITS):
             other = edited(program, kind, 100 * seed + number)
             if any(compiled) and other.writes:
-                continue  # a graph has no place between its operators where memory could be written
+                continue  # inside a graph, nothing can write memory between operators
             after = dumped(other, folder / "b", saved, is_compiled=compiled[1])
             if differ(before, after, saved):
                 result = opdump.compare(folder / "a", folder / "b")

@@ -1,4 +1,4 @@
-"""Runs whose ranks share the work differently cannot be compared; runs of the same layout are, rank by rank."""
+"""Runs whose ranks share the work differently cannot be compared; runs of the same layout are compared rank by rank."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ Recorded = Callable[[str, int], Path]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """The dump of one way to share the work among so many ranks; each is recorded once."""
+    """The dump of one way to share the work among N ranks; each is recorded once."""
     folder = tmp_path_factory.mktemp("layouts")
     (folder / "train.py").write_text(PROGRAM, encoding="utf-8")
     known: dict[tuple[str, int], Path] = {}
@@ -173,7 +173,9 @@ def test_both_layouts_are_named_as_far_as_they_were_seen(recorded: Recorded) -> 
         ("mesh12", "mesh21", "up.bias has 8 + 8 elements in A and 16 on each rank of B"),
     ],
 )
-def test_as_many_ranks_with_other_shards_are_not_compared(recorded: Recorded, a: str, b: str, why: str) -> None:
+def test_the_same_number_of_ranks_with_other_shards_is_not_compared(
+    recorded: Recorded, a: str, b: str, why: str
+) -> None:
     headline = _incomparable(recorded(a, 2), recorded(b, 2)).headline
     assert headline.removeprefix("INCOMPARABLE: A and B share the work of 2 ranks differently: ") == why
 
@@ -189,6 +191,6 @@ def test_ranks_of_one_layout_are_all_compared_and_the_verdict_names_the_rank(rec
     assert (result.verdict, list(result.ranks)) == ("divergent", [0, 1])
     assert result.introduced[0].op.rank_id == 1
     assert " on rank 1: " in result.headline
-    # What rank 0 gets from the other one is no source of its own.
+    # The tensors that rank 0 receives from the other rank are not its own sources.
     assert all(each.op.op_type == "allreduce_" for each in result.introduced if each.op.rank_id == 0)
     assert all(" on rank " in each.headline for each in result.introduced)

@@ -1,4 +1,4 @@
-"""What two programs leave of a step: parameters by their names, what has none by its storage."""
+"""The end states of two programs: parameters are compared by name, everything else by storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ AVERAGE = np.linspace(0, 1, 4, dtype=np.float32)
 
 
 def _step(weight: int, average: int, finals: bool = True) -> Trace:
-    """One operator reads a weight, another writes it, a third an average: in these storages. The activation lies in storage 9."""
+    """A MatMul reads the weight, an SGD updates it, and a Lerp updates the average, in these storages. The activation
+    is in storage 9.
+    """
     given = record(WEIGHT, weight, "Parameter.net.weight")
     nodes = [
         node(0, "MatMul", [given], [record(WEIGHT, 9, io="output")]),
@@ -29,7 +31,7 @@ def _step(weight: int, average: int, finals: bool = True) -> Trace:
 
 
 def _run(trace: Trace, weight: Any, average: Any) -> Execution:
-    """The step, in which the second operator left this weight and the third this average."""
+    """The step, in which SGD left this weight and Lerp this average."""
     run = Execution(trace)
     run.write(trace.nodes[1], {0: np.asarray(weight)})
     run.write(trace.nodes[2], {0: np.asarray(average)})
@@ -54,15 +56,15 @@ def test_a_parameter_is_compared_by_its_name_and_the_rest_by_its_storage() -> No
     assert average.writers_a == average.writers_b == {2}
 
 
-def test_what_was_left_otherwise_is_told_with_who_wrote_it() -> None:
+def test_a_different_end_state_is_reported_with_its_writer() -> None:
     (weight, average) = _remaining((WEIGHT * 2, AVERAGE), {0: 4, 1: 3})
     assert weight.difference.relative == 1.0
     assert weight.writers_a == weight.writers_b == {1}
-    assert weight.b.index == 3, "as if it were read behind the last node"
+    assert weight.b.index == 3, "as if it were read after the last node"
     assert not average.difference
 
 
-def test_a_storage_that_is_none_of_the_other_program_is_not_compared() -> None:
+def test_a_storage_without_a_counterpart_is_not_compared() -> None:
     (weight,) = _remaining((WEIGHT, AVERAGE * 2), {0: 4})
     assert weight.records[1].memory == record(WEIGHT, 4).memory
 
@@ -72,7 +74,7 @@ def test_without_names_parameters_are_compared_by_storage_too() -> None:
     assert [bool(each.difference) for each in found] == [True, False]
 
 
-def test_a_single_number_counts_steps_and_is_left_alone() -> None:
+def test_a_scalar_counts_steps_and_is_ignored() -> None:
     trace = Trace(0, 0, [node(0, "Add", [], [record(np.ones(1), 0, io="output")])])
     one, other = Execution(trace), Execution(trace)
     one.write(trace.nodes[0], {0: np.ones(1)})
@@ -93,7 +95,7 @@ def test_elements_that_neither_program_wrote_are_not_compared() -> None:
     assert found.difference.relative == 2.0
 
 
-def test_it_outlives_the_step_where_both_of_its_storages_do() -> None:
+def test_a_state_outlives_the_step_if_both_of_its_storages_do() -> None:
     weight, _ = _remaining((WEIGHT, AVERAGE), {0: 4, 1: 3})
     assert weight.outlives({0}, {4, 7})
     assert not weight.outlives({0}, {7})
@@ -108,6 +110,6 @@ def test_named_rewritten_and_trained_storages_outlive_a_step_and_activations_do_
         node(1, "SGD", [record(WEIGHT, 2)], [record(WEIGHT, 2, io="output")], "optimizer"),
         node(2, "Lerp", [record(AVERAGE, 5)], [record(AVERAGE, 5, io="output")], "optimizer"),
     ]
-    assert outliving(Trace(0, 0, nodes), frozenset()) == {2}, "read forward and written by an optimizer"
+    assert outliving(Trace(0, 0, nodes), frozenset()) == {2}, "read in the forward pass and written by an optimizer"
     data = [node(0, "MatMul", [record(WEIGHT, 2, "Parameter.inputs0")])]
-    assert outliving(Trace(0, 0, data), frozenset()) == set(), "what a network is given is no state"
+    assert outliving(Trace(0, 0, data), frozenset()) == set(), "an input of a network is no state"

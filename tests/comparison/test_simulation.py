@@ -1,4 +1,4 @@
-"""A program in float64, step after step: what a step left is there in the next, to all digits."""
+"""A program in float64, step by step: the state that a step left is available in the next, in full precision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _output(_: Execution, node: Node, slot: int) -> Array | None:
     return recorded(node.outputs[slot])
 
 
-def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> None:
+def test_rows_that_a_step_did_not_read_are_available_in_the_next(tmp_path: Path) -> None:
     import torch
 
     torch.manual_seed(0)

@@ -1,4 +1,6 @@
-"""Values that two frameworks have in common, and what is not taken for one: steps made by hand, of operators that cannot be run again."""
+"""Values that two frameworks have in common, and values that must not be confused: handmade steps of operators that
+cannot be replayed.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,19 @@ def trace(*nodes: Node, at: int = 0) -> Trace:
 
 
 def update(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
-    """The same of an optimizer."""
+    """An operator in the optimizer phase, made like `step`."""
     one = step(index, op_type, given, made, *makers)
     return replace(one, op=replace(one.op, phase="optimizer"))
 
 
 def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers: tuple[int, int]) -> Node:
-    """An operator with one output. The first of its inputs are those of `makers`."""
+    """An operator with one output. Its first inputs come from `makers`."""
     return node(
         index, op_type, [record(each) for each in given], [record(made, io="output")], makers=dict(enumerate(makers))
     )
 
 
-def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_update() -> None:
+def test_a_weight_that_is_read_is_not_confused_with_the_updated_weight() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(step(0, "ReadVariableOp", [], WEIGHT), step(1, "MatMul", [WEIGHT, X], OUT, (0, 0)))
     assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0))}
@@ -46,7 +48,7 @@ def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_u
     assert compare_across(a, b).suspects == []
 
 
-def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
+def test_an_updated_weight_is_found_if_both_output_it() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(
         step(0, "ReadVariableOp", [], WEIGHT),
@@ -56,7 +58,7 @@ def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
     assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0)), ((1, 0), (2, 0))}
 
 
-def test_states_that_two_optimizers_keep_otherwise_are_no_difference() -> None:
+def test_states_that_two_optimizers_scale_differently_are_no_difference() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "mul", [STATE], np.float32(0.9) * STATE))
     b = trace(
         step(0, "MatMul", [X, WEIGHT], OUT), update(1, "Mul", [np.float32(-0.05) * STATE], np.float32(-0.045) * STATE)
@@ -64,7 +66,7 @@ def test_states_that_two_optimizers_keep_otherwise_are_no_difference() -> None:
     assert compare_across(a, b).suspects == []
 
 
-def test_numbers_that_were_drawn_are_not_compared_with_an_update() -> None:
+def test_random_draws_are_not_compared_with_an_update() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(
         step(0, "RandomUniform", [], DRAWN),
@@ -88,7 +90,7 @@ def test_a_number_that_the_program_prints_is_no_result() -> None:
     assert not any("not proven" in note for note in found.notes)
 
 
-def test_what_a_value_is_handed_on_by_is_not_compared_with_others() -> None:
+def test_an_operator_that_passes_a_value_on_is_not_compared_with_others() -> None:
     counted = step(2, "AssignAdd", [np.array([1, 2])], np.array([2, 3]))
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, STATE], OUT + np.float32(0.3) * STATE, (0, 0)))
     b = trace(step(0, "MatMul", [X, WEIGHT], OUT), step(1, "Reshape", [OUT], OUT.reshape(4, 4), (0, 0)), counted)
@@ -99,7 +101,7 @@ def drifted(a: Trace, b: Trace) -> dict[tuple[int, int], Array]:
     return dict(drifted_inputs(a, b, match_values(a, b)))
 
 
-def test_a_later_step_begins_with_what_rounding_has_moved() -> None:
+def test_a_later_step_begins_with_the_rounding_of_the_earlier_ones() -> None:
     theirs = WEIGHT * np.float32(1 + 1e-6)
     a = step(0, "mm", [X, WEIGHT], OUT)
     b = step(0, "MatMul", [theirs.T, X], X @ theirs)
@@ -117,7 +119,7 @@ def test_a_weight_that_differs_has_not_drifted() -> None:
     assert set(drifted(trace(a, at=4), trace(b, at=4))) == {(0, 0)}
 
 
-def test_a_state_that_the_other_does_not_show_moves_by_as_much_as_a_gradient_of_its_size() -> None:
+def test_a_state_that_the_other_run_does_not_show_drifts_like_a_gradient_of_its_size() -> None:
     gradient = OUT * np.float32(1 + 2e-6)
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mul", [STATE], np.float32(0.9) * STATE), at=4)
     b = trace(step(0, "MatMul", [X, WEIGHT], gradient), at=4)
@@ -129,7 +131,7 @@ def test_a_state_that_the_other_does_not_show_moves_by_as_much_as_a_gradient_of_
     assert (1, 0) not in drifted(a, trace(step(0, "MatMul", [X, WEIGHT], OUT), at=4))
 
 
-def test_frameworks_are_two_by_what_the_dumps_say_or_by_the_names_of_their_operators() -> None:
+def test_frameworks_are_distinguished_by_the_dumps_or_by_operator_names() -> None:
     one, other = trace(step(0, "MatMul", [X, WEIGHT], OUT)), trace(step(0, "mm", [X, WEIGHT], OUT))
     assert not of_different_frameworks(one, one)
     assert not of_different_frameworks(one, one, ({"tensorflow"}, ()))

@@ -1,4 +1,4 @@
-"""A directory whose path MindSpore would take."""
+"""A directory whose path MindSpore would accept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.configs.mindspore.settings import is_dump_path
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A directory to write into, named with letters, digits, `-` and `_` alone."""
+    """A writable directory whose path has only letters, digits, `-` and `_`."""
     if is_dump_path(str(tmp_path)):
         yield tmp_path
         return

@@ -1,4 +1,4 @@
-"""An expression of a config matches in a bounded time, and means what Python's `re` says that it means."""
+"""An expression of a config matches in bounded time, with the meaning of Python's `re`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ for expression, text in json.load(sys.stdin):
 """
 
 
-def test_an_expression_that_tries_every_way_ends() -> None:
-    # The child is ended after a minute of the processor: by `re`, each of these takes days.
+def test_an_expression_that_would_backtrack_exponentially_ends() -> None:
+    # The child gets a minute of CPU time; with `re`, each of these takes days.
     pairs = json.dumps(list(HARD.values()))
     done = subprocess.run([sys.executable, "-c", _PROGRAM], check=False, input=pairs, stdout=subprocess.PIPE, text=True)
     assert done.stdout.splitlines() == [f"{expression} False" for expression, _ in HARD.values()]
@@ -51,7 +51,7 @@ def test_an_expression_that_tries_every_way_ends() -> None:
 @pytest.mark.parametrize(
     "expression", ["(a+)+", "(?:ab|a)(?:bc|c)*", "(a|b)*?c{2,3}", r"\b(a|b|_)+\b", "^(a|^b)+$", "(?!ab)(a|b)+"]
 )
-def test_an_expression_that_is_followed_by_states_finds_names(expression: str) -> None:
+def test_an_expression_that_is_matched_by_states_finds_names(expression: str) -> None:
     python, tokens = translated(expression)
     pattern, judge = BoundedPattern(tokens), re.compile(python, re.ASCII)
     chance = random.Random(expression)
@@ -59,7 +59,7 @@ def test_an_expression_that_is_followed_by_states_finds_names(expression: str) -
     assert [pattern.matches(name) for name in names] == [judge.fullmatch(name) is not None for name in names]
 
 
-def test_any_expression_means_what_re_says() -> None:
+def test_any_expression_means_the_same_as_in_re() -> None:
     chance = random.Random(13)
     compared = found = 0
     while compared < 1_500:
@@ -67,7 +67,7 @@ def test_any_expression_means_what_re_says() -> None:
         python, tokens = translated(expression)
         judge, pattern = re.compile(python, re.ASCII), BoundedPattern(tokens)
         for _ in range(6):
-            # Not the empty name: in Python's `re`, and nowhere else, \\B is not there.
+            # Names are not empty: Python's `re`, unlike others, does not match \\B in an empty string.
             name = "".join(chance.choices("ab/\n", k=chance.randrange(1, 6)))
             assert pattern.matches(name) == (judge.fullmatch(name) is not None), (expression, name)
             found += pattern.matches(name)
@@ -80,7 +80,7 @@ def _expression(chance: random.Random, depth: int) -> str:
         if depth and chance.random() < 0.4:
             head = chance.choice(("(", "(?:", "(", "(?=", "(?!"))
             inner = _expression(chance, depth - 1)
-            # Python refuses a repeated group that is nothing but assertions; ECMAScript never repeats a look ahead.
+            # Python refuses to repeat a group of only assertions; ECMAScript never repeats a lookahead.
             return f"{head}{inner})" if head in ("(?=", "(?!") else f"{head}{inner}){repetition()}"
         if chance.random() < 0.15:
             return chance.choice(("^", "$", r"\b", r"\B"))
@@ -103,15 +103,15 @@ def _expression(chance: random.Random, depth: int) -> str:
         ("(" * 150 + "a+" + ")" * 150 + "+b", "are nested"),
     ],
 )
-def test_what_has_no_bound_is_refused_when_it_is_read(expression: str, why: str) -> None:
+def test_an_expression_without_a_bound_is_refused_when_it_is_read(expression: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"could take any time to match: .*{why}"):
         KernelPattern.parse(f"name-regex({expression})")
 
 
-def test_a_short_back_reference_is_kept() -> None:
+def test_a_short_back_reference_is_accepted() -> None:
     assert KernelPattern.parse(r"name-regex((conv)[12]-\1d)").matches("conv1-convd", "Conv")
 
 
-def test_a_pattern_reaches_another_process() -> None:
+def test_a_pattern_can_be_pickled() -> None:
     for text in ("name-regex((a+)+)", "name-regex(a+)"):
         assert pickle.loads(pickle.dumps(KernelPattern.parse(text))).matches("aaa", "Add")

@@ -1,4 +1,4 @@
-"""The keywords of `capture` and `start` as editors, notebooks and type checkers see them: those that it takes, with their types."""
+"""The keywords of `capture` and `start` in editors, notebooks and type checkers: the accepted ones, with their types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_CAPTURE = {
 }
 
 
-def test_the_typed_keywords_are_those_that_are_taken() -> None:
+def test_the_typed_keywords_are_the_accepted_ones() -> None:
     assert set(_HINTS) == {key for keys in KEYS.values() for key in keys} | set(_PLAN_FIELDS) - {"on_error"} | set(
         ALWAYS_ON
     )
@@ -59,7 +59,7 @@ def test_help_and_notebooks_see_every_keyword() -> None:
 
 
 def typed_program(name: str) -> None:
-    """Never run: the type checker of `make lint` fails where one of these lines is no mistake, or another one is."""
+    """Never run: the type checker of `make lint` fails if a marked line is not a type error, or another line is one."""
     with opdump.capture(
         path="dump", saved_data="full", iteration="0|5-8", kernels=["conv"], statistic_category=["max"]
     ) as dump:

@@ -1,4 +1,4 @@
-"""A plan comes back from its JSON as it was, whatever it is and whichever configuration gave it."""
+"""A plan round-trips through its JSON, whatever it contains and whichever configuration it came from."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ RARELY = settings(
 
 
 def assert_comes_back(plan: DumpPlan) -> None:
-    """`config_text`, `layout_chosen` and `warnings` are no part of what is compared, nor of the JSON."""
+    """`config_text`, `layout_chosen` and `warnings` are neither compared nor part of the JSON."""
     again = DumpPlan.from_json(plan.to_json())
     assert again == plan
     assert again.to_json() == plan.to_json()
@@ -147,11 +147,11 @@ def assert_comes_back(plan: DumpPlan) -> None:
 
 @given(st.fixed_dictionaries({"path": PLANS["path"]}, optional={k: v for k, v in PLANS.items() if k != "path"}))
 @RARELY
-def test_a_plan_comes_back_from_its_json(values: Mapping[str, Any]) -> None:
+def test_a_plan_round_trips_through_its_json(values: Mapping[str, Any]) -> None:
     try:
         plan = DumpPlan(**values)
     except OpdumpError:
-        assume(False)  # fields that do not go together
+        assume(False)  # fields that exclude each other
     assert_comes_back(plan)
 
 
@@ -162,7 +162,7 @@ def test_the_plans_have_every_field() -> None:
 @pytest.mark.parametrize("dialect", CONFIGS)
 @given(data=st.data())
 @RARELY
-def test_what_a_dialect_gives_comes_back(dialect: Any, data: st.DataObject, root: Path) -> None:
+def test_plans_of_every_dialect_round_trip(dialect: Any, data: st.DataObject, root: Path) -> None:
     keys = data.draw(st.fixed_dictionaries({}, optional=CONFIGS[dialect]))
     file = root / "config.json"
     try:
@@ -172,13 +172,13 @@ def test_what_a_dialect_gives_comes_back(dialect: Any, data: st.DataObject, root
             file.write_text(json.dumps(keys if dialect == "tensorflow" else {"dump": keys}), encoding="utf-8")
             plan = load_plan(file, environ={}, dialect=dialect, path=root / "dump")
     except OpdumpError:
-        assume(False)  # values that do not go together
+        assume(False)  # values that exclude each other
     assert plan.dialect == dialect
     assert_comes_back(plan)
 
 
 @pytest.mark.parametrize("name", ["verdicts.json", "observed_verdicts.json"])
-def test_what_the_configs_that_mindspore_saw_give_comes_back(
+def test_plans_of_the_configs_that_mindspore_saw_round_trip(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_plans = 0
@@ -192,7 +192,7 @@ def test_what_the_configs_that_mindspore_saw_give_comes_back(
     assert given_plans
 
 
-def test_what_the_acl_files_give_comes_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_of_the_acl_files_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "dump").mkdir()
     monkeypatch.chdir(root)
     given_plans = 0

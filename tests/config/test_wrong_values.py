@@ -1,4 +1,6 @@
-"""Every argument of `capture` and every field of a plan: a value of another type, or outside its list, is a ConfigError that names both."""
+"""For every argument of `capture` and every field of a plan, a value of another type or outside its list is a
+ConfigError that names both.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from opdump.tensorflow import install
 
 
 class _Mute:
-    """Something of a program that cannot be shown, and is equal to nothing."""
+    """A value that has no repr and equals nothing."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no words")
@@ -63,7 +65,7 @@ VALUES: dict[str, Any] = {
 _FLAG = {"True"}
 _NUMBER = {"zero", "three"}
 _TEXT = {"an empty text", "a word", "a word in capitals", "NUL", "a surrogate", "a path out"}
-# The only ones of VALUES that each can have.
+# The only VALUES that are valid for each.
 ARGUMENTS: dict[str, set[str]] = {
     "config": {"None"},
     **dict.fromkeys(("eager", "stop_after_dump", "strict", "overflow", "on_exception", "children"), _FLAG),
@@ -89,7 +91,7 @@ FIELDS: dict[str, set[str]] = {
     **{name: {"None", "three"} for name in ("max_disk", "min_free_disk", "max_memory")},
     "max_overhead": {"None", "three", "a fraction"},
 }
-# What a keyword takes beside: lists in the place of tuples, texts in the place of paths, None for nothing.
+# Values that a keyword also accepts: lists for tuples, strings for paths, None for unset.
 _LISTS = ("kernels", "devices", "statistic_category", "overflow_kinds", "models", "warnings", "checks", "triggers")
 _LOOSER: dict[str, set[str]] = {
     "path": {"a word", "a word in capitals", "a path out"},
@@ -174,7 +176,7 @@ def test_a_wrong_entry_of_a_dump_list_is_refused(make: Any) -> None:
 @pytest.mark.parametrize(
     "what", [5, 0, True, 2.5, "", b"x", [5], ["", "a"], {"a": 5}, {3: "a"}, {"": "a"}, [[object()]], [], {}, (None,)]
 )
-def test_what_cannot_be_watched_is_refused(what: Any, tmp_path: Path) -> None:
+def test_a_wrong_argument_of_watch_is_refused(what: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="watch"), opdump.capture(path=tmp_path, watch=what):
         raise AssertionError("the capture began")
@@ -197,8 +199,8 @@ def test_a_wrong_argument_of_tensorflow_install_is_refused(name: str) -> None:
             install(**{name: VALUES[kind]})
 
 
-def test_every_field_has_a_type_that_is_looked_at(tmp_path: Path) -> None:
-    # A hint that the mechanism does not know would let everything pass.
+def test_every_field_has_a_type_that_is_checked(tmp_path: Path) -> None:
+    # An unknown type hint would disable the check.
     known = (bool, int, float, str, Path, StepSet, KernelPattern, ModelSelection, type(None))
 
     def leaves(hint: Any) -> list[Any]:

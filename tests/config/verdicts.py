@@ -1,4 +1,4 @@
-"""Runs a config as MindSpore saw it, and compares what was said."""
+"""Run a config as MindSpore saw it, and compare the messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def run(case: Mapping[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch) -> DumpPlan | OpdumpError:
-    """The plan of a case, or the error. The file lies in the working directory, `/data` becomes `root`."""
+    """The plan of a case, or the error. The file is in the working directory, and `/data` is replaced by `root`."""
     work = root / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -53,7 +53,7 @@ def _content(case: Mapping[str, Any]) -> bytes:
 
 
 def gist(exception: str) -> tuple[str, ...]:
-    """The words that a message with the meaning of MindSpore's must hold, in any case."""
+    """The words that a message with the meaning of MindSpore's must contain, in any case."""
     for pattern, words in _GISTS:
         if found := re.search(pattern, exception):
             return tuple(word.format(*found.groups()) for word in words)
@@ -61,7 +61,7 @@ def gist(exception: str) -> tuple[str, ...]:
 
 
 _GISTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # MindSpore names these two keys wrongly: it says 'enable' for every boolean, sample_mode for sample_num
+    # MindSpore names two keys wrongly: it says 'enable' for every boolean, and sample_mode for sample_num
     ("'enable' should be boolean type", ("boolean",)),
     ("sample_mode should be unsigned int type", ("sample_", "unsigned int")),
     (r"(\w+) should be (unsigned int|string|array) type", ("{0}", "{1}")),
@@ -88,7 +88,7 @@ _GISTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"Is a directory", ("directory",)),
     (r"invalid string: surrogate", ("surrogate",)),
     (r"Parse dump json failed", ("json",)),
-    (r"UnicodeDecodeError", ("data_dump.json",)),  # MindSpore stumbles over its own message
+    (r"UnicodeDecodeError", ("data_dump.json",)),  # MindSpore fails while formatting its own message
 )
 
 

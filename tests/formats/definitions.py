@@ -1,4 +1,4 @@
-"""The formats written down a second time: where each element lies on the device, by index arithmetic alone."""
+"""A second definition of the formats: the place of each element on the device, by index arithmetic only."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fractal_z_3d_shape(shape: Shape, c0: int, groups: int) -> Shape:
 
 
 def fractal_z_3d_place(index: Shape, shape: Shape, c0: int, groups: int) -> Shape:
-    """As the description of the original says, with the share of a group counted in whole shares."""
+    """As the original describes it, counting the shares of a group."""
     n, c, d, h, w = index
     all_n, all_c, all_d, all_h, all_w = shape
     filters = all_n // groups
@@ -116,7 +116,7 @@ DEFINITIONS: dict[str, tuple[Callable[[Shape, int, int], Shape], Place]] = {
 
 
 def on_device(plain: NDArray[Any], name: str, c0: int, groups: int = 1) -> NDArray[Any]:
-    """The plain tensor (NCHW, NCDHW or ND) as the device holds it, one element at a time."""
+    """The plain tensor (NCHW, NCDHW or ND) as stored on the device, one element at a time."""
     shape_of, place_of = DEFINITIONS[name]
     device = np.zeros(shape_of(plain.shape, c0, groups), plain.dtype)
     for index in itertools.product(*map(range, plain.shape)):
@@ -125,7 +125,7 @@ def on_device(plain: NDArray[Any], name: str, c0: int, groups: int = 1) -> NDArr
 
 
 def transposed(plain: NDArray[Any], source: str, target: str) -> NDArray[Any]:
-    """From one plain format to another, one element at a time."""
+    """Convert one plain format to another, one element at a time."""
     result = np.empty([plain.shape[source.index(axis)] for axis in target], plain.dtype)
     for index in itertools.product(*map(range, result.shape)):
         result[index] = plain[tuple(index[target.index(axis)] for axis in source)]

@@ -1,4 +1,4 @@
-"""Shapes that cannot be, formats that nobody knows: an error that names what was found and what to do."""
+"""Impossible shapes and unknown formats: the error names what was found and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdump.formats import DEVICE_FORMATS, FORMATS, can_convert, convert_format
 from tests.formats.definitions import Shape, numbered
 
 WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
-    # A rank that the format does not have.
+    # A rank that the format does not support.
     ("NC1HWC0", (2, 2, 3, 4), "NCHW", None, "has the shape (N, C1, H, W, C0); found (2, 2, 3, 4), of 4 dimensions"),
     ("NC1HWC0", (), "NCHW", None, "found (), of 0 dimensions"),
     ("NDC1HWC0", (2, 2, 3, 4, 16), "NCDHW", None, "of 5 dimensions"),
@@ -29,7 +29,7 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
     ("FRACTAL_Z", (4, 1, 0, 16), "NCHW", (1, 16, 2, 2), "N0 = 0"),
     ("FRACTAL_NZ", (1, 1, 16, 0), "ND", (16, 0), "at least one element"),
     ("C1HWNCoC0", (1, 2, 2, 3, 16, 8), "NCHW", None, "the last two dimensions of C1HWNCoC0 are equal"),
-    # A shape that another array would have.
+    # The shape of a different array.
     (
         "NC1HWC0",
         (2, 2, 3, 4, 16),
@@ -52,7 +52,7 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
     ("NCHW", (2, 3, 4, 5), "NCHW", (2, 3, 4), "is in NCHW already"),
     ("NCHW", (18, 5, 2, 3), "FRACTAL_Z", (18, 4, 2, 3), "not (18, 4, 2, 3)"),
     ("NCHW", (18, 5, 2, 3), "FRACTAL_Z_C04", None, "at most 4 channels; found 5"),
-    # A shape that alone can tell.
+    # Conversions that need the original shape.
     ("FRACTAL_Z", (12, 2, 16, 16), "NCHW", None, "Give the tensor's original shape"),
     ("FRACTAL_Z_3D", (12, 2, 16, 16), "NCDHW", None, "Give the tensor's original shape"),
     ("FRACTAL_Z_C04", (2, 2, 16, 16), "NCHW", None, "Give the tensor's original shape"),
@@ -60,7 +60,7 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
 
 
 @pytest.mark.parametrize(("source", "shape", "target", "wanted", "words"), WRONG)
-def test_a_shape_that_cannot_be_is_refused(
+def test_an_impossible_shape_is_refused(
     source: str, shape: Shape, target: str, wanted: Shape | None, words: str
 ) -> None:
     with pytest.raises(FormatShapeError) as caught:
@@ -69,7 +69,7 @@ def test_a_shape_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("groups", [-1, 5, 18 * 2])
-def test_groups_that_do_not_part_the_filters_are_refused(groups: int) -> None:
+def test_groups_that_do_not_divide_the_filters_are_refused(groups: int) -> None:
     with pytest.raises(FormatShapeError, match="groups"):
         convert_format(numbered((18, 5, 2, 3)), "NCHW", "FRACTAL_Z", groups=groups)
 
@@ -101,15 +101,13 @@ def test_padding_beyond_any_memory_is_refused_before_it_is_allocated() -> None:
         ("FRACTAL_NZ", (0, 1, 1, 16, 16), "ND", (0, 2**62, 16)),
     ],
 )
-def test_a_shape_without_elements_may_not_be_endless_either(
-    source: str, shape: Shape, target: str, wanted: Shape
-) -> None:
+def test_a_shape_without_elements_is_limited_too(source: str, shape: Shape, target: str, wanted: Shape) -> None:
     with pytest.raises(FormatShapeError, match="larger than any memory"):
         convert_format(np.zeros(shape, np.complex128), source, target, shape=wanted)
 
 
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
-def test_no_shape_makes_an_array_larger_than_what_was_read(name: str) -> None:
+def test_no_shape_makes_an_array_larger_than_the_input(name: str) -> None:
     device = np.zeros((1, 1, 16, 16) if name.startswith("FRACTAL") else (1, 1, 1, 1, 16, 16)[-(5 + (name[1] != "C")) :])
     plain = DEVICE_FORMATS[name].plain
     huge = (2**40,) * (4 if plain == "ND" else len(plain))
@@ -118,7 +116,7 @@ def test_no_shape_makes_an_array_larger_than_what_was_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("FOO", "NCHW"), ("NCHW", "FOO"), ("nchw", "NHWC"), ("", "ND")])
-def test_an_unknown_format_is_named_with_those_that_are_known(source: str, target: str) -> None:
+def test_an_unknown_format_is_named_with_the_known_ones(source: str, target: str) -> None:
     assert not can_convert(source, target)
     with pytest.raises(
         UnknownFormatError, match=r"no format is called '(FOO|nchw|)'; these are known: NCHW, NHWC, .*NC1HWC0"
@@ -126,7 +124,7 @@ def test_an_unknown_format_is_named_with_those_that_are_known(source: str, targe
         convert_format(numbered((1, 1, 1, 1)), source, target)
 
 
-def test_what_a_format_can_become_is_named() -> None:
+def test_an_impossible_conversion_names_the_possible_ones() -> None:
     assert not can_convert("NC1HWC0", "NCDHW")
     with pytest.raises(
         UnknownFormatError, match="NC1HWC0 cannot be converted to NCDHW; it can be to: NCHW, NHWC, HWCN"
@@ -158,7 +156,7 @@ def test_any_shape_is_converted_or_refused(
             array, source, target, shape=None if wanted is None else tuple(wanted), groups=groups, c0=c0
         )
     except (FormatShapeError, UnknownFormatError):
-        return  # said so, and nothing else came out
+        return  # refused with an opdump error
     assert result.dtype == array.dtype
     assert wanted is None or target in DEVICE_FORMATS or result.shape == tuple(wanted)
     assert target in DEVICE_FORMATS or result.size <= array.size
