@@ -1,10 +1,10 @@
-"""The expected answer, which a careful engineer would call the cause: lines of a script, types of operators, phases.
+"""The expected answer, which a careful engineer would name as the cause: lines of a script, operator types, phases.
 
-    scores: bmm|div                  on the line marked <scores>, a bmm or a div of forward
+    scores: bmm|div                  a forward bmm or div on the line marked <scores>
     gate,swish: mul @backward        on either line, in backward
     a drop: mul|bernoulli_           an operator of the first program that the second one lacks
     layer[layers/1]: add             with layers/1 in its full name
-    *[inputs0]: Parameter @*         on any line; of any phase
+    *[inputs0]: Parameter @*         on any line, in any phase
 
 Semicolons separate several answers; each of them is exact.
 """

@@ -1,11 +1,11 @@
 """Train AlexNet on scikit-learn's handwritten digits.
 
-Plain PyTorch: nothing in this file knows opdump. It is the network of the dump analysis sample in MindSpore's
-documentation (five convolutions, three fully connected layers, weights from a truncated normal distribution), so that
-the sample can be followed here step by step: see docs/analysis.md.
+Plain PyTorch, without any opdump code. It is the network of the dump analysis sample in MindSpore's documentation
+(five convolutions, three fully connected layers, weights from a truncated normal distribution), so you can follow
+the sample step by step: see docs/analysis.md.
 
-The digits are 8 x 8 pictures of one channel. AlexNet reads 227 x 227 pictures of three, so they are scaled up and
-repeated over the channels. That makes a poor use of AlexNet and a good one of a data set that needs no download.
+The digits are 8 x 8 pictures with one channel. AlexNet reads 227 x 227 pictures with three, so they are scaled up
+and repeated over the channels. This is a poor use of AlexNet, but the data set needs no download.
 
     python train_alexnet.py --steps 2 --batch 2
 """
@@ -30,7 +30,7 @@ def main() -> None:
     options = parse_options()
     torch.manual_seed(options.seed)
     network = AlexNet(CLASSES, CHANNELS)
-    # 62 million weights: an optimizer with one state for each keeps the example light.
+    # 62 million weights: an optimizer with only one state per weight saves memory.
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=options.learning_rate,
@@ -98,7 +98,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def batches(steps: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (pictures, labels), in the order of the data set and around again at its end.
+    """Yield (pictures, labels) in the order of the data set, starting again at its end.
 
     Yields:
         Pictures as float32 of shape (size, 3, 227, 227) between 0 and 1, labels as int64 of shape (size,).
@@ -112,9 +112,9 @@ def batches(steps: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def enlarge(images: Tensor) -> Tensor:
-    """Scale pictures up to what AlexNet reads.
+    """Scale pictures up to the size that AlexNet reads.
 
-    Pictures of shape (batch, 1, height, width) in, of shape (batch, 3, 227, 227) out.
+    Input of shape (batch, 1, height, width), output of shape (batch, 3, 227, 227).
     """
     pictures = functional.interpolate(
         images,
@@ -125,14 +125,14 @@ def enlarge(images: Tensor) -> Tensor:
 
 
 def conv(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, pad_mode: str = "valid") -> nn.Conv2d:
-    """Make a convolution without a bias, its weight from a truncated normal distribution."""
+    """Make a convolution without a bias; its weight is from a truncated normal distribution."""
     layer = nn.Conv2d(in_channels, out_channels, kernel_size, stride=stride, padding=pad_mode, bias=False)
     truncated_normal(layer.weight)
     return layer
 
 
 def fc_with_initialize(input_channels: int, out_channels: int) -> nn.Linear:
-    """Make a fully connected layer, weight and bias from a truncated normal distribution."""
+    """Make a fully connected layer; weight and bias are from a truncated normal distribution."""
     layer = nn.Linear(input_channels, out_channels)
     truncated_normal(layer.weight)
     truncated_normal(layer.bias)
@@ -140,14 +140,14 @@ def fc_with_initialize(input_channels: int, out_channels: int) -> nn.Linear:
 
 
 def truncated_normal(parameter: Tensor) -> None:
-    """Fill a parameter with values of standard deviation 0.02, none beyond two of them."""
+    """Fill a parameter from a normal distribution with standard deviation 0.02, truncated at two standard deviations."""
     nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04)
 
 
 class AlexNet(nn.Module):
     """AlexNet.
 
-    Pictures of shape (batch, channel, 227, 227) in, scores of shape (batch, num_classes) out.
+    Input pictures of shape (batch, channel, 227, 227), output scores of shape (batch, num_classes).
     """
 
     def __init__(self, num_classes: int = 10, channel: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""`make demo`: dump three training steps of train.py and look at what is there."""
+"""`make demo`: dump three training steps of train.py, and show the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def opdump(command: list[str]) -> int:
-    """Print a command as one would type it, and run it with this Python."""
+    """Print a command as a user would type it, and run it with this Python."""
     print("$ " + " ".join(command), flush=True)
     return subprocess.run([sys.executable, "-m", *command], check=False).returncode
 

@@ -1,6 +1,6 @@
 """Train a small residual network on scikit-learn's handwritten digits.
 
-Plain PyTorch: nothing in this file knows opdump.
+Plain PyTorch, without any opdump code.
 
     python train.py --steps 3
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a skip connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ResidualBlock(nn.Module):
 
 
 class DigitsResNet(nn.Module):
-    """8 x 8 pictures of one channel in, ten scores out."""
+    """Input: pictures of 8 x 8 with one channel; output: ten scores."""
 
     def __init__(self, channels: int = 16) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Hold the dumps of the four programs together: hold_together.py FOLDER, where FOLDER has torch/, jax/, tensorflow/ and mindspore/.
+"""Compare the dumps of the four programs: hold_together.py FOLDER, where FOLDER contains torch/, jax/, tensorflow/ and mindspore/.
 
-Prints how far what a layer gave, each gradient and each updated parameter are from those of PyTorch, relative to the largest element. The
-exit code is 1 where anything is further than 1e-4, is missing, or lies elsewhere than in the others.
+Prints how far each layer output, gradient and updated parameter is from that of PyTorch, relative to the largest value. The
+exit code is 1 if anything differs by more than 1e-4, is missing, or has another path than in the other dumps.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Array = npt.NDArray[np.float32]
 
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mindspore")
 TOLERANCE = 1e-4
-# type.name.task.stream.time.io.slot.format; MindSpore adds the element type.
+# type.name.task.stream.time.io.slot.format; MindSpore adds the dtype.
 FILE_NAME = re.compile(r"[\w-]+\.[\w-]+\.\d+\.\d+\.\d{16}\.(input|output)\.\d+\.DefaultFormat(\.\w+)?\.npy")
-# TensorFlow has channels last, and the outputs of a kernel behind its inputs.
+# TensorFlow has channels last, and numbers the outputs of a kernel after its inputs.
 AXES = ((0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1), (0, 1), (1, 0), (0,))
 OUTPUTS = {"conv1": (16, 6, 28, 28), "conv2": (16, 16, 10, 10), "fc1": (16, 120), "fc2": (16, 84), "fc3": (16, 10)}
 
 
 def main(folder: Path) -> int:
-    """Prints the table; 1 where something is wrong, else 0."""
+    """Print the table; returns 1 if something is wrong, otherwise 0."""
     wrong = [f"{framework}: {path}" for framework in FRAMEWORKS for path in misplaced(folder / framework)]
     dumps = [opdump.open(folder / framework) for framework in FRAMEWORKS]
     print(f"{'':29}", *(f"{framework:>10}" for framework in FRAMEWORKS[1:]))
@@ -51,7 +51,7 @@ def main(folder: Path) -> int:
 
 
 def misplaced(dump: Path) -> Iterator[str]:
-    """Directories that the layout wants and are not there, and tensors that are called otherwise."""
+    """Missing directories of the layout, and tensor files with other names."""
     yield from (each for each in ("rank_0/.dump_metadata", "rank_0/execution_order") if not (dump / each).is_dir())
     steps = {path.parent.name for path in dump.glob("rank_0/LeNet/*/*/*.npy") if path.parent.name != "constants"}
     if steps != {str(step) for step in range(lenet_data.STEPS)}:
@@ -60,7 +60,7 @@ def misplaced(dump: Path) -> Iterator[str]:
 
 
 def wanted() -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """What is looked for: of which layer, in the shape that PyTorch gives it."""
+    """The tensors to look for: the layer, and the shape in PyTorch."""
     for layer, shape in lenet_data.SHAPES.items():
         yield "output", layer, OUTPUTS[layer]
         for each in (shape, shape[:1]):
@@ -69,10 +69,10 @@ def wanted() -> Iterator[tuple[str, str, tuple[int, ...]]]:
 
 
 def found(dump: opdump.Catalog, step: int, what: str, layer: str, shape: tuple[int, ...]) -> list[Array]:
-    """Tensors of the step that may be it, the likeliest first.
+    """Candidates for this tensor in the step, the most likely first.
 
-    A layer gives what the last of its operators does. No two parameters have a size in common, so a gradient is told by it. What the step
-    before made of a parameter is what the layer reads.
+    A layer's output is that of its last operator. No two parameters have the same size, so a gradient is identified by its size. A parameter
+    updated in the previous step is what the layer reads.
     """
     tensors = []
     for record in dump.tensors(step=step, io="input" if what == "updated" else "output"):
@@ -86,7 +86,7 @@ def found(dump: opdump.Catalog, step: int, what: str, layer: str, shape: tuple[i
 
 
 def arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The elements in the order that PyTorch has them in; several where the shape does not tell."""
+    """The values in PyTorch's order; several arrays if the shape is ambiguous."""
     if array.squeeze().shape == shape:
         array = array.squeeze()
     for axes in AXES:
@@ -95,7 +95,7 @@ def arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 def distance(one: Array, other: Array) -> float:
-    """The largest difference, relative to the largest element."""
+    """The largest difference, relative to the largest value."""
     return float(np.abs(one.astype(np.float64) - other).max() / np.abs(other).max())
 
 

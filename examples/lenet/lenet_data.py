@@ -1,6 +1,6 @@
-"""What the four programs have in common: weights, batches and the rate of learning, made by numpy from a seed.
+"""Shared by the four programs: weights, batches and the learning rate, made by numpy from a seed.
 
-Weights have the shapes of PyTorch: (outputs, inputs, height, width) of a convolution, (outputs, inputs) of a dense layer.
+Weights have the shapes of PyTorch: (outputs, inputs, height, width) for a convolution, (outputs, inputs) for a dense layer.
 Images are float32, (batch, channel, height, width).
 """
 
@@ -17,7 +17,7 @@ SHAPES = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2
 
 
 def weights() -> dict[str, dict[str, npt.NDArray[np.float32]]]:
-    """`weight` and `bias` of each layer, as PyTorch and MindSpore begin: uniform, as wide as the root of the inputs is long."""
+    """`weight` and `bias` of each layer, uniform within 1 / sqrt(number of inputs), as PyTorch and MindSpore initialise them."""
     generator = np.random.default_rng(7)
     made = {}
     for layer, shape in SHAPES.items():
@@ -30,7 +30,7 @@ def weights() -> dict[str, dict[str, npt.NDArray[np.float32]]]:
 
 
 def batches() -> list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
-    """Images and their labels, for each step."""
+    """Images and labels for each step."""
     generator = np.random.default_rng(8)
     return [
         (generator.random((BATCH, 1, 32, 32), np.float32), generator.integers(0, 10, BATCH, np.int32))

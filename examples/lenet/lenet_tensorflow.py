@@ -1,4 +1,4 @@
-"""LeNet in TensorFlow: opdump run -c data_dump.json lenet_tensorflow.py. Its kernels for CPUs want channels last."""
+"""LeNet in TensorFlow: opdump run -c data_dump.json lenet_tensorflow.py. Its CPU kernels need channels last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ network = keras.Sequential(
         layers.Conv2D(16, 5, name="conv2"),
         layers.ReLU(),
         layers.MaxPooling2D(2),
-        layers.Permute((3, 1, 2)),  # channels first, as the weights of fc1 are
+        layers.Permute((3, 1, 2)),  # channels first, like the weights of fc1
         layers.Flatten(),
         layers.Dense(120, name="fc1"),
         layers.ReLU(),

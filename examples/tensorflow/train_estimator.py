@@ -1,4 +1,4 @@
-"""A convolutional network on scikit-learn's digits, trained by an Estimator that asks for a dump, as on an Ascend device.
+"""A convolutional network on scikit-learn's digits, trained by an Estimator that requests a dump, as on an Ascend device.
 
 mkdir -p /tmp/dump && opdump run train_estimator.py /tmp/dump
 """
@@ -24,7 +24,7 @@ def digits(part, repeat=1):
 
 
 def model_fn(features, labels, mode, params):
-    """Two layers: a convolution and a product."""
+    """Two layers: a convolution and a dense layer."""
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     with tf.variable_scope("conv1"):
         kernel = tf.get_variable("kernel", [3, 3, 1, 8], initializer=tf.truncated_normal_initializer(stddev=0.3))

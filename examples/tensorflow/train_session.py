@@ -1,4 +1,4 @@
-"""A convolutional network on scikit-learn's digits, trained through a session that asks for a dump, as on an Ascend device.
+"""A convolutional network on scikit-learn's digits, trained through a session that requests a dump, as on an Ascend device.
 
 mkdir -p /tmp/dump && opdump run train_session.py /tmp/dump
 """

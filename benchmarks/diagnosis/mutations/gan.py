@@ -1,4 +1,4 @@
-"""Faults of the two networks."""
+"""Faults of the generator and the discriminator."""
 
 from benchmarks.diagnosis.suite import Fault, Twin
 

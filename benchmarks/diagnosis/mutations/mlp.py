@@ -1,4 +1,4 @@
-"""Faults of the classifier of tables."""
+"""Faults of the classifier for tabular data."""
 
 from benchmarks.diagnosis.suite import Fault, Twin
 

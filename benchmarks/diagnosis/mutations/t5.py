@@ -1,4 +1,4 @@
-"""Faults of the reverser."""
+"""Faults of the sequence reverser."""
 
 from benchmarks.diagnosis.suite import Fault, Twin
 

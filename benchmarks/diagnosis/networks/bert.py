@@ -1,4 +1,4 @@
-"""A masked language model of two layers after attention norm: segments, padding, SDPA, dropout, AdamW with a linear schedule."""
+"""A masked language model with two post-norm layers: segments, padding, SDPA, dropout, AdamW with a linear schedule."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The same masked language model: one matrix for q, k and v, attention written out, losses of masked places only."""
+"""The same masked language model: one matrix for q, k and v, explicit attention, the loss of only the masked tokens."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A denoiser of small images: a schedule of noise, time embedding, group norm, attention, AdamW, a moving average of weights."""
+"""A denoiser for small images: noise schedule, time embedding, group norm, attention, AdamW, a moving average of weights."""
 
 import copy
 import math

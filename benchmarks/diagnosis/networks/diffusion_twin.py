@@ -1,4 +1,4 @@
-"""The same denoiser with a schedule object, linear attention weights, norms of the library's functions, a loss by hand."""
+"""The same denoiser with a schedule object, linear attention weights, functional norms, and an explicit loss."""
 
 import numpy as np
 import torch

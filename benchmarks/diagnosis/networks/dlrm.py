@@ -1,4 +1,4 @@
-"""A recommender: bags of embeddings, interaction of pairs, two groups of Adagrad and an accumulated click rate."""
+"""A recommender: embedding bags, pairwise interaction, Adagrad with two parameter groups, and an accumulated click rate."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The same recommender: bags by index_add, one tower class, the interaction by a mask, losses by softplus."""
+"""The same recommender: bags by index_add, one tower class, interaction through a mask, losses by softplus."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Two networks against each other on points of a ring: an Adam of its own for one, RMSprop for the other, a gradient penalty."""
+"""A GAN on points of a ring: a custom Adam for one network, RMSprop for the other, a gradient penalty."""
 
 import numpy as np
 import torch

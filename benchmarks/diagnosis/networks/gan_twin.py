@@ -1,4 +1,4 @@
-"""The same two networks as Sequentials, with a function for each half of a step and another spelling of the update."""
+"""The same GAN with Sequentials, a function for each half of a step, and another form of the update."""
 
 import numpy as np
 import torch

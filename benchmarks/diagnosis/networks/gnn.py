@@ -1,4 +1,4 @@
-"""Messages over the edges of a graph: degrees, scatter, attention of edges, its own segment sum, SGD written by hand."""
+"""A graph network that passes messages over edges: degrees, scatter, edge attention, a custom segment sum, hand-written SGD."""
 
 import numpy as np
 import torch

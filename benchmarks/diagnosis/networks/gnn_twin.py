@@ -1,4 +1,4 @@
-"""The same graph network: a matrix of neighbours for the convolutions, edges sorted by target, an optimizer of PyTorch."""
+"""The same graph network: an adjacency matrix for the convolutions, edges sorted by target, an optimizer of PyTorch."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""A causal language model of three layers: fused attention by hand, tied weights, two groups of AdamW, clipping, warm-up."""
+"""A causal language model with three layers: hand-written fused attention, tied weights, AdamW with two groups, clipping, warm-up."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A character model: an LSTM cell written out over chunks of a text, the state carried over, clipped, RMSprop."""
+"""A character model: an explicit LSTM cell over chunks of a text, with carried-over state, clipping, RMSprop."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A classifier of tables: batch norm, a swish with a backward of its own, SGD with momentum and weight decay."""
+"""A classifier for tabular data: batch norm, a swish with a custom backward, SGD with momentum and weight decay."""
 
 import numpy as np
 import torch

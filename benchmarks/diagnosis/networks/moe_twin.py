@@ -1,4 +1,4 @@
-"""The same experts as stacked weights: every expert sees every token, and a scatter of shares selects."""
+"""The same experts as stacked weights: every expert sees every token, and scattered shares select."""
 
 import numpy as np
 import torch

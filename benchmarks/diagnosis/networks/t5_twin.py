@@ -1,4 +1,4 @@
-"""The same reverser with einsum attention, a norm of PyTorch, one class for a stack, and a gather for the bias."""
+"""The same reverser with einsum attention, a PyTorch norm, one class for encoder and decoder, and a gather for the bias."""
 
 import torch
 import torch.nn.functional as F

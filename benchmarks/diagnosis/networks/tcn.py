@@ -1,4 +1,4 @@
-"""Dilated causal convolutions with gates and skips (WaveNet), weight norm by hand, mu-law classes, RMSprop and SGD for scales."""
+"""Dilated causal convolutions with gates and skips (WaveNet), hand-written weight norm, mu-law classes, RMSprop, and SGD for scales."""
 
 import math
 

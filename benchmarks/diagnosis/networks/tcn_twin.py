@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Taps(nn.Module):
-    """A causal convolution of two taps, as two products of matrices."""
+    """A causal convolution with two taps, as two matrix products."""
 
     def __init__(self, c, reach):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A U-Net of two levels that finds squares: skip connections by concatenation, group norm, dice loss, Adam with decay."""
+"""A U-Net with two levels that finds squares: skip connections by concatenation, group norm, dice loss, Adam with decay."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The same vision transformer: patches by unfold and matmul, attention of a function, blocks in a loop."""
+"""The same vision transformer: patches by unfold and matmul, functional attention, blocks in a loop."""
 
 import numpy as np
 import torch

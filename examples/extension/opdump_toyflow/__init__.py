@@ -1,1 +1,1 @@
-"""What opdump needs to know of toyflow."""
+"""An extension of opdump for the framework toyflow."""

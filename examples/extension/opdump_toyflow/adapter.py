@@ -1,4 +1,4 @@
-"""Connects toyflow to opdump: each operator goes through `run_operator`, which is replaced while a capture runs."""
+"""Connects toyflow to opdump: while a capture runs, it replaces `run_operator`, through which every operator goes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ VIEWS = frozenset({"Flatten"})
 
 
 class ToyflowAdapter:
-    """Every operator of toyflow, from `attach` to its end."""
+    """Records every operator of toyflow from `attach` on until the block ends."""
 
     framework = "toyflow"
     framework_version = toyflow.__version__
     device_target = "CPU"
 
     def reader(self, plan: DumpPlan) -> NumpyReader:
-        """Tensors of toyflow are numpy arrays."""
+        """A reader for numpy arrays, which the tensors of toyflow are."""
         return NumpyReader.of_plan(plan)
 
     @contextmanager
@@ -44,7 +44,7 @@ class ToyflowAdapter:
 
 
 class Running:
-    """One capture: which step it is, and how often each operator ran in it."""
+    """One capture: the current step, and how often each operator ran in it."""
 
     def __init__(self, recorder: Recorder, settings: Settings) -> None:
         self.step = recorder.plan.initial_iteration
@@ -56,12 +56,12 @@ class Running:
         self._seen: Counter[str] = Counter()
 
     def ended_step(self) -> None:
-        """The program ended a step."""
+        """A step of the program ended."""
         if not self._by_hand:
             self._end()
 
     def manual_step(self) -> None:
-        """Somebody else counts steps: from now on nothing else ends one."""
+        """End a step explicitly; from now on, nothing else ends one."""
         self._by_hand = True
         self._end()
 
@@ -93,7 +93,7 @@ class Running:
         op_name = f"Default/{name}-op{self._seen[name]}"
         self._seen[name] += 1
         self._order += 1
-        self._time = max(time.time_ns() // 1000, self._time + 1)  # unique, and it grows
+        self._time = max(time.time_ns() // 1000, self._time + 1)  # unique and increasing
         plan = self._recorder.plan
         return OpRecord(
             op_type=name,

@@ -2,12 +2,12 @@
 
     {path}/rank_0.1.appended
         {"run": {...}}
-        {"op": {...}, "tensor": {...}, "stored": ["<f4", [2, 3]], "size": 24}    and 24 bytes: the elements
+        {"op": {...}, "tensor": {...}, "stored": ["<f4", [2, 3]], "size": 24}    and 24 bytes: the values
         {"step": 0, "ops": [...], "tensors": [...], "counted": {}}              what is known at the end of a step
         {"end": {...}}
 
-Each record is one line of JSON, and what belongs to it follows. A run that was killed leaves a last record that is cut off: that is told,
-and all before it is read; tensors of the step that it was in are read from their own lines.
+Each record is one line of JSON, followed by its data. A killed run leaves a truncated last record, which is reported; everything before it
+is read. Tensors of the unfinished step are read from their own lines.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _TENSOR = tuple(each.name for each in fields(TensorRecord) if each.name not in (
 
 
 class Appended:
-    """The layout: writes a rank, finds what was written."""
+    """The layout: opens a writer for a rank, and detects files."""
 
     name = "appended"
     facts = LayoutFacts()
 
     def open_writer(self, plan: DumpPlan, run: RunFacts) -> AppendedWriter:
-        """Begin the file of one more run of a rank."""
+        """Begin a new file for a run of a rank."""
         return AppendedWriter(plan, run)
 
     def detect(self, path: Path) -> ReadRanks | None:
-        """The files in a directory, or one of them."""
+        """The files in a directory, or the given file."""
         files = sorted(path.iterdir()) if path.is_dir() else [path][: path.is_file()]
         found = [_File(file, int(match[1]), int(match[2])) for file in files if (match := _NAME.fullmatch(file.name))]
         return partial(_read_ranks, path, found) if found else None
@@ -78,7 +78,7 @@ class AppendedWriter(RankWriter):
         return self._sink
 
     def write_payload(self, record: TensorRecord) -> str:
-        """Append the elements; where they begin."""
+        """Append the values; returns where they begin."""
         assert record.payload is not None, "only tensors with elements are filed"
         array = np.ascontiguousarray(record.payload.to_host()).reshape(record.payload_shape)
         stored = {"stored": [array.dtype.str, array.shape], "size": array.nbytes}
@@ -92,7 +92,7 @@ class AppendedWriter(RankWriter):
         files: Sequence[str | None],
         counted: Mapping[SkipReason, int],
     ) -> None:
-        """Append what was recorded of a step; its tensors name their operator by its place, and their elements by theirs."""
+        """Append the records of a step. Tensors refer to their operator by its index, and to their values by the file position."""
         places = {id(op): place for place, op in enumerate(ops)}
         rows = [
             {"op": places[id(tensor.op)], "at": file, "tensor": _facts(tensor), "statistics": dict(tensor.statistics)}
@@ -101,10 +101,10 @@ class AppendedWriter(RankWriter):
         self._append({"step": step, "ops": [*map(_op_facts, ops)], "tensors": rows, "counted": dict(counted)})
 
     def write_graph(self, graph: Graph) -> None:
-        """Nothing: there is no place for graphs."""
+        """Does nothing: this layout has no graphs."""
 
     def close(self, totals: Mapping[str, int] | None) -> None:
-        """Append the end, unless the run was given up."""
+        """Append the end, unless the run was abandoned."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -113,7 +113,7 @@ class AppendedWriter(RankWriter):
         self._sink.close()
 
     def _append(self, record: Mapping[str, Any], elements: bytes = b"") -> int:
-        """Add a record; where what follows its line begins."""
+        """Add a record; returns where the data after its line begins."""
         line = json.dumps(record).encode() + b"\n"
         with self._lock:
             self._sink.append(self._file, line + elements)
@@ -124,7 +124,7 @@ class AppendedWriter(RankWriter):
 
 @dataclass(frozen=True, slots=True)
 class AppendedElements:
-    """Elements that wait in a file."""
+    """Values that are read from a file on demand."""
 
     path: Path
     begin: int
@@ -137,7 +137,7 @@ class AppendedElements:
         return str(self.path)
 
     def to_host(self) -> npt.NDArray[Any]:
-        """Read them. Raises CorruptDumpError where they are not there any more."""
+        """Read the values. Raises CorruptDumpError if they no longer exist."""
         try:
             count = int(np.prod(self.shape, dtype=np.int64))
             array = np.fromfile(self.path, self.dtype, count, offset=self.begin).reshape(self.shape)
@@ -155,14 +155,14 @@ class _File(NamedTuple):
 
 @dataclass(slots=True)
 class _Contents:
-    """What one file holds."""
+    """The content of one file."""
 
     run: Run
     steps: dict[int, list[StepContent]] = field(default_factory=dict)
 
 
 class AppendedRank(Rank):
-    """The files of a rank, one a run."""
+    """The files of a rank, one per run."""
 
     def __init__(self, rank_id: int, files: Sequence[_File], choice: RunChoice) -> None:
         self._rank_id = rank_id
@@ -211,13 +211,13 @@ def _read_ranks(path: Path, files: Sequence[_File], choice: RunChoice) -> tuple[
 
 
 def _contents(file: _File, problems: list[CorruptDumpError]) -> _Contents:
-    """What a file holds, up to where it is cut off or damaged."""
+    """The content of a file, up to where it is truncated or damaged."""
     contents = _Contents(Run(id=file.run, rank_id=file.rank, started=0))
     unfinished: dict[str, dict[str, Any]] = {}
-    """Tensors that no step has named yet, by where their elements begin."""
+    """Tensors that no step has named yet, by where their values begin."""
     with file.path.open("rb") as stream:
         whole = 0
-        """Where the last record ends that could be read."""
+        """The end of the last readable record."""
         try:
             while line := stream.readline():
                 if not line.endswith(b"\n"):
@@ -256,7 +256,7 @@ def _step(path: Path, record: Mapping[str, Any], unfinished: dict[str, dict[str,
 
 
 def _unfinished_parts(path: Path, filed: Mapping[str, Mapping[str, Any]]) -> Iterator[StepContent]:
-    """The operators of a step that never ended, each with the tensors that were filed of it."""
+    """The operators of steps that never ended, each with its tensors in the file."""
     for _, group in itertools.groupby(filed.items(), lambda item: item[1]["op"]["timestamp"]):
         records = list(group)
         op = _op(records[0][1]["op"])
@@ -270,7 +270,7 @@ def _elements(path: Path, begin: str, filed: Mapping[str, Any]) -> AppendedEleme
 
 
 def _op_facts(op: OpRecord) -> dict[str, Any]:
-    """The fields of an operator as JSON has them; its stack, which shares the frames of its callers with other stacks, as a list."""
+    """The fields of an operator for JSON. Its stack, which shares frames with other stacks, becomes a list."""
     return {**asdict(replace(op, stack=())), "stack": [asdict(frame) for frame in op.stack]}
 
 

@@ -1,4 +1,4 @@
-"""A dialect: toyflow.json, which says in two keys where to dump and which steps.
+"""A dialect: toyflow.json, with two keys for the path of the dump and the steps.
 
 {"toyflow_dump": "/tmp/dump", "toyflow_steps": "0|2-3"}
 """
@@ -18,7 +18,7 @@ from opdump.plan.dialects import Dialect, DialectWords, HowToRead
 
 
 def load(path: str | os.PathLike[str], how: HowToRead, overrides: Mapping[str, Any]) -> DumpPlan:
-    """The plan of a file; what is said beside it are fields of the plan."""
+    """The plan of a file; `overrides` are fields of the plan that take precedence."""
     keys = json.loads(Path(path).read_text(encoding="utf-8"))
     if unknown := sorted(keys.keys() - {"toyflow_dump", "toyflow_steps"}):
         raise ConfigError(f"{path}: unknown key {unknown[0]!r}, expected toyflow_dump and toyflow_steps")

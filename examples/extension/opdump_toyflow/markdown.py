@@ -1,4 +1,4 @@
-"""A report format: tables of Markdown, to be pasted into an issue."""
+"""A report format: Markdown tables, for example for an issue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdump.reports.shown_part import selected
 
 
 class Markdown:
-    """The operators of a dump, the findings and the overflows, each as one table."""
+    """The operators of a dump, the findings and the overflows, each as a table."""
 
     rows = 20
     tells_failures = False
@@ -36,7 +36,7 @@ class Markdown:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print it; a bar within a cell does not end the cell."""
+    """Print a table; bars within cells are escaped."""
     for cells in (headings, ["---"] * len(headings), *rows):
         print("|", " | ".join(str(cell).replace("|", "\\|") for cell in cells), "|")
 

@@ -1,4 +1,4 @@
-"""A metric: which part of a tensor's elements is within one percent of the reference."""
+"""A metric: the fraction of values that are within one percent of the reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 def share_within_one_percent(reference: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """1 where all are, and where there are none; a NaN is near nothing."""
+    """1 if all are, or if there are none; a NaN is never within."""
     if reference.size == 0:
         return 1.0
     a, b = reference.astype(np.float64), other.astype(np.float64)

@@ -1,4 +1,4 @@
-"""A watchpoint: a tensor with an element of large magnitude, of whichever sign."""
+"""A watchpoint: a tensor that contains a value of large magnitude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A statistic: which part of a tensor's elements is zero."""
+"""A statistic: the fraction of a tensor's values that are zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opdump.statistics import Statistic
 
 
 def zero_fraction(elements: npt.NDArray[Any]) -> float:
-    """0 where no element is zero, 1 where all are."""
+    """0 if no value is zero, 1 if all are."""
     return 1 - np.count_nonzero(elements) / elements.size
 
 

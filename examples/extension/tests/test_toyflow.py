@@ -1,4 +1,4 @@
-"""What opdump asks of every adapter and layout, and what the check and the statistic say of a few arrays."""
+"""The contracts of adapters and layouts, and the results of the check, the watchpoint, the statistic and the metric for a few arrays."""
 
 from __future__ import annotations
 

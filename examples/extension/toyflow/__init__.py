@@ -1,4 +1,4 @@
-"""A toy framework: eager operators on numpy arrays, with one place through which they all go.
+"""A toy framework: eager operators on numpy arrays, which all go through one function.
 
 x = toyflow.relu(toyflow.matmul(a, b))
 toyflow.add_(x, b)
@@ -19,39 +19,39 @@ Array = npt.NDArray[Any]
 
 
 def run_operator(_name: str, function: Callable[..., Array], *arrays: Array) -> Array:
-    """Calls `function(*arrays)`, for the operator of that name. Whoever wants to see operators replaces it."""
+    """Call `function(*arrays)` for the operator with that name. Replace this to observe operators."""
     return function(*arrays)
 
 
 def ended_step() -> None:
-    """Is called where a step ends. Whoever wants to know replaces it."""
+    """Called where a step ends. Replace this to be notified."""
 
 
 def matmul(one: Array, other: Array) -> Array:
-    """The product of matrices."""
+    """The matrix product."""
     return run_operator("MatMul", np.matmul, one, other)
 
 
 def multiply(one: Array, other: Array) -> Array:
-    """The product, element by element."""
+    """The elementwise product."""
     return run_operator("Multiply", np.multiply, one, other)
 
 
 def relu(array: Array) -> Array:
-    """Numbers below zero become zero."""
+    """Replace numbers below zero with zero."""
     return run_operator("Relu", lambda given: np.maximum(given, 0), array)
 
 
 def add_(array: Array, other: Array) -> Array:
-    """Adds in place."""
+    """Add in place."""
     return run_operator("Add_", lambda into, given: np.add(into, given, out=into), array, other)
 
 
 def flatten(array: Array) -> Array:
-    """Another look at the same memory."""
+    """A one-dimensional view of the same memory."""
     return run_operator("Flatten", lambda given: given.reshape(-1), array)
 
 
 def end_step() -> None:
-    """The program is done with one step."""
+    """End a step of the program."""
     ended_step()
