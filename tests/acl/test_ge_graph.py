@@ -164,7 +164,7 @@ def test_the_graph_of_a_convnet_stands_beside_its_dump(dump: Path, tmp_path: Pat
             assert output["dtype"].startswith("DT_")
 
 
-def test_an_optimised_graph_lists_the_original_operators_of_each_node(dump: Path, tmp_path: Path) -> None:
+def test_an_optimised_graph_tells_what_its_operators_stand_for(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "convnet", "net.onnx")
     with session(path, dump_path=str(dump), dump_list=[{}], optimize="extended") as model:
         model.run(None, feeds_of("convnet"))
@@ -274,7 +274,7 @@ def test_attributes_of_every_kind_keep_their_values(tmp_path: Path) -> None:
     assert graph.op[0].output_desc[0].size == 0, "one dimension is unknown"
 
 
-def test_no_graph_is_written_if_nothing_is_dumped(dump: Path, tmp_path: Path) -> None:
+def test_nothing_dumped_no_graph(dump: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path, "convnet", "net.onnx")
     with session(path, dump_path=str(dump), dump_list=[{"model_name": "another"}]) as model:
         model.run(None, feeds_of("convnet"))

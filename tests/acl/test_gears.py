@@ -151,7 +151,7 @@ def test_dimensions_are_told_in_the_order_of_input_shape(tmp_path: Path) -> None
     assert [ok(acl.mdl.get_output_dims(desc, index))["dims"] for index in (0, 1)] == [[4, 2], [3, 5]]
 
 
-def test_a_model_without_gears_says_where_they_would_be_set(tmp_path: Path) -> None:
+def test_a_model_without_gears_says_where_they_would_be(tmp_path: Path) -> None:
     path = write_batches(tmp_path, something="else")
     desc = described(load(path))
     assert acl.mdl.get_num_inputs(desc) == 1
@@ -160,13 +160,13 @@ def test_a_model_without_gears_says_where_they_would_be_set(tmp_path: Path) -> N
     assert acl.mdl.get_dynamic_batch(desc) == ({"batchCount": 0, "batch": []}, 0)
 
 
-def test_input_shape_without_gears_fixes_shapes(tmp_path: Path) -> None:
+def test_input_shape_alone_fixes_shapes(tmp_path: Path) -> None:
     desc = described(load(write_batches(tmp_path, input_shape="x:5,3")))
     assert acl.mdl.get_num_inputs(desc) == 1
     assert (ok(acl.mdl.get_input_dims(desc, 0))["dims"], acl.mdl.get_input_size_by_index(desc, 0)) == ([5, 3], 60)
 
 
-def test_a_description_is_read_from_a_file_without_loading_it(tmp_path: Path) -> None:
+def test_a_description_of_a_file_that_is_not_loaded(tmp_path: Path) -> None:
     path = write_batches(tmp_path)
     content = path.read_bytes()
     of_file, of_memory = acl.mdl.create_desc(), acl.mdl.create_desc()
@@ -224,7 +224,7 @@ def test_each_set_of_dimensions_gives_what_the_runtime_gives(tmp_path: Path) -> 
         assert all(map(np.array_equal, [result(desc, outputs, index) for index in (0, 1)], plain(path, x=x, m=m)))
 
 
-def test_the_chosen_gear_is_written_into_the_buffer(tmp_path: Path) -> None:
+def test_the_choice_stands_in_the_buffer(tmp_path: Path) -> None:
     model_id = load(write_images(tmp_path))
     inputs, _ = datasets(described(model_id))
     ok(acl.mdl.set_dynamic_hw_size(model_id, inputs, 1, 8, 6))
@@ -236,7 +236,7 @@ def test_the_chosen_gear_is_written_into_the_buffer(tmp_path: Path) -> None:
     assert wide.tolist() == [4, 4]
 
 
-def test_a_run_without_a_chosen_gear_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_choice_is_refused(tmp_path: Path) -> None:
     model_id = load(write_batches(tmp_path))
     inputs, outputs = datasets(described(model_id))
     assert acl.mdl.execute(model_id, inputs, outputs) == Code.DYNAMIC_BATCH_SIZE
@@ -287,7 +287,7 @@ def test_weights_and_small_constants_say_the_shapes_of_outputs(tmp_path: Path) -
     assert np.array_equal(result(desc, outputs, 0), plain(path, x=x)[0])
 
 
-def test_an_invalid_gear_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_gear_is_refused(tmp_path: Path) -> None:
     model_id = load(write_batches(tmp_path))
     desc = described(model_id)
     inputs, _ = datasets(desc)
@@ -303,7 +303,7 @@ def test_an_invalid_gear_is_refused(tmp_path: Path) -> None:
     assert ok(acl.mdl.get_cur_output_dims(desc, 0))["dims"] == [4, 2], "no gear was set"
 
 
-def test_invalid_dimensions_are_refused(tmp_path: Path) -> None:
+def test_dimensions_that_are_none_are_refused(tmp_path: Path) -> None:
     model_id = load(write_dims(tmp_path))
     inputs, _ = datasets(described(model_id))
     for wrong in (
@@ -320,7 +320,7 @@ def test_invalid_dimensions_are_refused(tmp_path: Path) -> None:
     assert acl.mdl.set_input_dynamic_dims(model_id, inputs, 2, {"dimCount": 4, "dims": [2, 3, 1, 5]}) == 145012
 
 
-def test_the_shape_of_an_output_may_be_known_only_after_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = helper.make_node("Compress", ["x", "c"], ["y"], "some", axis=0)
     compress = helper.make_node("Greater", ["s", "w0"], ["c"], "positive")
     reduced = helper.make_node("ReduceSum", ["x", "axes"], ["s"], "sum", keepdims=0)
@@ -377,7 +377,7 @@ _WRONG: dict[str, tuple[Any, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", _WRONG)
-def test_invalid_metadata_is_refused(name: str, tmp_path: Path) -> None:
+def test_metadata_that_cannot_be_meant_is_refused(name: str, tmp_path: Path) -> None:
     make, metadata, message = _WRONG[name]
     assert acl.mdl.load_from_file(str(make(tmp_path, **metadata))) == (0, Code.PARSE_FILE)
     assert message in acl.get_recent_err_msg()

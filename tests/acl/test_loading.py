@@ -53,7 +53,7 @@ def test_an_onnx_file_may_be_called_om(tmp_path: Path) -> None:
     assert acl.mdl.query_size(str(tmp_path / "small.om")) == (1, (tmp_path / "small.om").stat().st_size, 0)
 
 
-def test_an_om_file_without_an_onnx_file_says_what_is_missing(tmp_path: Path) -> None:
+def test_an_om_file_alone_says_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "small.om"
     assert acl.mdl.load_from_file(str(path)) == (0, Code.INVALID_FILE)
     assert acl.mdl.query_size(str(path)) == (0, 0, Code.INVALID_FILE)
@@ -136,7 +136,7 @@ def test_a_handle_that_says_too_little(tmp_path: Path) -> None:
         (-1, 1),
     ],
 )
-def test_an_unknown_option_is_refused(attribute: int, value: Any) -> None:
+def test_what_is_no_option_is_refused(attribute: int, value: Any) -> None:
     handle = acl.mdl.create_config_handle()
     assert acl.mdl.set_config_opt(handle, attribute, value) == Code.INVALID_PARAM
     assert acl.get_recent_err_msg().startswith("acl.mdl.set_config_opt: ")

@@ -230,7 +230,7 @@ def test_many_short_lived_arrays_leave_no_trace() -> None:
     assert len(process().memory._blocks) < 200
 
 
-def test_only_an_array_of_numbers_has_an_address() -> None:
+def test_what_is_no_array_of_numbers_has_no_address() -> None:
     for wrong in (numbers(4, 4).T, np.array(["a", None], object), [1, 2]):
         assert acl.util.numpy_to_ptr(wrong) == 0
     assert acl.util.bytes_to_ptr("text") == 0

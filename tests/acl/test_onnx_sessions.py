@@ -65,7 +65,7 @@ def test_keywords_are_a_plan_of_either_dialect(dump: Path, tmp_path: Path) -> No
     assert found["second:output:0"].statistics["max"] == pytest.approx(2 * numbers(2, 3).max())
 
 
-def test_a_plan_is_used_unchanged_except_for_keywords(dump: Path, tmp_path: Path) -> None:
+def test_a_plan_is_taken_as_it_is_and_keywords_replace_its_fields(dump: Path, tmp_path: Path) -> None:
     plan = opdump.onnx.plan_of(config(tmp_path, dump))
     with opdump.onnx.session(small_model(), plan, inputs=False) as model:
         model.run(["y"], {"x": numbers(2, 3)})
@@ -73,7 +73,7 @@ def test_a_plan_is_used_unchanged_except_for_keywords(dump: Path, tmp_path: Path
     assert len(dump_files(dump)) == 2
 
 
-def test_names_in_the_config_that_the_model_lacks_are_reported(dump: Path, tmp_path: Path) -> None:
+def test_what_the_config_names_and_the_model_lacks_is_said(dump: Path, tmp_path: Path) -> None:
     path = write_small(tmp_path)
     entries: list[dict[str, Any]] = [{"model_name": "smal"}, {"model_name": "small", "layer": ["first", "thrid"]}]
     with opdump.onnx.session(path, dump_path=str(dump), dump_list=entries) as model:
@@ -155,7 +155,7 @@ def test_errors_come_before_anything_is_loaded(dump: Path, tmp_path: Path) -> No
     assert list(dump.iterdir()) == []
 
 
-def test_a_closed_session_refuses_to_run(dump: Path) -> None:
+def test_a_session_that_is_over_runs_no_more(dump: Path) -> None:
     with opdump.onnx.session(small_model(), dump_path=str(dump), dump_list=[{}]) as model:
         model.run(None, {"x": numbers(2, 3)})
     with pytest.raises(CaptureStateError, match="over"):
@@ -192,7 +192,7 @@ def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> No
         ),
     ],
 )
-def test_each_name_that_matches_nothing_is_reported_with_the_nearest(
+def test_each_name_that_matches_nothing_is_told_with_the_nearest(
     entry: dict[str, Any], text: str, dump: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_small(tmp_path)
@@ -238,7 +238,7 @@ def test_a_model_without_a_wanted_execution_says_so_and_strict_is_an_error(dump:
         model.run(None, {"x": numbers(2, 3)})
 
 
-def test_marks_do_not_apply_to_a_model_file(tmp_path: Path) -> None:
+def test_marks_are_none_of_a_model_file(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match='dump_mode 1 with "kernels"'),
         opdump.onnx.session(write_small(tmp_path), path=str(tmp_path / "dump"), dump_mode=2),

@@ -165,7 +165,7 @@ def test_models_need_init(tmp_path: Path) -> None:
     assert acl.mdl.unload(model_id) == Code.INVALID_MODEL_ID, "finalize unloaded it"
 
 
-def test_invalid_model_ids_are_refused(tmp_path: Path) -> None:
+def test_models_that_are_none(tmp_path: Path) -> None:
     ok(acl.init())
     assert acl.mdl.load_from_file(str(tmp_path / "none.onnx")) == (0, 100003)
     assert acl.mdl.load_from_file(_raw(tmp_path, "no model")) == (0, 100006)
@@ -224,7 +224,7 @@ _SCENES: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("name", _SCENES)
-def test_get_path_returns_the_path_of_the_active_dump(name: str, dump: Path, tmp_path: Path) -> None:
+def test_get_path_tells_the_path_of_what_is_on(name: str, dump: Path, tmp_path: Path) -> None:
     keys, own = _SCENES[name]
     ok(acl.init(str(config(tmp_path, dump, **keys))))
     found = {kind: acl.dump.get_path(kind) for kind in range(7)}
@@ -288,9 +288,7 @@ def test_finalize_dump_does_not_switch_off_the_detailed_dump_of_failures(dump: P
         ok(acl.finalize())
 
 
-def test_an_environment_variable_is_enough_to_request_the_dump_of_failures(
-    dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_alone_asks_for_the_dump_of_failures(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_DUMP_SCENE", "aic_err_norm_dump")
     monkeypatch.setenv("ASCEND_DUMP_PATH", str(dump))
     ok(acl.init())

@@ -180,7 +180,7 @@ def _call(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", _FACTS)
-def test_a_call_takes_as_many_arguments_as_in_pyacl(name: str) -> None:
+def test_a_call_takes_as_many_arguments_as_that_of_pyacl(name: str) -> None:
     signature, (count, _) = inspect.signature(_call(name)), _FACTS[name]
     signature.bind(*range(count))
     if name not in ("rt.get_context", "mdl.set_dump"):  # in pyACL too, these accept fewer and more
@@ -189,7 +189,7 @@ def test_a_call_takes_as_many_arguments_as_in_pyacl(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _FACTS)
-def test_a_call_returns_what_it_returns_in_pyacl(name: str) -> None:
+def test_a_call_gives_back_what_that_of_pyacl_does(name: str) -> None:
     count, returned = _FACTS[name]
     found = _call(name)(*_ARGUMENTS.get(name, (_NOWHERE,) * count))
     if returned == "None":

@@ -65,7 +65,7 @@ def test_the_older_call_leaves_the_description_of_an_output_as_it_is() -> None:
     assert acl.get_recent_err_msg().startswith("acl.op.execute: ")
 
 
-def test_an_operator_is_dumped_directly_below_the_device(dump: Path, tmp_path: Path) -> None:
+def test_an_operator_is_dumped_below_the_device_alone(dump: Path, tmp_path: Path) -> None:
     ok(acl.init())
     ok(acl.mdl.init_dump())
     ok(acl.mdl.set_dump(str(config(tmp_path, dump, dump_list=[], dump_op_switch="on"))))
@@ -142,7 +142,7 @@ def test_a_model_of_one_node_is_taken_by_its_name(dump: Path, tmp_path: Path) ->
     ok(acl.op.load(acl.util.bytes_to_ptr(data), len(data)))
 
 
-def test_unknown_operators_are_refused(tmp_path: Path) -> None:
+def test_operators_that_there_are_not(tmp_path: Path) -> None:
     x, y = numbers(3), np.zeros(3, np.float32)
     assert _run("Relu", [x], [y]) == Code.UNINITIALIZE
     ok(acl.init())

@@ -56,7 +56,7 @@ def test_shape_and_format_of_a_description_are_changed() -> None:
     assert acl.get_tensor_desc_size(desc) == 80
 
 
-def test_calls_on_an_invalid_description_return_neutral_values() -> None:
+def test_what_is_no_description_has_nothing_to_tell() -> None:
     assert (
         acl.create_tensor_desc(5, [1], 2)
         == acl.create_tensor_desc(0, [1], 99)
@@ -110,7 +110,7 @@ def test_versions_names_and_how_often_it_was_initialised() -> None:
     assert acl.finalize_reference() == (0, Code.REPEAT_FINALIZE)
 
 
-def test_messages_of_the_program_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_words_of_the_program_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "opdump.acl"):
         for level in range(4):
             acl.app_log(level, f"level {level}, 100%")

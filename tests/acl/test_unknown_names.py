@@ -55,14 +55,14 @@ def test_what_is_not_simulated_is_named_with_what_to_do_instead(name: str) -> No
 
 
 @pytest.mark.parametrize("name", _MEANT)
-def test_a_wrong_name_gets_the_nearest_as_a_hint(name: str) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest(name: str) -> None:
     message = _message(name)
     assert f"acl.{name} is not here" in message
     assert f"nearest: {_MEANT[name]}" in message
     assert "docs/acl.md" in message
 
 
-def test_programs_may_ask_which_names_exist() -> None:
+def test_programs_may_ask_what_there_is() -> None:
     assert hasattr(acl.mdl, "set_dynamic_batch_size")
     assert not hasattr(acl, "media")
     assert not hasattr(acl.util, "vector_to_ptr")
@@ -70,7 +70,7 @@ def test_programs_may_ask_which_names_exist() -> None:
 
 
 @pytest.mark.parametrize("part", _PARTS)
-def test_every_name_in_the_messages_exists(part: str) -> None:
+def test_every_name_that_is_told_is_there(part: str) -> None:
     module: Any = _PARTS[part]
     assert sorted(set(module.__all__)) == sorted(module.__all__)
     for name in module.__all__:

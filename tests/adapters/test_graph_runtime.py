@@ -109,7 +109,7 @@ def test_operators_arrive_in_order_with_what_they_read_and_wrote() -> None:
     ]
 
 
-def test_a_record_has_the_facts_of_its_operator_and_its_run() -> None:
+def test_a_record_says_what_the_operator_and_the_run_say() -> None:
     graph = ToyGraph()
     graph.run(_x(), step=3)
     _, mul, sqrt, *_ = graph.writer.ops
@@ -142,7 +142,7 @@ def test_what_leaves_no_data_is_listed_once_and_then_counted() -> None:
     assert [op.order for op in graph.writer.ops if op.op_name == "mul"] == [1, 1, 1], "it keeps its place in the order"
 
 
-def test_a_skip_reason_of_the_run_replaces_the_reason_of_the_operator() -> None:
+def test_a_reason_of_the_run_stands_for_that_of_the_operator() -> None:
     graph = ToyGraph()
     run = graph.begin(0)
     run.skip(MUL, "not executed")
@@ -174,7 +174,7 @@ def test_parts_of_one_step_go_on_counting() -> None:
     assert [(op.order, op.occurrence) for op in graph.writer.ops] == [(0, 0), (1, 1)]
 
 
-def test_a_failed_operator_leaves_its_inputs() -> None:
+def test_a_failed_operator_leaves_what_it_had_been_given() -> None:
     graph = ToyGraph({"captures": "exception", "exception_detail": "norm", "layout": "acl"})
     assert isinstance(graph.recorder, OperatorRecorder)
     run = graph.begin(2)
@@ -185,7 +185,7 @@ def test_a_failed_operator_leaves_its_inputs() -> None:
     assert [(r.io, r.slot, list(r.payload.to_host())) for r in graph.writer.tensors] == [("input", 0, [-2.0, -8.0])]  # type: ignore[union-attr]
 
 
-def test_a_value_without_an_array_is_opaque() -> None:
+def test_a_value_that_no_array_stands_for_is_opaque() -> None:
     assert live_tensor(1, "text", "string", "words:0") == (1, "text", "string", "words:0", "opaque")
     assert live_tensor(1, "text", "float32", skip="not executed")[4] == "not executed"
     assert _live("x", _x())[4] == ""
@@ -256,7 +256,7 @@ def test_threads_that_run_at_once_have_steps_of_their_own() -> None:
         {"saved_data": "statistic", "captures": "overflow"},
     ],
 )
-def test_recording_a_block_is_the_same_as_recording_its_operators_one_by_one(plan: dict[str, Any]) -> None:
+def test_a_block_leaves_what_its_operators_leave_one_by_one(plan: dict[str, Any]) -> None:
     x = np.array([2.0, -1.0, np.nan], np.float32)
     scaled, counts = x * np.float32(2), np.array([], np.int64)
     block = Block(
@@ -317,7 +317,7 @@ def test_recording_a_block_is_the_same_as_recording_its_operators_one_by_one(pla
     assert times == sorted(set(times))
 
 
-def test_last_components_of_names_are_unique_and_stable() -> None:
+def test_last_components_of_names_are_unique_and_stay_what_they_are() -> None:
     names = UniqueNames()
     given = ["a/Conv", "b/Conv", "Conv-op1", "c/Conv", "x/Relu-op0", "y/Relu-op0", "MatMul", "b/Conv"]
     found = [names.of(name) for name in given]
@@ -375,7 +375,7 @@ def test_running_out_of_memory_ends_the_capture_instead_of_losing_one_operator()
     assert "not enough memory" in str(graph.recorder.failure)
 
 
-def test_a_program_that_stops_on_capture_errors_stops_at_a_defect() -> None:
+def test_a_program_that_is_to_stop_without_its_dump_stops_at_a_defect() -> None:
     graph = ToyGraph({"on_error": "stop"})
     run = graph.begin(0)
     with pytest.raises(DumpPathError, match="defect of opdump"), run.recorder.losing(MUL):

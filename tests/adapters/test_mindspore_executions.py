@@ -52,7 +52,7 @@ def test_a_second_execution_in_one_iteration_is_taken_too(tmp_path: Path) -> Non
     assert (tmp_path / "Net/0/0").is_dir(), "MindSpore may write into it again"
 
 
-def test_the_directory_of_an_iteration_is_removed_when_a_later_one_exists(tmp_path: Path) -> None:
+def test_the_directory_of_an_iteration_goes_when_a_later_one_is_there(tmp_path: Path) -> None:
     executions = Executions(tmp_path, 0)
     for iteration in range(5):
         leave(tmp_path, iteration, "Exp", 1000 * (iteration + 1), iteration)
@@ -77,7 +77,7 @@ def test_what_comes_into_an_earlier_iteration_is_not_lost(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     executions = Executions(tmp_path, 0)
     leave(tmp_path, 0, "Exp", 1000, 1)
     next((tmp_path / "Net/0/0").glob("*output*")).write_bytes(b"")

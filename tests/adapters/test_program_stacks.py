@@ -43,7 +43,7 @@ def test_a_recursion_has_a_line_for_each_call() -> None:
     assert own(ProgramStacks([]).running(frame)) == [(1, "<lambda>")] * 3 + [(2, "<module>")]
 
 
-def test_equal_stacks_are_one_object_wherever_they_were_made() -> None:
+def test_equal_stacks_are_one_object_whoever_has_kept_them() -> None:
     stacks = ProgramStacks([])
     frames = [frame_of("def inner():\n    return here()\nframe = inner()") for _ in range(2)]
     first, second = map(stacks.running, frames)
@@ -51,13 +51,13 @@ def test_equal_stacks_are_one_object_wherever_they_were_made() -> None:
     assert stacks.of_lines((each.file, each.line, each.function) for each in first) is first
 
 
-def test_a_stack_ends_below_the_code_that_runs_the_program() -> None:
+def test_a_stack_ends_at_what_runs_the_program() -> None:
     lines = [("train.py", 3, "step"), (f"{OPDUMP}commands/run.py", 9, "run"), ("/usr/bin/opdump", 1, "<module>")]
     assert [frame.file for frame in ProgramStacks([]).of_lines(lines)] == ["train.py"]
     assert ProgramStacks([]).of_lines([]) == ()
 
 
-def test_code_that_a_program_compiles_in_each_step_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_compiles_code_in_each_step_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_stacks, "_MOST", 50)
     stacks = ProgramStacks([])
     codes = []
@@ -76,7 +76,7 @@ def alive(make: Callable[[], object]) -> bool:
     return made() is not None
 
 
-def test_stacks_are_freed_with_their_owner() -> None:
+def test_stacks_go_with_who_has_them() -> None:
     def used() -> ProgramStacks:
         stacks = ProgramStacks([])
         assert stacks.running(sys._getframe())

@@ -63,7 +63,7 @@ def test_a_profiler_finds_the_object_as_self_in_the_frame_of_a_replaced_method()
     assert Layer.run is original
 
 
-def test_a_self_in_the_replacements_closure_does_not_hide_the_self_of_the_call() -> None:
+def test_an_object_that_the_replacement_knows_as_self_does_not_hide_that_of_the_call() -> None:
     layer, original = Layer(), Layer.run
 
     class Watcher:

@@ -117,7 +117,7 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str,
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
-def test_the_true_reason_is_reported(row: tuple[Any, ...]) -> None:
+def test_the_reason_that_is_true_is_told(row: tuple[Any, ...]) -> None:
     _, fields, around, executed, skipped, reason, is_gap = row
     plan = DumpPlan(path=Path("dump"), **fields)
     nothing = why_nothing(plan, Circumstances(**around), executed=executed, skipped=skipped)
@@ -128,7 +128,7 @@ def test_the_true_reason_is_reported(row: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     ("dialect", "word"), [("mindspore", "iteration"), ("acl", "dump_step"), ("tensorflow", "dump_step")]
 )
-def test_a_reason_names_only_keys_of_its_own_dialect(dialect: Any, word: str) -> None:
+def test_a_reason_names_keys_of_its_own_dialect_alone(dialect: Any, word: str) -> None:
     plan = DumpPlan(path=Path("dump"), steps=STEPS, dialect=dialect)
     reason = why_nothing(plan, Circumstances(next_step=1), executed=0, skipped={}).reason
     assert f"`{word}`" in reason

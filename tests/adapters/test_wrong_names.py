@@ -265,7 +265,7 @@ def _assert_speaks_its_own(dialect: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_end_reports_the_nearest_names_and_the_true_reason_in_the_words_of_the_file(
+def test_the_end_tells_the_nearest_names_and_the_true_reason_in_the_words_of_the_file(
     name: str, framework: str, tmp_path: Path
 ) -> None:
     case = CASES[name]
@@ -289,7 +289,7 @@ def test_the_end_reports_the_nearest_names_and_the_true_reason_in_the_words_of_t
 @pytest.mark.parametrize(
     "name", ["layer at op", "opname_range reversed", "dump_layer", "no failure", "opname_blacklist"]
 )
-def test_strict_ends_with_the_reason_if_it_is_a_gap(name: str, framework: str, tmp_path: Path) -> None:
+def test_strict_ends_with_the_reason_where_it_is_a_gap(name: str, framework: str, tmp_path: Path) -> None:
     case = CASES[name]
     config = _config(case, tmp_path)
     if not case.reason or not case.is_gap:
@@ -330,7 +330,7 @@ class Unused(Net):
 
 
 @pytest.mark.parametrize("dialect", MARKS)
-def test_marks_without_an_effect_are_reported(dialect: str, tmp_path: Path) -> None:
+def test_marks_that_count_for_nothing_are_told(dialect: str, tmp_path: Path) -> None:
     keys, told = MARKS[dialect]
     with opdump.capture(_config(Case(dialect, keys), tmp_path), framework="torch") as dump:
         net = Unused()
@@ -341,7 +341,7 @@ def test_marks_without_an_effect_are_reported(dialect: str, tmp_path: Path) -> N
     assert any(told in warning for warning in dump.report.warnings), dump.report.warnings
 
 
-def test_a_mark_in_which_nothing_ran_is_reported(tmp_path: Path) -> None:
+def test_a_mark_in_which_nothing_ran_is_told(tmp_path: Path) -> None:
     net = Unused()
     with opdump.capture(_config(Case("mindspore", {"dump_mode": 2}), tmp_path), framework="torch") as dump:
         opdump.set_dump(net)
@@ -354,7 +354,7 @@ def test_a_mark_in_which_nothing_ran_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"config": True}])
-def test_a_name_that_the_program_watches_is_reported_as_such(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_a_name_that_the_program_watches_is_told_as_that(keys: dict[str, Any], tmp_path: Path) -> None:
     config = _config(Case("acl", _entry(model_name="Net")), tmp_path) if keys else None
     settings: dict[str, Any] = {} if keys else {"path": tmp_path}
     with opdump.capture(config, framework="torch", watch="conv_1", **settings) as dump:
@@ -379,7 +379,7 @@ def test_keywords_are_answered_in_the_words_of_keywords(tmp_path: Path) -> None:
     ("dialect", "key"),
     [("mindspore", "iteration"), ("acl", "dump_step"), ("tensorflow", "dump_step"), ("acl", "steps")],
 )
-def test_impossible_steps_are_refused_by_the_name_of_their_key(
+def test_steps_that_cannot_be_are_refused_by_the_name_of_their_key(
     dialect: str, key: str, text: str, tmp_path: Path
 ) -> None:
     keys = {key: text} if key != "steps" else {}

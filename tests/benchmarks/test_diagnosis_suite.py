@@ -121,7 +121,7 @@ def test_what_a_pair_says_of_itself_is_true(name: str, worker: Worker, dumps: Du
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_fault_that_changes_nothing_is_a_complaint(worker: Worker, dumps: Dumps) -> None:
+def test_a_fault_that_changes_nothing_is_complained_of(worker: Worker, dumps: Dumps) -> None:
     a, b = Program("mlp"), Program("mlp", (Edit("inner", "self.inner(x)", "self.inner(x * 1.0)"),))
     pair = Pair("mlp/nothing", "mlp", "formula", a, b, parse("inner: addmm", a, b), "inner: addmm")
     (complaint,) = complaints(worker, pair, dumps)

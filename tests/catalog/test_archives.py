@@ -51,7 +51,7 @@ def test_the_archives_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", _WITH_DUMP)
-def test_a_real_dump_opens_with_its_contents(name: str, tmp_path: Path) -> None:
+def test_a_real_dump_opens_with_what_it_holds(name: str, tmp_path: Path) -> None:
     archive = archives.unpack(name, tmp_path)
     assert archive.dump is not None
     catalog = open_dump(archive.dump)
@@ -136,7 +136,7 @@ def test_lenet_step_by_step(lenet: Path) -> None:
         assert [op.timestamp for op in ops] == sorted(op.timestamp for op in ops)
 
 
-def test_execution_order_follows_the_time_stamps_not_the_order_file(lenet: Path) -> None:
+def test_execution_order_is_that_of_the_time_stamps_not_of_the_order_file(lenet: Path) -> None:
     catalog = open_dump(lenet)
     first = next(catalog.ops(step=0))
     assert first.op_type == "AssignAdd"
@@ -159,7 +159,7 @@ def test_lenet_backward_parameters_and_updates(lenet: Path) -> None:
     np.testing.assert_array_equal(weight.outputs[0].payload.to_host(), update.outputs[0].payload.to_host())
 
 
-def test_an_operator_of_lenet_is_found_by_its_source_line(lenet: Path) -> None:
+def test_lenet_finds_a_line_of_the_program(lenet: Path) -> None:
     catalog = open_dump(lenet)
     conv = catalog.op("Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Conv2D-op0")
     frame = conv.op.stack[0]
@@ -168,7 +168,7 @@ def test_an_operator_of_lenet_is_found_by_its_source_line(lenet: Path) -> None:
     assert len(found) < 20
 
 
-def test_if_the_order_file_numbers_a_name_differently_the_files_name_is_used(lenet: Path) -> None:
+def test_a_name_that_the_order_file_numbers_otherwise_is_the_one_of_the_file(lenet: Path) -> None:
     catalog = open_dump(lenet)
     scope = "Gradients/Default/network-WithLossCell/_backbone-LeNet/conv1-Conv2d/Grad_Conv2D/Conv2DBackpropFilter"
     order = (lenet / "rank_0/execution_order/ms_execution_order_graph_0.csv").read_text()
@@ -191,7 +191,7 @@ def test_every_operator_with_files_is_in_its_graph(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "count"), [("all_lenet", 44), ("ms270_all_lenet", 44)])
-def test_the_maker_of_an_input_wrote_the_same_bits(name: str, count: int, tmp_path: Path) -> None:
+def test_the_maker_of_an_input_left_its_bits(name: str, count: int, tmp_path: Path) -> None:
     archive = archives.unpack(name, tmp_path)
     assert archive.dump is not None
     made: dict[str, bytes] = {}
@@ -205,7 +205,7 @@ def test_the_maker_of_an_input_wrote_the_same_bits(name: str, count: int, tmp_pa
     assert found == count
 
 
-def test_a_loop_body_is_split_into_its_executions(tmp_path: Path) -> None:
+def test_a_loop_body_is_parted_into_its_executions(tmp_path: Path) -> None:
     dump = archives.unpack("ms270_net_ctl", tmp_path).dump
     assert dump is not None
     catalog = open_dump(dump)
@@ -226,7 +226,7 @@ def test_a_loop_body_is_split_into_its_executions(tmp_path: Path) -> None:
     assert catalog.history(0) == (0, 1)
 
 
-def test_two_nets_that_run_in_turn_share_one_run(tmp_path: Path) -> None:
+def test_two_nets_called_in_turn(tmp_path: Path) -> None:
     dump = archives.unpack("ms270_net_twonets", tmp_path).dump
     assert dump is not None
     catalog = open_dump(dump)

@@ -42,7 +42,7 @@ def read(place: Path) -> tuple[Catalog, list[str], list[str]]:
         (4).to_bytes(8, "little") + b"\x0a\xff\xff\xff",
     ],
 )
-def test_a_file_that_is_not_a_dump_file_does_not_affect_the_others(place: Path, data: bytes) -> None:
+def test_a_file_that_is_no_dump_file_leaves_the_others(place: Path, data: bytes) -> None:
     (place / BAD).write_bytes(data)
     catalog, names, problems = read(place)
     assert names == ["good"]
@@ -51,7 +51,7 @@ def test_a_file_that_is_not_a_dump_file_does_not_affect_the_others(place: Path, 
     assert [op.op_name for op in catalog.ops()] == ["good", "bad"]
 
 
-def test_a_truncated_file_does_not_affect_the_others(place: Path) -> None:
+def test_a_file_that_was_cut_off_leaves_the_others(place: Path) -> None:
     data = (place / GOOD).read_bytes()
     (place / BAD).write_bytes(data[:-1])
     _, names, problems = read(place)
@@ -60,7 +60,7 @@ def test_a_truncated_file_does_not_affect_the_others(place: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_special_files_do_not_stop_the_reader(place: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_does_not_stop_the_reader(place: Path, make: Callable[[Path], None]) -> None:
     for name in (BAD, "statistic.csv", "mapping.csv", f"{BAD}.csv", f"Add.npy.1.5.{STAMP}.output.0.ND.npy"):
         make(place / name)
     _, names, _ = read(place)
@@ -108,7 +108,7 @@ class TestLinks:
         assert names == ["good", "good"]
         assert problems == []
 
-    def test_a_circular_link_does_not_loop_forever(self, place: Path) -> None:
+    def test_a_link_in_a_circle_ends(self, place: Path) -> None:
         (place / "0").symlink_to(place)
         (place.parent / "1").symlink_to(place.parent)
         _, names, _ = read(place)
@@ -128,21 +128,21 @@ class TestMapping:
         assert sorted(names) == ["good", "net/long"]
         assert "does not list it" in problems[0]
 
-    def test_a_row_that_names_no_dump_file_is_reported(self, place: Path) -> None:
+    def test_a_row_that_names_no_dump_file_is_told(self, place: Path) -> None:
         add_dump_file(place, "123456", "net/long")
         (place / "mapping.csv").write_text("123456,passwd\n")
         _, names, problems = read(place)
         assert sorted(names) == ["good", "net/long"]
         assert "calls it 'passwd'" in problems[0]
 
-    def test_a_row_that_leads_outside_is_reported_and_not_followed(self, place: Path) -> None:
+    def test_a_row_that_leads_out_is_told_and_not_followed(self, place: Path) -> None:
         add_dump_file(place, "123456", "net/long")
         (place / "mapping.csv").write_text("123456,../../../../etc/passwd\n")
         _, names, problems = read(place)
         assert sorted(names) == ["good", "net/long"]
         assert "not a plain file name" in problems[0]
 
-    def test_a_row_that_reuses_the_name_of_another_file_adds_an_execution(self, place: Path) -> None:
+    def test_a_row_that_takes_the_name_of_another_file_adds_an_execution(self, place: Path) -> None:
         add_dump_file(place, "123456", "good")
         (place / "mapping.csv").write_text(f"123456,{GOOD}\n")
         catalog, names, problems = read(place)
@@ -150,7 +150,7 @@ class TestMapping:
         assert problems == []
         assert [op.occurrence for op in catalog.ops()] == [0, 1]
 
-    def test_a_table_that_is_too_large_is_reported(self, place: Path) -> None:
+    def test_a_table_too_large_is_told(self, place: Path) -> None:
         (place / "mapping.csv").touch()
         os.truncate(place / "mapping.csv", 1 << 40)
         _, names, problems = read(place)
@@ -158,7 +158,7 @@ class TestMapping:
         assert "at most" in problems[0]
 
 
-def test_a_damaged_statistic_csv_does_not_affect_the_files(place: Path) -> None:
+def test_a_damaged_statistic_csv_leaves_the_files(place: Path) -> None:
     (place / "statistic.csv").write_bytes(b"\xff\xfe")
     _, names, problems = read(place)
     assert names == ["good"]
@@ -166,7 +166,7 @@ def test_a_damaged_statistic_csv_does_not_affect_the_files(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_reported(place: Path) -> None:
+def test_what_may_not_be_read_is_told(place: Path) -> None:
     add_dump_file(place, BAD, "bad").chmod(0)
     (place.parent / "1").mkdir(mode=0)
     _, names, problems = read(place)
@@ -174,14 +174,14 @@ def test_an_unreadable_file_is_reported(place: Path) -> None:
     assert len(problems) == 2
 
 
-def test_a_name_that_is_not_text_is_reported(place: Path) -> None:
+def test_a_name_that_is_no_text_is_told(place: Path) -> None:
     Path(os.fsdecode(os.fsencode(place) + b"/Add.\xff.1.2.3")).write_bytes(b"x")
     _, names, problems = read(place)
     assert names == ["good"]
     assert "not valid UTF-8" in problems[0]
 
 
-def test_control_characters_in_a_name_are_not_printed(place: Path) -> None:
+def test_a_name_cannot_command_a_terminal(place: Path) -> None:
     add_dump_file(place, f"A\x1b[2J.b.1.5.{STAMP}", "\x1b]0;title\x07\udcff\nname")
     _, names, _ = read(place)
     assert sorted(names) == ["good", "\ufffd]0;title\ufffd\ufffd\ufffdname"]
@@ -201,21 +201,21 @@ def test_hundreds_of_levels_are_not_entered(tmp_path: Path) -> None:
     assert [op.op_name for op in open_dump(tmp_path).ops()] == ["good"]
 
 
-def test_a_time_stamp_of_any_length_is_accepted(tmp_path: Path) -> None:
+def test_a_time_stamp_of_any_length_is_borne(tmp_path: Path) -> None:
     add_dump_file(tmp_path / "loose", "Add.a.1.5." + "9" * 200, "a")
     catalog = open_dump(tmp_path / "loose")
     assert [op.timestamp for op in catalog.ops()] == [int("9" * 200)]
     assert len(catalog.runs) == 1
 
 
-def test_a_npy_file_with_a_false_shape_is_reported(place: Path) -> None:
+def test_a_npy_file_that_lies_about_its_shape_is_told(place: Path) -> None:
     array = add_npy(place, f"Add.bad.1.5.{STAMP}.output.0.ND.npy", np.ones(1))
     array.write_bytes(array.read_bytes().replace(b"(1,)", b"(9,)"))
     _, _, problems = read(place)
     assert len(problems) == 1
 
 
-def test_a_time_directory_without_files_is_not_a_dump(tmp_path: Path) -> None:
+def test_an_empty_time_is_no_dump(tmp_path: Path) -> None:
     (tmp_path / TIME / "0" / "net" / "1" / "0").mkdir(parents=True)
     with pytest.raises(UnknownLayoutError, match="known layout"):
         open_dump(tmp_path)

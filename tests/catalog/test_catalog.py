@@ -73,7 +73,7 @@ def test_an_operator_is_found_by_its_full_name_or_its_last_part(dump: Path) -> N
     assert catalog.op(name, step=7, occurrence=2).op.occurrence == 2
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(dump: Path) -> None:
+def test_a_name_that_is_not_there_gets_the_nearest(dump: Path) -> None:
     with pytest.raises(NotInDumpError, match=r"'MatMul-op9' in step 7.*Default/network-Net/loop-Body/MatMul-op90"):
         open_dump(dump).op("MatMul-op9", step=7)
     with pytest.raises(NotInDumpError, match="no operator was recorded there"):
@@ -95,7 +95,7 @@ def test_kernels_are_found_in_the_three_forms_of_the_config(dump: Path) -> None:
         list(catalog.find("name-regex(()"))
 
 
-def test_a_source_line_selects_its_operators(dump: Path) -> None:
+def test_a_line_of_the_program_gives_its_operators(dump: Path) -> None:
     catalog = open_dump(dump)
     everything = list(catalog.ops(step=0))
     assert list(catalog.at_source("train.py:42", step=0)) == everything
@@ -106,7 +106,7 @@ def test_a_source_line_selects_its_operators(dump: Path) -> None:
     assert not list(catalog.at_source("rain.py:42"))
 
 
-def test_ranks_are_read_side_by_side(tmp_path: Path) -> None:
+def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
     plan = DumpPlan(path=tmp_path)
     for rank in (1, 0, 10):
         file_steps(plan, [sample_step(rank, rank_id=rank)], rank_id=rank)
@@ -118,7 +118,7 @@ def test_ranks_are_read_side_by_side(tmp_path: Path) -> None:
     assert open_dump(tmp_path / "rank_10").ranks == (10,)
 
 
-def test_of_two_runs_the_last_execution_of_each_step_is_read(tmp_path: Path) -> None:
+def test_of_two_runs_the_last_one_of_each_step_is_taken(tmp_path: Path) -> None:
     plan = DumpPlan(path=tmp_path, saved_data="full")
     first = [sample_step(0), sample_step(1)]
     second = _later(sample_step(1), 3_600_000_000)
@@ -165,7 +165,7 @@ def test_two_runs_of_mindspore_are_told_apart(steps: tuple[int, ...], tmp_path: 
     assert len(list(open_dump(dump, run="all"))) > len(once)
 
 
-def test_a_step_that_was_cut_off_is_listed_from_its_files(tmp_path: Path) -> None:
+def test_a_step_that_was_cut_off_is_listed_by_its_files(tmp_path: Path) -> None:
     writer = new_writer(DumpPlan(path=tmp_path, saved_data="full"))
     file_step(writer, sample_step(0))
     for record in sample_step(1).tensors:
@@ -199,7 +199,7 @@ def test_a_tensor_that_was_not_written_before_the_end_has_no_payload(dump: Path,
     assert execution.outputs[0].shape == (3,)
 
 
-def test_a_file_that_was_deleted_later_is_reported_by_name(dump: Path) -> None:
+def test_a_file_that_was_deleted_later_is_a_problem_by_name(dump: Path) -> None:
     opened = open_dump(dump)
     (known,) = opened.op("cat-op94", step=0).outputs.values()
     assert known.payload is not None
@@ -213,7 +213,7 @@ def test_a_file_that_was_deleted_later_is_reported_by_name(dump: Path) -> None:
         known.payload.to_host()
 
 
-def test_a_file_whose_shape_or_type_differs_from_the_index_is_refused(dump: Path) -> None:
+def test_a_file_of_another_shape_or_type_than_promised_is_refused(dump: Path) -> None:
     path = next((dump / "rank_0/Net/0/0").glob("cat.cat-op94*.npy"))
     path.chmod(0o600)
     for content, message in (
@@ -227,14 +227,14 @@ def test_a_file_whose_shape_or_type_differs_from_the_index_is_refused(dump: Path
             payload.to_host()
 
 
-def test_statistics_of_a_dump_without_index_come_from_the_csv(dump: Path) -> None:
+def test_statistics_of_a_dump_without_index_are_those_of_the_csv(dump: Path) -> None:
     (dump / "rank_0/.dump_metadata/index.sqlite").unlink()
     record = open_dump(dump).op("cat-op94", step=0).outputs[0]
     assert dict(record.statistics) == {"max": 2.0, "min": 0.0, "l2norm": 2.23607}
     assert record.dtype == "int64"
 
 
-def test_a_dump_of_only_statistics_opens_without_index(tmp_path: Path) -> None:
+def test_a_dump_of_statistics_alone_opens_without_index(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="statistic", layout="mindspore-2.10"), [sample_step(2)])
     (tmp_path / "rank_0/.dump_metadata/index.sqlite").unlink()
     catalog = open_dump(tmp_path)
@@ -383,7 +383,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_reported_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
+def test_damage_is_told_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
     dump = archives.unpack("net_basic", tmp_path).dump
     assert dump is not None
     rank = dump / "rank_0"
@@ -414,7 +414,7 @@ def _error_of(record: TensorRecord) -> CorruptDumpError | None:
     return None
 
 
-def test_unknown_files_and_directories_are_ignored(dump: Path) -> None:
+def test_strange_entries_are_left_alone(dump: Path) -> None:
     expected = list(open_dump(dump))
     rank = dump / "rank_0"
     (rank / "Net/0/0/notes.txt").write_text("")
@@ -441,7 +441,7 @@ def test_unknown_files_and_directories_are_ignored(dump: Path) -> None:
         (lambda path: (path / "deep/rank_0/graphs").mkdir(parents=True), r"Did you mean .*/deep\?"),
     ],
 )
-def test_a_path_that_is_not_a_dump_is_refused_with_a_hint(
+def test_what_is_no_dump_is_refused_with_what_is_there(
     make: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "x")
@@ -460,7 +460,7 @@ def test_payloads_are_not_read_before_they_are_asked_for(dump: Path) -> None:
         records[0].payload.to_host()
 
 
-def test_large_tensors_are_memory_mapped(tmp_path: Path) -> None:
+def test_large_tensors_are_mapped(tmp_path: Path) -> None:
     array = np.arange(1_000_000, dtype="f4")
     record = sample_step(0).tensors[0]
     big = replace(record, shape=array.shape, payload=HostPayload(array), data_size=array.nbytes, statistics={})

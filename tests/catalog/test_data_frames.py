@@ -36,7 +36,7 @@ def _is_missing(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_a_row_has_the_facts_of_the_record(kind: str, catalog: Catalog) -> None:
+def test_a_row_says_what_the_record_says(kind: str, catalog: Catalog) -> None:
     rows = _rows(getattr(catalog, f"to_{kind}")())
     records = list(catalog.tensors())
     assert len(rows) == len(records)
@@ -83,7 +83,7 @@ def test_the_filters_are_those_of_tensors(kind: str, catalog: Catalog) -> None:
         getattr(catalog, f"to_{kind}")("no-such-operator")
 
 
-def test_numbers_keep_their_type_and_polars_distinguishes_nan_from_missing(catalog: Catalog) -> None:
+def test_numbers_are_numbers_and_polars_tells_nan_from_missing(catalog: Catalog) -> None:
     frame, other = catalog.to_polars(), catalog.to_pandas()
     assert frame.schema["max"] == pl.Float64
     assert frame.schema["line"] == frame.schema["nan count"] == pl.Int64
@@ -96,7 +96,7 @@ def test_numbers_keep_their_type_and_polars_distinguishes_nan_from_missing(catal
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_without_tensors_the_table_is_empty_but_has_its_columns(kind: str, tmp_path: Path) -> None:
+def test_no_tensor_is_an_empty_table_with_the_columns_of_the_facts(kind: str, tmp_path: Path) -> None:
     step = sample_step(0)
     file_steps(DumpPlan(path=tmp_path), [replace(step, ops=tuple(op for op in step.ops if op.skip), tensors=())])
     frame = getattr(open_dump(tmp_path), f"to_{kind}")()
@@ -104,14 +104,14 @@ def test_without_tensors_the_table_is_empty_but_has_its_columns(kind: str, tmp_p
     assert {"operator", "step", "shape", "line"} <= set(frame.columns)
 
 
-def test_a_tensor_with_an_impossible_shape_still_has_a_row() -> None:
+def test_a_shape_that_no_tensor_has_is_a_row_all_the_same() -> None:
     op = OpRecord(op_type="a", op_name="a-op0", timestamp=1)
     (row,) = polars_frame([TensorRecord(op, "output", 0, "float32", (2**40, 2**40))]).to_dicts()
     assert (row["elements"], row["shape"]) == (None, [2**40, 2**40])
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_a_package_that_is_not_there_is_named_with_what_to_type(
     kind: str, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, kind, None)

@@ -94,7 +94,7 @@ def test_every_name_that_is_printed_is_found(make: Callable[[Path], None], tmp_p
         assert selected(catalog, ShownPart(op=name)), name
 
 
-def test_a_parameter_is_found_by_the_name_in_made_by(tmp_path: Path) -> None:
+def test_a_parameter_is_found_by_the_name_that_made_by_has(tmp_path: Path) -> None:
     torch_mindspore(tmp_path)
     shown = CliRunner().invoke(show, [str(tmp_path), "--op", "Parameter.0.weight", "--json"])
     assert shown.exit_code == 0, shown.output
@@ -104,7 +104,7 @@ def test_a_parameter_is_found_by_the_name_in_made_by(tmp_path: Path) -> None:
     assert catalog.op("Parameter.0.weight").op.op_name == "0.weight"
 
 
-def test_an_unknown_name_is_still_an_error(tmp_path: Path) -> None:
+def test_a_name_that_is_not_there_is_still_an_error(tmp_path: Path) -> None:
     torch_mindspore(tmp_path)
     shown = CliRunner().invoke(show, [str(tmp_path), "--op", "Parameter.7.weight"])
     assert shown.exit_code != 0

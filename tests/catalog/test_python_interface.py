@@ -27,7 +27,7 @@ def catalog(tmp_path: Path) -> Catalog:
     return open_dump(tmp_path / "dump")
 
 
-def test_ops_have_their_tensors_and_the_facts_of_their_records(catalog: Catalog) -> None:
+def test_ops_have_their_tensors_and_say_what_their_records_say(catalog: Catalog) -> None:
     found = list(catalog.ops(step=7))
     assert [each.op for each in found] == [op for op in sample_step(7).ops if not op.skip]
     assert [tensor for each in found for tensor in each.tensors] == list(catalog.tensors(step=7))
@@ -51,12 +51,12 @@ def test_ops_have_their_tensors_and_the_facts_of_their_records(catalog: Catalog)
         ("view-op93", {"view"}),
     ],
 )
-def test_ops_accepts_every_form_of_name_that_show_accepts(name: str, types: set[str], catalog: Catalog) -> None:
+def test_ops_take_a_name_in_the_forms_that_show_takes(name: str, types: set[str], catalog: Catalog) -> None:
     assert {op.op_type for op in catalog.ops(name)} == types
     assert {tensor.op.op_type for tensor in catalog.tensors(name, include_skipped=True)} == types
 
 
-def test_the_filters_of_ops_are_combined(catalog: Catalog) -> None:
+def test_the_filters_of_ops_hold_together(catalog: Catalog) -> None:
     (every,) = {len(list(catalog.ops(step=step, source="train.py:42"))) for step in (0, 7)}
     assert every == len(list(catalog.ops(step=0)))
     assert {op.op_type for op in catalog.ops(source="model.py:7")} == {"MatMul"}
@@ -68,14 +68,14 @@ def test_the_filters_of_ops_are_combined(catalog: Catalog) -> None:
     assert list(catalog.at_source("model.py:7")) == list(catalog.ops(source="model.py:7"))
 
 
-def test_an_invalid_name_is_an_error_at_once(catalog: Catalog) -> None:
+def test_a_name_that_means_nothing_is_said_at_once(catalog: Catalog) -> None:
     with pytest.raises(NotInDumpError, match=r"'MatMul-op91' in step 7.*the nearest are .*MatMul-op90"):
         catalog.ops("MatMul-op91", step=7)
     with pytest.raises(ConfigError):
         catalog.ops("name-regex(()")
 
 
-def test_the_length_is_the_length_of_the_list(catalog: Catalog) -> None:
+def test_the_length_is_that_of_the_list(catalog: Catalog) -> None:
     assert len(catalog) == len(list(catalog.tensors())) > 0
     assert len(catalog) == len(list(catalog))
     assert catalog
@@ -89,7 +89,7 @@ def test_a_dump_without_a_tensor_is_false_and_of_length_0(tmp_path: Path) -> Non
     assert not open_dump(tmp_path)
 
 
-def test_numpy_returns_the_values_in_the_file(catalog: Catalog) -> None:
+def test_numpy_gives_the_elements_of_the_file(catalog: Catalog) -> None:
     for record in catalog:
         assert record.payload is not None
         array = record.numpy()
@@ -117,7 +117,7 @@ def test_a_tensor_of_no_elements_is_an_empty_array(dtype: str, widened: str) -> 
     assert (array.shape, array.dtype) == ((3, 0), np.dtype(widened))
 
 
-def test_reading_values_that_were_not_dumped_is_an_error_that_gives_the_reason(tmp_path: Path) -> None:
+def test_elements_that_were_not_dumped_are_an_error_that_says_why(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="statistic"), [sample_step(0)])
     catalog = open_dump(tmp_path)
     with pytest.raises(

@@ -93,7 +93,7 @@ def test_columns_and_records_agree_on_combined_filters(
 
 
 @pytest.mark.parametrize("occurrence", [None, 0, 1])
-def test_one_operator_is_the_first_with_that_name(
+def test_one_operator_is_the_first_of_that_name(
     dump: Path, occurrence: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sigmoid = next(opdump.open(dump).ops("aten::sigmoid")).op_name
@@ -112,7 +112,9 @@ def test_one_operator_is_the_first_with_that_name(
     assert (f"step {STEPS - 2}" in in_columns[0]) == (occurrence != 1)
 
 
-def test_a_step_that_repeats_an_earlier_one_creates_no_records(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_record_is_made_of_a_step_that_runs_what_an_earlier_one_ran(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = opdump.open(dump)
     made: list[int] = []
     whole = Catalog._content

@@ -21,7 +21,7 @@ def test_after_a_kill_finished_steps_are_complete_and_the_next_run_works(tmp_pat
             assert found.counts["kills"] == _KILLS
 
 
-def test_system_faults_are_reported_and_do_not_affect_the_training(tmp_path: Path) -> None:
+def test_faults_of_the_system_are_told_and_cost_the_training_nothing(tmp_path: Path) -> None:
     with warm_for(CASES, tmp_path) as warm:
         places = [place_of(warm, case, tmp_path) for case in CASES]
         for number, name in enumerate(name for name in FAULTS if name not in _LONG):

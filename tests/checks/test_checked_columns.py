@@ -32,7 +32,7 @@ def by_records(path: Path) -> Checked:
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_findings_in_columns_equal_findings_in_records(data: st.DataObject) -> None:
+def test_what_is_found_in_columns_is_what_is_found_in_records(data: st.DataObject) -> None:
     program = data.draw(st.lists(operators, min_size=1, max_size=6))
     count = sum(len(each["tensors"]) for each in program)
     steps = data.draw(st.lists(st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=3))
@@ -44,7 +44,7 @@ def test_findings_in_columns_equal_findings_in_records(data: st.DataObject) -> N
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_rows_of_steps_equal_rows_of_their_records(data: st.DataObject) -> None:
+def test_the_rows_of_steps_are_those_of_their_records(data: st.DataObject) -> None:
     program = data.draw(st.lists(operators, min_size=1, max_size=6))
     count = sum(len(each["tensors"]) for each in program)
     usual = st.just(["usual"] * count)  # such a step creates no records
@@ -116,7 +116,7 @@ USUAL_OPERATORS_THAT_COUNT: dict[str, tuple[list[dict[str, Any]], list[list[str]
 
 
 @pytest.mark.parametrize("case", USUAL_OPERATORS_THAT_COUNT)
-def test_an_ordinary_operator_counts_if_it_changes_what_is_known_of_others(
+def test_an_operator_of_usual_numbers_counts_where_it_changes_what_is_known_of_others(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, steps = USUAL_OPERATORS_THAT_COUNT[case]
@@ -142,7 +142,7 @@ def unusual_operators_alone(_: ChosenOperators, columns: BatchColumns, __: Check
             yield op, of_op[id(op)]
 
 
-def test_checks_receive_nothing_of_an_ordinary_step(tmp_path: Path) -> None:
+def test_of_a_usual_step_the_checks_are_told_nothing(tmp_path: Path) -> None:
     program = [operator("relu", 0, gives()), operator("zeros_like", 1, gives()), operator("Parameter", 2, gives())]
     write(tmp_path / "dump", program, [["usual"] * 3, ["usual", "zeros", "usual"]])
     catalog, chosen = opdump.open(tmp_path / "dump"), ChosenOperators(Thresholds())
@@ -169,7 +169,7 @@ def test_checks_of_packages_see_every_tensor(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.torch
-def test_columns_and_records_agree_on_a_training_with_a_mask_and_a_parameter_that_becomes_nan(tmp_path: Path) -> None:
+def test_a_training_with_a_mask_and_a_parameter_that_becomes_nan_is_checked_alike(tmp_path: Path) -> None:
     import torch
     from torch import nn
 

@@ -29,7 +29,7 @@ def test_each_check_says_what_it_found_in_a_few_words() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS.names())
-def test_no_check_reports_an_ordinary_or_empty_tensor(check: CheckName) -> None:
+def test_an_ordinary_or_empty_tensor_gives_no_check_anything_to_say(check: CheckName) -> None:
     assert said(check, 1, 2, 0, -3) == ""
     assert said(check) == ""
 
@@ -63,7 +63,7 @@ def test_thresholds_move_and_have_limits() -> None:
         ({}, None),
     ],
 )
-def test_stats_come_from_any_kind_of_statistics(
+def test_stats_come_from_whichever_statistics_there_are(
     statistics: dict[str, StatisticValue], stats: TensorStats | None
 ) -> None:
     assert stats_of(statistics, 4) == stats
@@ -90,7 +90,7 @@ def brief(findings: list[Finding]) -> list[tuple[str, str | None, bool, bool]]:
     return [(each.check, each.io, each.origin, each.inherited) for each in findings]
 
 
-def test_the_first_operator_that_makes_an_inf_is_the_origin_and_its_readers_inherit() -> None:
+def test_the_first_operator_that_makes_an_inf_is_the_origin_and_who_reads_it_inherits() -> None:
     checks = Checks(Thresholds())
     exp, add, log = op("exp"), op("add"), op("log")
     assert brief(checks.findings(exp, [tensor(exp, "input", 1), tensor(exp, "output", INF)])) == [
@@ -103,7 +103,7 @@ def test_the_first_operator_that_makes_an_inf_is_the_origin_and_its_readers_inhe
     ]
 
 
-def test_an_inf_mask_and_masked_scores_are_no_finding() -> None:
+def test_a_mask_of_inf_and_what_it_makes_of_scores_is_no_finding() -> None:
     checks = Checks(Thresholds())
     fill = op("masked_fill", arguments={"value": {"float": "-inf"}})
     assert checks.findings(fill, [tensor(fill, "input", 1), tensor(fill, "output", -INF)]) == []
@@ -115,7 +115,7 @@ def test_an_inf_mask_and_masked_scores_are_no_finding() -> None:
     assert brief(found) == [("nan", "output", True, False)]
 
 
-def test_an_infinity_that_is_no_mask_is_reported_and_is_no_origin() -> None:
+def test_an_infinity_that_is_no_mask_is_told_and_is_no_origin() -> None:
     checks = Checks(Thresholds())
     fill = op("masked_fill", arguments={"value": {"float": "inf"}})
     found = checks.findings(fill, [tensor(fill, "input", 1), tensor(fill, "output", INF)])
@@ -142,7 +142,7 @@ def test_zeros_that_an_operator_was_asked_to_make_are_no_finding() -> None:
     assert brief(checks.findings(mul, [tensor(mul, "output", 0, 0)])) == [("all zero", "output", False, False)]
 
 
-def test_an_output_that_an_operator_never_writes_is_not_checked() -> None:
+def test_an_output_that_an_operator_never_writes_is_not_looked_at() -> None:
     checks = Checks(Thresholds())
     adam, momentum = op("AdamWeightDecay"), op("ApplyMomentum")
     given = (NAN, NAN)

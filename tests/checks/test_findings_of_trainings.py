@@ -191,7 +191,7 @@ def test_a_product_with_the_number_zero_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_number_that_the_program_writes_into_a_parameter_is_reported_at_its_first_reader(
+def test_a_number_that_the_program_writes_into_a_parameter_is_named_by_its_first_reader(
     value: float, tmp_path: Path
 ) -> None:
     def poison(step: int, network: nn.Module) -> None:
@@ -244,7 +244,7 @@ def test_an_infinity_of_a_division_is_the_origin(tmp_path: Path) -> None:
     assert told[1] == ("inf", "div", True)
 
 
-def test_a_batch_of_zeros_is_reported(tmp_path: Path) -> None:
+def test_a_batch_of_zeros_is_told(tmp_path: Path) -> None:
     network, some, none = nn.Linear(4, 2), torch.randn(3, 4), torch.zeros(3, 4)
     with opdump.capture(path=tmp_path, saved_data="statistic"), torch.no_grad():
         network(some)

@@ -55,14 +55,14 @@ def recorded(directory: Path, program: object) -> tuple[Verdict, int]:
     return dump.report.verdict, sum(each.check in ("inf", "nan", "killed") for each in found)
 
 
-def test_masks_that_the_program_provides_are_no_findings(tmp_path: Path) -> None:
+def test_given_masks_are_no_findings(tmp_path: Path) -> None:
     verdict, findings = recorded(tmp_path, given_masks)
     assert verdict.kind == "none"
     assert findings == 0
 
 
 @pytest.mark.parametrize("program", [nan_beside_a_mask, nan_after_a_mask])
-def test_a_nan_that_the_program_provides_is_found_beside_a_mask(program: object, tmp_path: Path) -> None:
+def test_a_nan_that_the_program_gives_is_found_beside_a_mask(program: object, tmp_path: Path) -> None:
     verdict, findings = recorded(tmp_path, program)
     assert verdict.kind == "nan"
     assert "data-" in verdict.how

@@ -59,7 +59,7 @@ KILLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("operator", KILLS)
-def test_an_operator_that_reads_infinities_and_returns_finite_values_killed_them(operator: str, tmp_path: Path) -> None:
+def test_an_operator_that_reads_infinities_and_gives_finite_numbers_killed_them(operator: str, tmp_path: Path) -> None:
     found = checked(tmp_path / "dump", KILLS[operator])
     assert [each.op_type for each in found.findings if each.check == "killed"] == [operator]
     assert [place.op_type for history in found.histories for place in history.killed] == [operator]
@@ -124,7 +124,9 @@ def test_a_gradient_that_is_not_finite_is_followed_through_the_optimizer_into_th
 
 
 @pytest.mark.parametrize("follower", ["train", "eval"])
-def test_values_in_running_statistics_continue_the_same_history_in_the_next_step(tmp_path: Path, follower: str) -> None:
+def test_what_a_step_leaves_in_running_statistics_is_the_same_history_in_the_next(
+    tmp_path: Path, follower: str
+) -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(3)
     batches = iter([torch.full((4, 3), INF), torch.randn(4, 3), torch.randn(4, 3)])
@@ -141,7 +143,7 @@ def test_values_in_running_statistics_continue_the_same_history_in_the_next_step
 
 
 @pytest.mark.parametrize("given", [[INF, 1.0, 1.0], [INF, INF, 1.0]], ids=["cleared since", "others"])
-def test_bad_data_of_a_later_step_is_not_part_of_an_earlier_history(tmp_path: Path, given: list[float]) -> None:
+def test_bad_data_of_a_later_step_is_no_history_of_one_before(tmp_path: Path, given: list[float]) -> None:
     total, fresh = torch.zeros(3), torch.tensor(given)
     read = iter([infinite, fresh.exp])
 
@@ -153,7 +155,7 @@ def test_bad_data_of_a_later_step_is_not_part_of_an_earlier_history(tmp_path: Pa
     assert [bool(each.given) for each in found.histories] == [False, True]
 
 
-def test_a_kill_in_the_backward_pass_is_reported_with_its_phase(tmp_path: Path) -> None:
+def test_what_backward_kills_is_told_of_its_phase(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor([1.0, -1.0], requires_grad=True)
         y = x.clamp(min=0.0)
@@ -166,7 +168,7 @@ def test_a_kill_in_the_backward_pass_is_reported_with_its_phase(tmp_path: Path) 
     assert history.born.phase == "forward"
 
 
-def test_every_birth_has_a_history_and_a_kill_belongs_to_the_history_that_it_read(tmp_path: Path) -> None:
+def test_every_birth_has_a_history_and_a_kill_belongs_to_the_one_that_it_read(tmp_path: Path) -> None:
     def program() -> None:
         one, other = torch.tensor([0.0]).log(), torch.tensor([-1.0]).sqrt()
         (one * 2).clamp(min=-1.0)
@@ -196,7 +198,7 @@ def test_a_kill_in_every_step_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statistics", [{"max": 1.0, "min": 0.0}, {"max": 1.0}])
-def test_unknown_sources_are_attributed_to_the_latest_history(statistics: dict[str, StatisticValue]) -> None:
+def test_sources_that_are_not_known_mean_the_latest_history(statistics: dict[str, StatisticValue]) -> None:
     histories = Histories()
     checks = Checks(Thresholds(), histories=histories)
     exp, clip = OpRecord("Exp", "Default/Exp-op0", 1), OpRecord("ClipByValue", "Default/ClipByValue-op1", 2)

@@ -46,7 +46,7 @@ def told(*steps: list[Execution]) -> list[str]:
 
 
 @pytest.mark.parametrize("op_type", ["ReadVariableOp", "ResourceGather", "VariableV2"])
-def test_a_variable_that_was_nan_before_the_dump_is_reported_as_a_variable(op_type: str) -> None:
+def test_a_variable_that_was_poisoned_before_the_dump_is_called_a_variable(op_type: str) -> None:
     assert told(read(0, op_type=op_type)) == ["a variable (read by add/ReadVariableOp)"]
 
 
@@ -72,17 +72,17 @@ def update(
     return Execution(made.op, tuple(replace(each, shape=shape) for each in made.tensors))
 
 
-def test_an_update_that_overflows_from_finite_values_is_named_when_the_variable_is_read() -> None:
+def test_an_update_that_overflows_of_finite_numbers_is_named_where_the_variable_is_read() -> None:
     overflowed = [*read(0, 1.0), update("train/update", 0)]
     assert told(overflowed, read(1), read(2)) == ["", "train/update (in step 0)", "train/update (in step 0)"]
 
 
-def test_the_update_that_overflowed_is_identified_by_the_shape_of_the_variable() -> None:
+def test_the_update_that_overflowed_is_known_by_the_shape_of_the_variable() -> None:
     overflowed = [*read(0, 1.0), update("other", 0, shape=(7,)), update("train/update", 0)]
     assert told(overflowed, read(1)) == ["", "train/update (in step 0)"]
 
 
-def test_if_several_updates_fit_none_is_blamed() -> None:
+def test_of_several_updates_that_fit_none_is_blamed() -> None:
     overflowed = [*read(0, 1.0), update("a", 0), update("b", 0)]
     one_of = "one of 2 updates (in step 0), of what add/ReadVariableOp reads"
     assert told(overflowed, read(1), read(2)) == ["", one_of, one_of]
@@ -93,12 +93,12 @@ def test_an_assignment_of_a_finite_number_is_no_overflow() -> None:
     assert told(assigned, read(1)) == ["", "a variable (read by add/ReadVariableOp)"]
 
 
-def test_a_value_that_the_program_assigns_to_a_variable_is_reported_in_the_steps_that_read_it() -> None:
+def test_a_number_that_the_program_gives_to_a_variable_is_told_in_the_steps_that_read_it() -> None:
     given = [execution("AssignVariableOp", "rate/AssignVariableOp", 0, {("input", 1): (math.inf, "")})]
     assert told(given, read(1)) == ["rate/AssignVariableOp", "rate/AssignVariableOp (in step 0)"]
 
 
-def test_what_a_function_returns_is_no_origin_if_a_variable_was_read_before() -> None:
+def test_what_a_function_hands_on_is_no_origin_where_a_variable_was_read_before() -> None:
     poisoning = [
         *read(0, 1.0),
         execution("Log", "log", 0, {("input", 0): (-1.0, "add:0"), ("output", 0): (math.nan, "")}),
@@ -115,7 +115,7 @@ def test_an_operator_that_made_a_nan_before_a_variable_is_read_stays_the_origin(
     assert told(before, [made, taken_in, *read(1)], read(2)) == ["", "log", "log (in step 1)"]
 
 
-def test_a_variable_that_was_read_first_stays_the_origin_of_later_values() -> None:
+def test_a_variable_that_was_read_first_stays_the_origin_of_what_is_made_behind_it() -> None:
     made = execution("Log", "log", 1, {("input", 0): (-1.0, "x:0"), ("output", 0): (math.nan, "")})
     overflowed = [*read(0, 1.0), update("train/update", 0)]
     assert told(overflowed, [*read(1), made], read(2))[1:] == ["train/update (in step 0)"] * 2

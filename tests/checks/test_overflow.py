@@ -98,7 +98,7 @@ def test_the_tables_have_at_least_thirty_programs_each_and_every_status() -> Non
     }
 
 
-def test_an_ordinary_floating_point_operator_is_judged_by_summaries_only() -> None:
+def test_an_ordinary_operator_on_floats_is_judged_by_summaries_alone() -> None:
     def never() -> Any:
         raise AssertionError("elements were asked for")
 
@@ -118,14 +118,14 @@ def test_an_ordinary_floating_point_operator_is_judged_by_summaries_only() -> No
     assert overflow_status("mul", "", {}, small, [InspectedTensor("int32", (4,), "", finite, never)]) == 0
 
 
-def test_a_tensor_that_was_not_read_proves_nothing() -> None:
+def test_what_could_not_be_looked_at_proves_nothing() -> None:
     broken = Summary(1, 1, 0, 0, 0, 0, 0, math.nan, math.nan, math.nan, math.nan)
     unseen = InspectedTensor("complex64", (1,), "self")
     assert overflow_status("abs", "", {}, [unseen], [InspectedTensor("float32", (1,), "", broken)]) == 0
     assert overflow_status("exp", "", {}, [], [InspectedTensor("complex64", (1,))]) == 0
 
 
-def test_a_kind_of_overflow_that_was_not_requested_is_not_reported() -> None:
+def test_a_kind_of_overflow_that_is_not_wanted_is_not_reported() -> None:
     arguments = {"accumulate": True}
     assert (overflow_kind("index_put_", arguments), overflow_kind("index_put_", {})) == ("atomic", "aicore")
     assert (overflow_kind("scatter_add", {}), overflow_kind("add", {})) == ("atomic", "aicore")

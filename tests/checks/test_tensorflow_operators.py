@@ -41,7 +41,7 @@ HANDS_ON = (
 
 
 @pytest.mark.parametrize("op_type", HANDS_ON)
-def test_a_nan_that_an_operator_passes_on_comes_from_elsewhere(op_type: str) -> None:
+def test_a_nan_that_an_operator_hands_on_comes_from_elsewhere(op_type: str) -> None:
     checks = Checks(Thresholds())
     (read,) = checks.findings(*executed(op_type, math.nan))
     assert not read.origin
@@ -65,7 +65,7 @@ def test_a_nan_that_an_operator_passes_on_comes_from_elsewhere(op_type: str) -> 
         "Mul",
     ],
 )
-def test_an_operator_that_computes_does_not_count_as_passing_on(op_type: str) -> None:
+def test_an_operator_that_computes_is_no_such_operator(op_type: str) -> None:
     assert class_of(op_type) in ("computes", "cube")
 
 

@@ -75,7 +75,7 @@ def test_what_an_operator_has_not_written_makes_no_nan(clean: tuple[OpRecord, li
     assert origin(clean) == ("", "")
 
 
-def test_a_nan_that_a_pytorch_kernel_writes_into_its_out_argument_is_its_own() -> None:
+def test_nan_that_a_kernel_of_pytorch_writes_into_its_out_is_its_own() -> None:
     divided = operator(
         "aten::div.out",
         ("input", 0, "self", 0, ""),

@@ -158,7 +158,7 @@ def test_the_conditions_are_the_eighteen_of_mindspore_insight() -> None:
 
 @pytest.mark.parametrize("where", [-1, 0, 1])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.condition}-{row.parameter}")
-def test_a_threshold_is_crossed_as_its_name_says(row: Row, where: int) -> None:
+def test_a_threshold_is_passed_as_its_name_says_below_at_and_above_the_number(row: Row, where: int) -> None:
     number = row.number(NOW.astype(np.float64), BEFORE.astype(np.float64))
     threshold = number if where == 0 else np.nextafter(number, INF * where)
     expected = bool({"gt": number > threshold, "lt": number < threshold, "ge": number >= threshold}[row.operator])
@@ -192,7 +192,7 @@ def test_nan_and_infinities_are_errors_of_every_other_condition(
 
 
 @pytest.mark.parametrize("condition", DEFAULTS)
-def test_the_same_tensor_without_nan_and_infinities_is_a_hit(condition: str) -> None:
+def test_the_same_tensor_without_them_is_a_hit(condition: str) -> None:
     (hit,) = hits(f"{condition} {DEFAULTS[condition]}", NOW, BEFORE)
     assert (hit.error_code, len(hit.parameters)) == (0, 1)
 
@@ -212,19 +212,19 @@ def test_a_condition_of_two_steps_is_an_error_without_the_step_before(condition:
     [BEFORE[:-1], *(np.array([bad, *BEFORE[1:]], np.float32) for bad in (NAN, INF, -INF))],
     ids=["size", "nan", "inf", "-inf"],
 )
-def test_a_previous_step_of_another_size_or_with_nan_has_no_number_to_compare(condition: str, before: Array) -> None:
+def test_a_step_before_of_another_size_or_with_nan_differs_in_no_number(condition: str, before: Array) -> None:
     assert hits(f"{condition} {DEFAULTS[condition]}", NOW, before) == []
 
 
 @pytest.mark.parametrize(
     ("condition", "is_hit"), [("weight_change_too_large", True), ("weight_change_too_small", False)]
 )
-def test_epsilon_replaces_a_weight_of_zero(condition: str, *, is_hit: bool) -> None:
+def test_epsilon_stands_for_a_weight_that_was_zero(condition: str, *, is_hit: bool) -> None:
     found = hits(f"{condition} epsilon=0.5", NOW, np.zeros_like(BEFORE))
     assert [hit.parameters[0].actual for hit in found] == ([np.abs(NOW).mean(dtype=np.float64) / 0.5] if is_hit else [])
 
 
-def test_a_step_that_was_not_dumped_does_not_count_as_the_previous_one() -> None:
+def test_a_step_that_was_not_dumped_is_no_step_before() -> None:
     (watchpoint,) = watchpoints_of(["weight_not_changed"])
     checker = WatchpointChecker([watchpoint])
     for step in (0, 2):
@@ -239,7 +239,7 @@ def test_a_step_that_was_not_dumped_does_not_count_as_the_previous_one() -> None
     ("change", "rtol", "atol"),
     [(0.0, 1e-5, 1e-8), (9e-6, 1e-5, 0.0), (1.1e-5, 1e-5, 0.0), (1e-3, 0.0, 1e-3), (1e-3, 0.0, 9.99e-4), (0.5, 0.5, 0)],
 )
-def test_a_weight_that_numpy_calls_close_is_not_changed(change: float, rtol: float, atol: float) -> None:
+def test_a_weight_is_not_changed_where_numpy_calls_it_close(change: float, rtol: float, atol: float) -> None:
     before = np.array([1.0, -2.0, 0.0, 4.0])
     now = before.copy()
     now[0] += change
@@ -250,7 +250,7 @@ def test_a_weight_that_numpy_calls_close_is_not_changed(change: float, rtol: flo
         assert found[0].parameters[0].actual == pytest.approx(change)
 
 
-def test_one_satisfied_parameter_is_enough_and_only_satisfied_ones_are_reported() -> None:
+def test_one_satisfied_parameter_is_enough_and_only_those_are_told() -> None:
     (hit,) = hits("tensor_too_large max_gt=2 min_gt=5 mean_gt=0.1", NOW)
     assert [each.name for each in hit.parameters] == ["max_gt", "mean_gt"]
     assert hit.text == "max 3 > 2, mean 0.625 > 0.1"
@@ -262,7 +262,7 @@ def test_a_condition_of_the_first_step_looks_at_no_other() -> None:
         assert hits(f"{condition} max_gt=0", NOW, step=3) == []
 
 
-def test_defaults_apply_if_no_threshold_is_given() -> None:
+def test_defaults_count_where_no_threshold_is_given() -> None:
     assert hits("tensor_all_zero", np.zeros(4, np.float32))
     assert hits("tensor_all_zero", NOW) == []
     (watchpoint,) = watchpoints_of(["weight_change_too_large"])
@@ -275,7 +275,7 @@ def test_defaults_apply_if_no_threshold_is_given() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.condition}-{row.parameter}")
-def test_statistics_give_the_same_result_or_report_that_elements_are_needed(row: Row) -> None:
+def test_statistics_alone_say_the_same_or_that_elements_are_needed(row: Row) -> None:
     generator = np.random.default_rng(0)
     decided = 0
     for _ in range(40):
@@ -304,7 +304,7 @@ def test_statistics_give_the_same_result_or_report_that_elements_are_needed(row:
     assert decided > (5 if "ratio" in row.parameter or "range" in row.parameter else 15)
 
 
-def test_a_small_gradient_is_found_from_statistics_with_their_bound() -> None:
+def test_a_small_gradient_is_found_in_its_statistics_with_the_bound_that_they_give() -> None:
     gradient = np.array([1e-12, -2e-12, 3e-12], np.float32)
     (hit,) = hits("gradient_vanishing abs_mean_lt=1e-9", gradient, elements=False)
     assert hit.text.startswith("abs_mean at most ")
@@ -342,7 +342,7 @@ def test_a_small_gradient_is_found_from_statistics_with_their_bound() -> None:
         ({"md5": "00"}, "tensor_overflow", "not checked: needs elements, dump with --full"),
     ],
 )
-def test_any_kind_of_statistics_is_used(statistics: dict[str, StatisticValue], watch: str, found: str) -> None:
+def test_whichever_statistics_there_are_are_used(statistics: dict[str, StatisticValue], watch: str, found: str) -> None:
     (watchpoint,) = watchpoints_of([watch])
     checker = WatchpointChecker([watchpoint])
     op = operator(watchpoint.condition.id, 1)
@@ -351,7 +351,7 @@ def test_any_kind_of_statistics_is_used(statistics: dict[str, StatisticValue], w
     assert [hit.text for hit in checker.hits] == ([found] if found else [])
 
 
-def test_equal_digests_show_that_a_weight_did_not_change() -> None:
+def test_equal_digests_say_that_a_weight_is_what_it_was() -> None:
     (watchpoint,) = watchpoints_of(["weight_not_changed"])
     checker = WatchpointChecker([watchpoint])
     for step in range(2):
@@ -404,7 +404,7 @@ def test_outputs_are_weights_gradients_or_activations_by_their_operator(op: OpRe
     assert found == {*targets, "tensor"}
 
 
-def test_a_parameter_that_is_read_is_one_weight_and_optimizer_state_is_none() -> None:
+def test_a_parameter_that_is_read_is_a_weight_once_and_the_state_of_an_optimizer_is_none() -> None:
     mm = OpRecord("mm", "Default/mm-op1", 1)
     weight = tensor(mm, "input", 1, "Parameter.fc.weight")
     assert looked_at("weight", mm, weight, tensor(mm)) == [("input", 1)]
@@ -414,7 +414,7 @@ def test_a_parameter_that_is_read_is_one_weight_and_optimizer_state_is_none() ->
     assert looked_at("weight", adam, tensor(adam, "input", 0, "Parameter.exp_avg.fc.weight"), tensor(adam)) == []
 
 
-def test_inputs_count_as_tensors_if_no_output_represents_them() -> None:
+def test_inputs_are_tensors_where_no_output_stands_for_them() -> None:
     mm = OpRecord("mm", "Default/mm-op1", 1)
     data, made = tensor(mm, "input", 0, "data-0"), tensor(mm, "input", 1, "Default/x-op0:0")
     assert looked_at("tensor", mm, data, made, tensor(mm)) == [("input", 0), ("output", 0)]
@@ -425,7 +425,7 @@ def test_inputs_count_as_tensors_if_no_output_represents_them() -> None:
     ("operators", "count"),
     [("relu", 1), ("ReLU", 1), ("Relu", 1), ("relu-op3", 1), ("Default/relu-op3", 1), ("tanh", 0), ("elu", 0)],
 )
-def test_a_watchpoint_may_be_limited_to_some_operators(operators: str, count: int) -> None:
+def test_a_watchpoint_may_be_for_some_operators_alone(operators: str, count: int) -> None:
     op = OpRecord("relu", "Default/relu-op3", 1)
     checker = WatchpointChecker(watchpoints_of([f"tensor_too_large op={operators} max_gt=0"]))
     taken = tensor(op)
@@ -460,12 +460,12 @@ def test_a_watchpoint_may_be_limited_to_some_operators(operators: str, count: in
         ("tensor_range range_start_inclusive=3 range_end_inclusive=2 max_min_lt=1", "the range is from 3 to 2"),
     ],
 )
-def test_an_unusable_watchpoint_is_reported_with_the_alternatives(text: str, message: str) -> None:
+def test_what_cannot_be_used_is_told_with_what_can(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         watchpoints_of([text])
 
 
-def test_the_recommended_set_has_nine_watchpoints_and_a_repetition_counts_once() -> None:
+def test_the_recommended_set_is_nine_watchpoints_and_a_repetition_counts_once() -> None:
     found = watchpoints_of(["recommended", "tensor_overflow", "recommended"])
     assert [each.condition.id for each in found] == [
         "weight_initialization",
@@ -494,7 +494,7 @@ def test_a_saturated_or_dead_activation_is_in_the_recommended_set(
         assert len(checker.hits) == count
 
 
-def test_an_operator_that_overflowed_is_a_hit_of_only_its_own_condition() -> None:
+def test_an_operator_that_overflowed_is_a_hit_of_its_own_condition_alone() -> None:
     checker = WatchpointChecker(watchpoints_of(["operator_overflow", "tensor_overflow"]))
     checker.overflowed(OpRecord("MatMul", "mm", 5), "0x8 overflow")
     assert [(hit.condition, hit.text, hit.io) for hit in checker.hits] == [("operator_overflow", "0x8 overflow", None)]

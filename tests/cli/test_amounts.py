@@ -44,7 +44,7 @@ def test_seconds_read_in_their_natural_unit(number: float, text: str) -> None:
     assert amounts.seconds(number) == text
 
 
-def test_a_count_of_one_is_singular() -> None:
+def test_one_of_a_thing_has_no_plural() -> None:
     assert (amounts.count(1, "file"), amounts.count(0, "file"), amounts.count(2412, "file")) == (
         "1 file",
         "0 files",

@@ -55,7 +55,7 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_for_a_run_that_did_not_end_each_step_is_reported_as_complete_or_not(tmp_path: Path) -> None:
+def test_a_run_that_did_not_end_is_told_where_each_of_its_steps_is_whole(tmp_path: Path) -> None:
     for number, totals in enumerate((None, {"executed": 1})):
         plan = DumpPlan(path=tmp_path / str(number), layout="mindspore-2.3")
         writer = new_writer(plan)
@@ -75,7 +75,7 @@ def rows(done: Result) -> list[list[str]]:
     return [line.split() for line in table.splitlines()[1:] if line.startswith(" ")]
 
 
-def test_the_table_shows_operator_tensor_and_finding(broken: Path) -> None:
+def test_the_table_tells_operator_tensor_and_what_was_found(broken: Path) -> None:
     done = check(broken)
     told = [(row[2], row[3], row[4], " ".join(row[7:])) for row in rows(done)]
     assert told == [
@@ -98,7 +98,7 @@ def test_json_has_the_same(broken: Path) -> None:
     assert (said["tensors"], said["unknown"], said["problems"]) == (10, 0, [])
 
 
-def test_no_finding_is_reported_and_exits_with_0(tmp_path: Path) -> None:
+def test_nothing_found_is_said_and_ends_with_0(tmp_path: Path) -> None:
     dump(tmp_path / DEVICE, "Add", 1, half(1, 2), half(3, 4))
     done = check(tmp_path, "--emit-config", tmp_path / "acl.json")
     assert done.output.splitlines() == [
@@ -114,7 +114,7 @@ def test_options_move_the_thresholds(broken: Path) -> None:
     assert check(broken, "--extreme", "1.5").exit_code == 2
 
 
-def test_bfloat16_and_complex_values_are_checked(tmp_path: Path) -> None:
+def test_bfloat16_and_complex_numbers_are_looked_at(tmp_path: Path) -> None:
     dump(
         tmp_path / DEVICE, "Exp", 1, np.array([1], ml_dtypes.bfloat16), np.array([3.38e38, np.inf], ml_dtypes.bfloat16)
     )
@@ -140,7 +140,7 @@ def test_an_overflow_file_is_a_finding_of_its_operator(tmp_path: Path) -> None:
     assert "0x110 overflow of an integer addition" in check(tmp_path).output
 
 
-def test_overflow_files_with_the_same_name_are_findings_of_their_own_ranks(tmp_path: Path) -> None:
+def test_overflow_files_of_one_name_are_findings_of_their_own_ranks(tmp_path: Path) -> None:
     for rank in (0, 1):
         place = tmp_path / DEVICE.replace("/0/", f"/{rank}/", 1)
         dump(place, "Add", 57, half(1), half(2))
@@ -164,7 +164,7 @@ def test_json_of_every_output_of_an_overflow_file_is_a_finding_of_its_rank(tmp_p
     ]
 
 
-def test_a_dump_with_a_damaged_file_is_not_clean(tmp_path: Path) -> None:
+def test_a_damaged_file_is_no_clean_dump(tmp_path: Path) -> None:
     dump(tmp_path / DEVICE, "Add", 1, half(1, 2), half(3, 4))
     path = tmp_path / DEVICE / f"Add.net_Add2.2.2.{TIME}"
     path.write_bytes(b"\xff" * 20)
@@ -174,14 +174,14 @@ def test_a_dump_with_a_damaged_file_is_not_clean(tmp_path: Path) -> None:
     assert done.exit_code == 2
 
 
-def test_nothing_to_check_exits_with_2(tmp_path: Path) -> None:
+def test_where_nothing_can_be_checked_it_ends_with_2(tmp_path: Path) -> None:
     assert check(tmp_path / "missing").exit_code == 2
     assert check().exit_code == 2
     done = check(tmp_path, "--dialect", "acl")
     assert "add --emit-config FILE" in done.output
 
 
-def test_the_second_data_dump_json_selects_only_the_suspicious_operators(broken: Path, tmp_path: Path) -> None:
+def test_the_second_data_dump_json_selects_the_suspicious_operators_alone(broken: Path, tmp_path: Path) -> None:
     file = tmp_path / "data_dump.json"
     done = check(broken, "--emit-config", file, "--path", "/tmp/second")
     assert f"opdump: wrote {file} (3 operators); next: opdump run -c {file} ..." in done.output
@@ -206,7 +206,7 @@ def test_the_second_acl_json_lists_models_and_layers(broken: Path, tmp_path: Pat
     }
 
 
-def test_the_dialect_comes_from_the_option_then_the_file_name_then_the_dump(broken: Path, tmp_path: Path) -> None:
+def test_the_dialect_is_that_of_the_option_then_of_the_name_then_of_the_dump(broken: Path, tmp_path: Path) -> None:
     def keys(name: str, *options: str) -> list[str]:
         check(broken, "--emit-config", tmp_path / name, "--path", "/tmp/second", *options)
         return list(json.loads((tmp_path / name).read_text()))
@@ -252,7 +252,7 @@ def test_a_kernel_entry_selects_its_operator_and_no_similar_name(name: str) -> N
     assert not pattern.matches(name + "1", name)
 
 
-def test_an_impossible_configuration_is_refused() -> None:
+def test_what_no_configuration_can_say_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"found the dump path '/a\.b'.*--path"):
         focused_config("mindspore", [Suspect("a")], path="/a.b", first={})
     with pytest.raises(ConfigError, match="nothing to dump"):

@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_hit_exits_with_1_and_none_with_0(trained: Path) -> None:
+def test_a_hit_ends_with_one_and_none_with_zero(trained: Path) -> None:
     found = check(trained / "full", "weight_too_large max_gt=0.1")
     assert found.exit_code == 1
     assert "hits of 1 watchpoint: " in found.output
@@ -61,7 +61,7 @@ def test_a_hit_exits_with_1_and_none_with_0(trained: Path) -> None:
     assert "weight_not_changed: 2 tensors of step 0 not checked: no tensor of the step before" in clean.output
 
 
-def test_what_statistics_cannot_decide_is_counted_once_per_condition(trained: Path) -> None:
+def test_what_statistics_do_not_tell_is_counted_once_for_a_condition(trained: Path) -> None:
     watch = "tensor_range range_start_inclusive=-1 range_end_inclusive=1 range_percentage_gt=60"
     done = check(trained / "statistic", watch, "weight_change_too_large abs_mean_update_ratio_gt=0.9")
     needing = [line for line in done.output.splitlines() if line.endswith("needs elements, dump with --full")]
@@ -69,13 +69,13 @@ def test_what_statistics_cannot_decide_is_counted_once_per_condition(trained: Pa
     assert "needs elements" not in check(trained / "full", watch).output
 
 
-def test_one_step_is_compared_with_the_unselected_step_before(trained: Path) -> None:
+def test_one_step_is_compared_with_the_one_before_that_is_not_asked_for(trained: Path) -> None:
     watch = "weight_change_too_large abs_mean_update_ratio_gt=0.0001"
     done = hits(check(trained / "full", watch, options=("--step", "2", "--json")))
     assert [(hit["op_name"], hit["step"]) for hit in done] == [("weight", 2), ("bias", 2)]
 
 
-def test_hits_are_listed_in_order_of_time(trained: Path) -> None:
+def test_hits_are_in_the_order_of_time(trained: Path) -> None:
     found = hits(
         check(trained / "full", "tensor_too_small max_lt=1e9", "weight_too_small max_lt=1e9", options=("--json",))
     )
@@ -84,7 +84,7 @@ def test_hits_are_listed_in_order_of_time(trained: Path) -> None:
     assert {hit["condition"] for hit in found} == {"tensor_too_small", "weight_too_small"}
 
 
-def test_a_watchpoint_with_nothing_to_check_says_so_unless_it_is_recommended(trained: Path) -> None:
+def test_a_watchpoint_that_finds_nothing_to_look_at_says_so_unless_it_is_recommended(trained: Path) -> None:
     done = check(trained / "full", "activation_range op=Sigmoid max_min_lt=1", "operator_overflow", "recommended")
     lines = done.output.splitlines()
     assert (
@@ -96,14 +96,14 @@ def test_a_watchpoint_with_nothing_to_check_says_so_unless_it_is_recommended(tra
     assert printed["watchpoints"] == [{"text": "tensor_overflow op=Tan", "tensors": 0}]
 
 
-def test_an_unknown_watchpoint_is_reported_with_the_nearest(trained: Path) -> None:
+def test_a_wrong_watchpoint_is_told_with_the_nearest(trained: Path) -> None:
     done = check(trained / "full", "weight_overflows")
     assert done.exit_code == 2
     assert "nearest: 'weight_overflow'" in done.output
 
 
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-async", "acl"])
-def test_each_operator_of_an_overflow_dump_is_one_hit(layout: str, tmp_path: Path) -> None:
+def test_operators_of_an_overflow_dump_are_hits_each_once(layout: str, tmp_path: Path) -> None:
     with opdump.capture(DumpPlan(path=tmp_path / "dump", captures="overflow", layout=layout)):
         torch.full((2,), 3e38) * 2
         torch.ones(2) * 2
@@ -111,7 +111,7 @@ def test_each_operator_of_an_overflow_dump_is_one_hit(layout: str, tmp_path: Pat
     assert [(hit["condition"], hit["op_type"]) for hit in found] == [("operator_overflow", "mul")]
 
 
-def test_weights_gradients_and_activations_of_a_mindspore_dump_are_recognised(tmp_path: Path) -> None:
+def test_weights_gradients_and_activations_of_a_dump_of_mindspore_are_known(tmp_path: Path) -> None:
     with tarfile.open(MINDSPORE / "net_train.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     (dump,) = {path.parent for path in tmp_path.rglob("rank_0")}

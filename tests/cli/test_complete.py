@@ -78,7 +78,7 @@ def test_every_file_has_a_row_with_the_statistics_of_float64(tmp_path: Path) -> 
             assert (row["Data Type"], int(row["Data Size"])) == (array.dtype.name, array.nbytes)
 
 
-def test_files_that_mindspore_wrote_do_not_change(tmp_path: Path) -> None:
+def test_what_mindspore_wrote_stays_as_it_is(tmp_path: Path) -> None:
     dump = dump_of("all_lenet", tmp_path)
     before = contents(dump)
     assert complete(dump).exit_code == 0
@@ -91,7 +91,7 @@ def test_files_that_mindspore_wrote_do_not_change(tmp_path: Path) -> None:
     assert {name: after[name] for name in before} == before
 
 
-def test_the_index_equals_the_files(tmp_path: Path) -> None:
+def test_the_index_has_what_the_files_say(tmp_path: Path) -> None:
     dump = dump_of("all_lenet", tmp_path)
     by_files = {key(record): record.numpy() for record in open_dump(dump).tensors()}
     assert complete(dump).exit_code == 0
@@ -112,7 +112,7 @@ def key(record: TensorRecord) -> tuple[object, ...]:
     return record.op.step, record.op.graph_id, record.op.op_name, record.op.occurrence, record.io, record.slot
 
 
-def test_operators_get_their_line_their_order_and_the_makers_of_their_inputs(tmp_path: Path) -> None:
+def test_operators_know_their_line_their_order_and_who_made_what_they_read(tmp_path: Path) -> None:
     dump = dump_of("all_lenet", tmp_path)
     assert complete(dump).exit_code == 0
     catalog = open_dump(dump)
@@ -157,7 +157,7 @@ def test_bfloat16_becomes_readable(tmp_path: Path) -> None:
     assert record.dtype == "bfloat16"
 
 
-def test_executions_of_a_loop_are_distinguished(tmp_path: Path) -> None:
+def test_executions_of_a_loop_are_told_apart(tmp_path: Path) -> None:
     dump = dump_of("ms270_net_ctl", tmp_path)
     by_files = sorted(key(record) for record in open_dump(dump).tensors())
     assert any(occurrence for _, _, _, occurrence, _, _ in by_files)
@@ -167,7 +167,7 @@ def test_executions_of_a_loop_are_distinguished(tmp_path: Path) -> None:
     assert catalog.problems == ()
 
 
-def test_long_names_in_a_mapping_are_completed(tmp_path: Path) -> None:
+def test_long_names_behind_a_mapping_are_completed(tmp_path: Path) -> None:
     dump = dump_of("net_deep", tmp_path)
     assert list(dump.rglob("mapping.csv"))
     before = sum(1 for _ in open_dump(dump).tensors())
@@ -185,7 +185,7 @@ def test_long_names_in_a_mapping_are_completed(tmp_path: Path) -> None:
         *("net_py_jittrain", "opdebug_4", "regex_with_space", "sample_mode1"),
     ],
 )
-def test_the_index_equals_the_records_of_the_files_and_completing_again_changes_nothing(
+def test_the_index_gives_the_records_of_the_files_and_completing_again_changes_nothing(
     name: str, tmp_path: Path
 ) -> None:
     dump = dump_of(name, tmp_path)
@@ -216,7 +216,7 @@ def facts(record: TensorRecord) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", ["net_complex64", "net_py_basic", "param_by_regex"])
-def test_a_dump_without_tensors_is_reported(name: str, tmp_path: Path) -> None:
+def test_a_dump_without_tensors_is_told(name: str, tmp_path: Path) -> None:
     dump = dump_of(name, tmp_path)
     before = contents(dump)
     done = complete(dump)
@@ -225,7 +225,7 @@ def test_a_dump_without_tensors_is_reported(name: str, tmp_path: Path) -> None:
     assert contents(dump) == before
 
 
-def test_more_statistics_can_be_added_later(tmp_path: Path) -> None:
+def test_other_statistics_are_added_afterwards(tmp_path: Path) -> None:
     dump = dump_of("net_basic", tmp_path)
     assert complete(dump).exit_code == 0
     assert complete(dump, "--statistics", "nan count,max").exit_code == 0
@@ -254,7 +254,7 @@ def test_a_second_run_into_the_directory_is_completed_too(tmp_path: Path) -> Non
     assert "complete already" in complete(dump).stdout
 
 
-def test_completing_a_copy_does_not_change_the_dump(tmp_path: Path) -> None:
+def test_a_copy_leaves_the_dump_as_it_was(tmp_path: Path) -> None:
     dump = dump_of("net_dtypes2", tmp_path / "in")
     before = contents(dump)
     done = complete(dump, "-o", tmp_path / "out", "--json")
@@ -265,7 +265,7 @@ def test_completing_a_copy_does_not_change_the_dump(tmp_path: Path) -> None:
     assert complete(dump, "-o", tmp_path / "out").exit_code == 1
 
 
-def test_a_damaged_file_is_reported_and_the_rest_completed(tmp_path: Path) -> None:
+def test_a_damaged_file_is_told_and_the_rest_completed(tmp_path: Path) -> None:
     dump = dump_of("net_basic", tmp_path)
     files = sorted(dump.rglob("*.npy"))
     files[0].chmod(0o600)
@@ -280,7 +280,7 @@ def test_a_damaged_file_is_reported_and_the_rest_completed(tmp_path: Path) -> No
     assert any(files[0].name in str(problem) for problem in catalog.problems)
 
 
-def test_a_dump_that_opdump_captured_is_not_changed(tmp_path: Path) -> None:
+def test_a_dump_that_opdump_captured_is_left_alone(tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path), [sample_step(0)])
     before = contents(tmp_path)
     done = complete(tmp_path)
@@ -289,7 +289,7 @@ def test_a_dump_that_opdump_captured_is_not_changed(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_an_unknown_dump_or_statistic_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_dump_and_no_statistic_is_refused(tmp_path: Path) -> None:
     assert "holds no dump" in complete(tmp_path).stderr
     dump = dump_of("net_basic", tmp_path)
     done = complete(dump, "--statistics", "maximum")

@@ -25,7 +25,7 @@ def convert(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["convert", *map(str, arguments)])
 
 
-def test_the_summary_counts_and_names_the_next_command(tmp_path: Path) -> None:
+def test_the_summary_counts_and_says_what_to_type_next(tmp_path: Path) -> None:
     dump(tmp_path / "in")
     done = convert(tmp_path / "in", "-o", tmp_path / "out")
     first, second = done.output.splitlines()
@@ -68,7 +68,7 @@ def test_json_lists_every_file_and_every_failure(tmp_path: Path) -> None:
     assert done.exit_code == 1
 
 
-def test_formats_and_shapes_produce_the_names_of_msaccucmp(tmp_path: Path) -> None:
+def test_formats_and_shapes_make_the_names_of_msaccucmp(tmp_path: Path) -> None:
     device = tensor(np.ones((1, 1, 2, 2, 16), np.float16), format_name="NC1HWC0", original_shape=(1, 3, 2, 2))
     source = dump(tmp_path / "in", NAME, device)
     for number, options in enumerate((["--format", "nchw"], ["--format", "NHWC", "--shape", "1,2,2,5", "--to", "bin"])):
@@ -97,7 +97,7 @@ def test_a_wrong_command_line_ends_with_2_and_writes_nothing(options: list[str],
     assert (done.exit_code, (tmp_path / "out").exists()) == (2, False)
 
 
-def test_one_tensor_can_be_selected_and_a_missing_one_is_reported(tmp_path: Path) -> None:
+def test_one_tensor_can_be_chosen_and_a_missing_one_is_told(tmp_path: Path) -> None:
     source = dump(tmp_path / "in", NAME, *(tensor(np.full(2, slot, np.int8), slot=slot) for slot in range(3)))
     assert convert(source, "-o", tmp_path / "out", "--output", "1").exit_code == 0
     assert list(tree(tmp_path / "out")) == [f"{NAME}.output.1.npy"]
@@ -131,7 +131,7 @@ def test_pt_without_torch_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.torch
-def test_pt_keeps_the_element_type_of_the_device(tmp_path: Path) -> None:
+def test_pt_holds_the_element_type_of_the_device(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     values = np.array([[1, 2.5], [-3, 0.5]], np.float32)
     source = dump(tmp_path / "in", NAME, tensor(values, "bfloat16"), tensor(values, slot=1))
@@ -142,7 +142,7 @@ def test_pt_keeps_the_element_type_of_the_device(tmp_path: Path) -> None:
     np.testing.assert_array_equal(second.numpy(), values)
 
 
-def test_convert_imports_no_framework_no_rich_and_no_numpy(tmp_path: Path) -> None:
+def test_no_framework_no_rich_and_no_numpy_is_imported_to_convert(tmp_path: Path) -> None:
     program = (
         "import sys; from opdump.commands import main\n"
         "try: main()\n"
@@ -154,7 +154,7 @@ def test_convert_imports_no_framework_no_rich_and_no_numpy(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_leaves_complete_files_and_exits_with_130(jobs: str, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_whole_files_and_ends_with_130(jobs: str, tmp_path: Path) -> None:
     block = tensor(np.zeros(1 << 14, np.float32))
     first = dump(tmp_path / "in", f"Add.add.1.2.{TIME}", block)
     for number in range(1, 20_000):

@@ -71,7 +71,7 @@ def test_the_sample_of_the_asynchronous_dump(tmp_path: Path) -> None:
     assert np.load(output).shape == (1, 4, 6, 6)
 
 
-def test_the_sample_of_overflowing_operators_is_converted_as_documented(tmp_path: Path) -> None:
+def test_the_sample_of_operators_that_overflow_is_converted_as_the_document_does(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "acl.json").write_text('{ "dump":{ "dump_path":"output", "dump_debug":"on" } }')
     (tmp_path / "infer.py").write_text(OVERFLOWING)

@@ -33,7 +33,7 @@ def export(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.parametrize(("kind", "read"), [("parquet", pl.read_parquet), ("arrow", pl.read_ipc)])
-def test_the_table_equals_that_of_the_catalog(dump: Path, tmp_path: Path, kind: str, read: Any) -> None:
+def test_the_table_is_that_of_the_catalog(dump: Path, tmp_path: Path, kind: str, read: Any) -> None:
     file = tmp_path / f"table.{kind}"
     done = export(dump, "--to", kind, "-o", file)
     expected = open_dump(str(dump)).to_polars()
@@ -46,7 +46,7 @@ def test_the_table_equals_that_of_the_catalog(dump: Path, tmp_path: Path, kind: 
     assert expected["max"].is_null().any()
 
 
-def test_csv_has_shapes_as_text_and_empty_cells_for_missing_values(dump: Path, tmp_path: Path) -> None:
+def test_csv_has_shapes_as_text_and_nothing_for_what_is_missing(dump: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     assert export(dump, "--to", "csv", "-o", file).exit_code == 0
     expected = open_dump(str(dump)).to_polars().to_dicts()
@@ -61,7 +61,7 @@ def test_csv_has_shapes_as_text_and_empty_cells_for_missing_values(dump: Path, t
             assert repr(float(row["max"])) == repr(values["max"])
 
 
-def test_the_file_is_named_after_the_dump_and_an_existing_one_is_kept(
+def test_the_file_is_named_after_the_dump_and_is_not_replaced(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def test_the_file_is_named_after_the_dump_and_an_existing_one_is_kept(
         (["--skipped"], {"include_skipped": True}),
     ],
 )
-def test_a_part_can_be_selected(dump: Path, tmp_path: Path, options: list[str], which: dict[str, Any]) -> None:
+def test_a_part_can_be_asked_for(dump: Path, tmp_path: Path, options: list[str], which: dict[str, Any]) -> None:
     file = tmp_path / "part.parquet"
     assert export(dump, "-o", file, *options).exit_code == 0
     expected = open_dump(str(dump)).to_polars(**which)
@@ -102,7 +102,7 @@ def test_a_part_can_be_selected(dump: Path, tmp_path: Path, options: list[str], 
         (["-o", "nowhere/table.parquet"], "its directory does not exist"),
     ],
 )
-def test_a_missing_selection_is_reported_and_leaves_no_file(
+def test_what_is_not_there_is_said_and_leaves_no_file(
     dump: Path, tmp_path: Path, options: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def test_a_missing_selection_is_reported_and_leaves_no_file(
     assert sorted(os.listdir(tmp_path)) == ["dump"]
 
 
-def test_a_damaged_file_is_reported_and_the_rest_is_exported(dump: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_told_and_the_rest_is_exported(dump: Path, tmp_path: Path) -> None:
     whole = open_dump(str(dump)).to_polars().height
     (dump / "rank_0/.dump_metadata/index.sqlite").write_bytes(b"nothing")
     file = tmp_path / "rest.parquet"
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_reported_and_the_rest_is_exported(dump: Path, tmp_pat
     assert 0 < pl.read_parquet(file).height <= whole
 
 
-def test_json_names_the_file(dump: Path, tmp_path: Path) -> None:
+def test_json_tells_the_file(dump: Path, tmp_path: Path) -> None:
     file = tmp_path / "table.parquet"
     found = json.loads(export(dump, "-o", file, "--json").stdout)
     assert mistakes("export", found) == []
@@ -134,9 +134,7 @@ def test_json_names_the_file(dump: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_polars_is_reported_with_the_command_that_installs_it(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_polars_it_says_what_to_install(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     done = export(dump, "-o", tmp_path / "table.parquet")
     assert done.exit_code == 1

@@ -50,21 +50,21 @@ def _refuse(constant: str) -> NoReturn:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_shapes_match_for_every_mode(mode: str, tmp_path: Path) -> None:
+def test_the_shapes_hold_over_every_mode(mode: str, tmp_path: Path) -> None:
     _train(tmp_path / "dump", mode)
     found = _assert_shapes(tmp_path / "dump", tmp_path / "out")
     assert found["show"]["operators"]
     assert (found["show"]["limit"], found["show"]["more"]) == (None, False)
 
 
-def test_the_shapes_match_for_an_empty_dump(tmp_path: Path) -> None:
+def test_the_shapes_hold_over_a_dump_of_nothing(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "dump", iteration="9", framework="torch"):
         torch.ones(2).exp()
     assert _assert_shapes(tmp_path / "dump", tmp_path / "out")["show"]["operators"] == []
 
 
 @pytest.mark.parametrize("mode", ["tensors", "asynchronous, whole files", "acl"])
-def test_the_shapes_match_for_truncated_files_which_are_reported(mode: str, tmp_path: Path) -> None:
+def test_the_shapes_hold_over_files_that_are_cut_off_and_they_are_told(mode: str, tmp_path: Path) -> None:
     _train(tmp_path / "dump", mode)
     dumped = (
         path
@@ -78,7 +78,7 @@ def test_the_shapes_match_for_truncated_files_which_are_reported(mode: str, tmp_
     assert any(found[verb]["problems"] for verb in ("show", "check")), cut
 
 
-def test_the_shapes_match_for_a_run_that_was_cut_off(tmp_path: Path) -> None:
+def test_the_shapes_hold_over_a_run_that_was_cut_off(tmp_path: Path) -> None:
     program = f"""
 import os, torch, opdump
 with opdump.capture(path={str(tmp_path / "dump")!r}) as dump:

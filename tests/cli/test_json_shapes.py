@@ -39,7 +39,7 @@ def test_every_verb_with_json_has_its_shape() -> None:
     assert with_json == {path.stem for path in SHAPES.glob("*.json")}
 
 
-def test_json_is_complete_without_a_limit(several: Path) -> None:
+def test_json_is_whole_without_a_limit(several: Path) -> None:
     found = printed("show", several)
     assert mistakes("show", found) == []
     expected = sum(not op.skip for step in range(3) for op in sample_step(step).ops)
@@ -48,7 +48,7 @@ def test_json_is_complete_without_a_limit(several: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 20, 100_000])
-def test_a_limit_is_reported_and_whether_there_is_more(limit: int, several: Path) -> None:
+def test_a_limit_is_told_and_whether_there_is_more(limit: int, several: Path) -> None:
     found = printed("show", several, "--limit", str(limit))
     assert mistakes("show", found) == []
     assert found["limit"] == limit
@@ -57,7 +57,7 @@ def test_a_limit_is_reported_and_whether_there_is_more(limit: int, several: Path
 
 
 @pytest.mark.parametrize("more", [["--op", "Cast"], ["--step", "1"], ["--skipped"], ["--run", "all"]])
-def test_the_shape_does_not_depend_on_the_options(more: list[str], several: Path) -> None:
+def test_the_shape_is_the_same_whatever_is_asked_for(more: list[str], several: Path) -> None:
     found = printed("show", several, *more)
     assert mistakes("show", found) == []
     assert found["operators"]
@@ -71,7 +71,7 @@ def test_findings_conversions_and_overflows_have_their_shapes(several: Path, tmp
     assert mistakes("overflow", printed("overflow", tmp_path / "in")) == []
 
 
-def test_an_earlier_run_is_mentioned_and_can_be_shown(tmp_path: Path) -> None:
+def test_an_earlier_run_is_told_of_and_can_be_seen(tmp_path: Path) -> None:
     for number in range(2):
         file_steps(DumpPlan(path=tmp_path, saved_data="full"), [sample_step(step) for step in range(2 - number)])
     told = CliRunner().invoke(main, ["show", str(tmp_path)])
@@ -83,7 +83,7 @@ def test_an_earlier_run_is_mentioned_and_can_be_shown(tmp_path: Path) -> None:
     assert printed("show", tmp_path, "--run", "1")["run"] == 1
 
 
-def test_a_single_run_is_shown_without_a_note_about_others(several: Path) -> None:
+def test_a_single_run_needs_no_word_of_others(several: Path) -> None:
     assert "wrote into this directory" not in CliRunner().invoke(main, ["show", str(several)]).output
 
 

@@ -113,7 +113,7 @@ def test_options_are_those_of_the_command_line_and_the_catalog_has_a_name(notebo
     assert "NoElementsError" in _error(notebook["statistics alone"])
 
 
-def test_an_error_of_a_cell_shows_only_the_lines_of_the_cell_and_comes_after_the_report(
+def test_an_error_of_a_cell_has_the_lines_of_the_cell_alone_and_comes_after_the_report(
     notebook: dict[str, Any],
 ) -> None:
     outputs = notebook["fails"]
@@ -129,7 +129,7 @@ def test_an_error_of_a_cell_shows_only_the_lines_of_the_cell_and_comes_after_the
     assert {op.op_type for op in opdump.open(notebook["folder"] / "failed").ops()} >= {"abs"}
 
 
-def test_a_wrong_magic_line_is_answered_with_one_line(notebook: dict[str, Any]) -> None:
+def test_a_wrong_line_is_one_line(notebook: dict[str, Any]) -> None:
     for name, message in (
         ("option", "UsageError: %%opdump: No such option"),
         ("variable", "UsageError: %%opdump: 'a-b' is not a variable name"),
@@ -142,14 +142,14 @@ def test_a_wrong_magic_line_is_answered_with_one_line(notebook: dict[str, Any]) 
     assert "--kernels NAME" in _printed(notebook["help"])
 
 
-def test_another_magic_may_follow_and_a_cell_without_operators_sets_no_catalog(notebook: dict[str, Any]) -> None:
+def test_another_magic_may_follow_and_a_cell_without_operators_leaves_no_catalog(notebook: dict[str, Any]) -> None:
     assert "Wall time" in _printed(notebook["other magic"])
     assert {op.op_type for op in opdump.open(notebook["folder"] / "timed").ops()} >= {"abs"}
     assert "nothing was captured" in _printed(notebook["nothing"])
     assert _shown(notebook["none"]) == "False"
 
 
-def test_a_report_is_shown_as_a_table_without_extra_packages(notebook: dict[str, Any]) -> None:
+def test_a_report_is_a_table_and_no_table_needs_a_package(notebook: dict[str, Any]) -> None:
     assert "<table>" in _shown(notebook["report"], "text/html")
     assert _shown(notebook["report"]).startswith("CaptureReport(")
     assert "<table>" in _shown(notebook["dump"], "text/html")

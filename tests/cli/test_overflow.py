@@ -22,7 +22,7 @@ def dumped(directory: Path) -> Path:
     return directory
 
 
-def test_the_table_shows_operator_bits_and_values(tmp_path: Path) -> None:
+def test_the_table_says_operator_bits_and_values(tmp_path: Path) -> None:
     done = overflow(dumped(tmp_path / "0" / "net"))
     overflows, tensors, files = (block.splitlines() for block in done.output.strip().split("\n\n"))
     assert overflows[1].split()[3:9] == ["net/add", "Add", "AI", "Core", "57", "563"]
@@ -56,13 +56,13 @@ def test_json_has_every_field_and_spells_infinity_as_text(tmp_path: Path) -> Non
     ]
 
 
-def test_a_dump_without_overflow_is_not_an_error(tmp_path: Path) -> None:
+def test_nothing_overflowed_is_no_error(tmp_path: Path) -> None:
     dump(tmp_path)
     done = overflow(tmp_path)
     assert (done.output, done.exit_code) == ("nothing overflowed (0 overflow files found)\n", 0)
 
 
-def test_a_damaged_file_is_reported_and_exits_with_1(tmp_path: Path) -> None:
+def test_a_damaged_file_is_told_and_ends_with_1(tmp_path: Path) -> None:
     bad = dumped(tmp_path) / f"Opdebug.Node_OpDebug.60.{TIME}"
     bad.write_bytes(b"\0" * 8)
     done = overflow(tmp_path)

@@ -67,7 +67,7 @@ def _loaded(loader: str, name: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("script", ["train.py", "./train.py", "folder/train.py", "folder/../train.py", "directory"])
-def test_a_script_sees_the_same_as_under_python(tmp_path: Path, script: str) -> None:
+def test_a_script_sees_what_python_shows_it(tmp_path: Path, script: str) -> None:
     for place in ("train.py", "folder/train.py", "directory/__main__.py"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(_WHAT_A_SCRIPT_SEES)
@@ -78,7 +78,7 @@ def test_a_script_sees_the_same_as_under_python(tmp_path: Path, script: str) -> 
     assert _loaded("load_script", script, "--lr", "0.1", "--", "-c", cwd=tmp_path) == expected
 
 
-def test_a_script_behind_a_link_imports_its_neighbours(tmp_path: Path) -> None:
+def test_a_script_behind_a_link_finds_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "neighbour.py").write_text("NAME = 'neighbour'")
     (tmp_path / "real" / "train.py").write_text("import neighbour; print(neighbour.NAME, __file__)")
@@ -87,7 +87,7 @@ def test_a_script_behind_a_link_imports_its_neighbours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["package.module", "package"])
-def test_a_module_sees_the_same_as_under_python(tmp_path: Path, name: str) -> None:
+def test_a_module_sees_what_python_shows_it(tmp_path: Path, name: str) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     for file in ("module.py", "__main__.py"):
@@ -120,21 +120,21 @@ def test_functions_that_run_at_exit_still_find_the_script(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("script", ["absent.py", "absent/train.py", "empty_directory"])
-def test_a_missing_script_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty_directory").mkdir()
     with pytest.raises(ProgramNotFoundError, match=f"cannot open the script '{script}': No such file"):
         load_script(script, ())
 
 
-def test_a_file_that_is_not_source_is_reported(tmp_path: Path) -> None:
+def test_a_file_that_is_not_source_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\0\0")
     with pytest.raises(ProgramNotFoundError, match="is not Python source"):
         load_script(str(tmp_path / "model.pt"), ())
 
 
 @pytest.mark.parametrize("name", ["absent", "absent.module", "json.absent", "sys.absent", "train.py"])
-def test_a_missing_module_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_module_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     before = list(sys.path)

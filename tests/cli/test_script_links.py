@@ -19,7 +19,7 @@ print(plan_of(config).path)
 """
 
 
-def test_the_directory_of_a_script_is_that_of_its_file_and_not_of_the_link(tmp_path: Path) -> None:
+def test_the_directory_of_a_script_is_that_of_its_file_and_not_of_a_link(tmp_path: Path) -> None:
     real, linked = tmp_path / "real", tmp_path / "linked"
     (real / "out").mkdir(parents=True)
     (linked / "out").mkdir(parents=True)

@@ -72,7 +72,7 @@ def test_the_overview_shows_runs_steps_and_operators(dump: Path) -> None:
     assert "Reshape" not in operators
 
 
-def test_operators_are_shown_with_their_statistics(dump: Path) -> None:
+def test_operators_carry_their_statistics(dump: Path) -> None:
     lines = show(dump, "--step", "0", "--rank", "0").strip().split("\n\n")[-1].splitlines()
     (row,) = [line for line in lines if "MatMul-op0" in line]
     product = np.arange(6, dtype=np.float64).reshape(2, 3)
@@ -81,13 +81,13 @@ def test_operators_are_shown_with_their_statistics(dump: Path) -> None:
     assert row.split()[-5:] == [*expected, "0"]
 
 
-def test_skipped_operators_are_shown_with_their_reason_if_requested(dump: Path) -> None:
+def test_skipped_operators_are_shown_with_their_reason_when_asked_for(dump: Path) -> None:
     shown = show(dump, "--skipped", "--step", "0", "--rank", "1")
     assert re.search(r"^Reshape-op0 +Default .* view$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["MatMul-op0", "fc1-Dense/MatMul-op0", "matmul", "name-regex(.*fc1.*)"])
-def test_an_operator_is_found_by_name_end_of_name_type_and_pattern(dump: Path, name: str) -> None:
+def test_an_operator_is_found_by_name_by_end_of_name_by_type_and_by_pattern(dump: Path, name: str) -> None:
     shown = show(dump, "--op", name, "--step", "0", "--rank", "0")
     assert shown.startswith("Default/network-Net/fc1-Dense/MatMul-op0\n")
     assert "t=True" in shown
@@ -100,7 +100,7 @@ def test_an_operator_is_found_by_name_end_of_name_type_and_pattern(dump: Path, n
     assert np.load(files[0]).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_json_has_what_the_tables_show_and_is_valid(dump: Path) -> None:
+def test_json_holds_what_the_tables_show_and_is_valid(dump: Path) -> None:
     shown = json.loads(show(dump, "--json", "--limit", "0"), parse_constant=pytest.fail)
     assert (shown["ranks"], shown["steps"], shown["graphs"]) == ([0, 1], [0, 1], [0])
     assert [run["command"] for run in shown["runs"]] == [["fake.py", "--lr"]] * 2
@@ -119,7 +119,7 @@ def test_the_limit_cuts_and_says_so(dump: Path) -> None:
     assert "limit" not in show(dump, "--limit", "0")
 
 
-def test_a_dump_of_only_elements_shows_statistics_of_its_files(tmp_path: Path) -> None:
+def test_a_dump_of_elements_alone_shows_statistics_of_its_files(tmp_path: Path) -> None:
     tensors = write_dump(tmp_path / "tensor", saved_data="tensor")
     for file in tensors.rglob("index.sqlite"):
         file.unlink()
@@ -136,7 +136,7 @@ def test_a_dump_of_only_elements_shows_statistics_of_its_files(tmp_path: Path) -
         (("--rank", "7"), "holds no rank 7; it holds 0, 1"),
     ],
 )
-def test_a_selection_that_is_not_in_the_dump_is_reported(dump: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_the_dump_does_not_hold_is_said_so(dump: Path, arguments: tuple[str, ...], said: str) -> None:
     code, errors = refused(dump, *arguments)
     assert (code, errors.count("\n")) == (1, 1)
     assert said in errors
@@ -162,7 +162,7 @@ def test_a_damaged_file_is_a_problem_and_not_a_crash(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_finished_run_without_an_index_is_not_called_cut_off(tmp_path: Path) -> None:
+def test_a_run_that_ended_is_not_called_cut_off_for_want_of_its_index(tmp_path: Path) -> None:
     path = write_dump(tmp_path / "dump")
     assert "not known" not in show(path)
     (index,) = path.rglob("index.sqlite")
@@ -176,12 +176,12 @@ def test_a_finished_run_without_an_index_is_not_called_cut_off(tmp_path: Path) -
     assert "cut off" not in unreadable.stdout + show(path)
 
 
-def test_a_wrong_command_line_exits_with_2(dump: Path) -> None:
+def test_a_wrong_command_line_ends_with_2(dump: Path) -> None:
     assert refused(dump, "--run", "first")[0] == 2
     assert refused(dump, "--limit", "-1")[0] == 2
 
 
-def test_a_pipe_that_closes_early_is_not_an_error(dump: Path, tmp_path: Path) -> None:
+def test_a_pipe_that_closes_early_is_no_error(dump: Path, tmp_path: Path) -> None:
     command = f"{sys.executable} -m opdump show {dump} --json --limit 0 | head -1"
     (tmp_path / "pipe.sh").write_text(command)
     done = subprocess.run(["/bin/bash", str(tmp_path / "pipe.sh")], capture_output=True, text=True, check=True)
@@ -195,7 +195,7 @@ def _printed(width: int | None, rows: list[list[str]]) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_table_fits_the_width_by_cutting_the_start_of_flexible_columns() -> None:
+def test_a_table_fits_the_width_by_cutting_beginnings_of_the_column_that_gives_way() -> None:
     rows = [
         ["conv-op1", "Default/network-Net/layer1-Sequential/conv1-Conv2d", "1.5", ""],
         ["add-op2", "Default", "-10", ""],
@@ -210,12 +210,12 @@ def test_a_table_fits_the_width_by_cutting_the_start_of_flexible_columns() -> No
     assert _printed(40, rows)[1].split()[1].endswith("/conv1-Conv2d")
 
 
-def test_long_texts_in_other_columns_are_cut_if_no_column_is_flexible() -> None:
+def test_long_texts_of_other_columns_are_cut_where_nothing_else_does() -> None:
     rows = [["_scaled_dot_product_flash_attention_for_cpu-op45", "Default/network-Net/1-Attention", "1.24620", ""]]
     (line,) = _printed(40, rows)[1:]
     assert len(line) == 40
     assert re.fullmatch(r"…\S+_cpu-op45  …\S+-Attention +1\.24620", line)
 
 
-def test_markup_in_names_is_printed_unchanged() -> None:
+def test_markup_in_names_is_printed_as_it_is() -> None:
     assert _printed(None, [["a[bold]b", "[red]", ":smile:", ""]])[1] == "a[bold]b  [red]  :smile:"

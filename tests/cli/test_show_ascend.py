@@ -107,7 +107,7 @@ def test_one_directory_of_the_dump_can_be_shown(dump: Path) -> None:
     assert overflow["tensors"] == []
 
 
-def test_a_tensor_that_cannot_be_decoded_exits_with_1_after_the_others(dump: Path) -> None:
+def test_a_tensor_that_cannot_be_decoded_ends_with_1_after_the_others(dump: Path) -> None:
     whole = np.ones(4, "float32")
     add_dump_file(
         dump / TIME / "1",
@@ -123,7 +123,7 @@ def test_a_tensor_that_cannot_be_decoded_exits_with_1_after_the_others(dump: Pat
     assert "output:0 holds 13 bytes" in shown.stderr
 
 
-def test_a_zero_byte_file_exits_with_1_after_the_others(dump: Path) -> None:
+def test_a_zero_byte_file_ends_with_1_after_the_others(dump: Path) -> None:
     (dump / TIME / "1" / f"Relu.r.3.5.{STAMP}").touch()
     shown = opdump("show", str(dump), "--rank", "1", cwd=dump)
     assert shown.returncode == 1
@@ -131,7 +131,7 @@ def test_a_zero_byte_file_exits_with_1_after_the_others(dump: Path) -> None:
     assert "holds 0 bytes" in shown.stderr
 
 
-def test_an_unknown_operator_exits_with_1(dump: Path) -> None:
+def test_an_operator_that_is_not_there_ends_with_1(dump: Path) -> None:
     shown = opdump("show", str(dump), "--op", "nothing", cwd=dump)
     assert (shown.returncode, shown.stdout) == (1, "")
     assert "holds no operator 'nothing'" in shown.stderr

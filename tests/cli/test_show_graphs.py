@@ -71,7 +71,7 @@ def test_the_graph_in_the_dump_is_found(place: str, program: Program) -> None:
         ("NPU_COLLECT_PATH", "extra-info/graph/17_0"),
     ],
 )
-def test_the_graph_that_the_environment_points_to_is_found(
+def test_the_graph_where_the_environment_points_is_found(
     variable: str, place: str, program: Program, tmp_path: Path
 ) -> None:
     _write_graphs(tmp_path / "graphs" / place)
@@ -90,7 +90,7 @@ def test_the_graph_that_the_dump_notes_is_found_wherever_it_was_written(program:
         assert _line(shown.stdout) == FOUND
 
 
-def test_damaged_notes_are_reported_and_files_are_searched(program: Program) -> None:
+def test_damaged_notes_are_told_and_files_looked_for(program: Program) -> None:
     metadata = program.dump / TIME / "0" / ".dump_metadata"
     metadata.mkdir()
     (metadata / "ge_graphs.json").write_text("{")
@@ -101,7 +101,7 @@ def test_damaged_notes_are_reported_and_files_are_searched(program: Program) -> 
     assert _line(shown.stdout) == FOUND
 
 
-def test_a_marked_graph_counts_without_an_iterator(program: Program) -> None:
+def test_a_mark_stands_for_an_iterator(program: Program) -> None:
     write_ge_graph(program.script, 5, [graph(TRAIN, "Placeholder", "Conv2D", attributes={COMPUTE_GRAPH: True})])
     shown = opdump("show", str(program.dump), cwd=program.script)
     assert _line(shown.stdout) == FOUND.replace("00002", "00005").replace(
@@ -118,7 +118,7 @@ def test_graphs_of_other_programs_are_passed_over(program: Program) -> None:
     assert _line(shown.stdout) == FOUND
 
 
-def test_a_damaged_graph_is_reported_and_the_others_are_used(program: Program) -> None:
+def test_a_damaged_graph_is_told_and_the_others_serve(program: Program) -> None:
     _write_graphs(program.script)
     (program.script / "ge_proto_00004_Build.txt").write_text("graph { op {")
     shown = opdump("show", str(program.dump), cwd=program.script)
@@ -134,7 +134,7 @@ def test_a_json_graph_is_enough(program: Program) -> None:
     assert _line(shown.stdout) == FOUND.replace("Build.txt", "Build.txt.json")
 
 
-def test_without_graph_files_the_searched_places_are_named(program: Program) -> None:
+def test_without_graph_files_it_says_where_it_looked(program: Program) -> None:
     shown = opdump("show", str(program.dump), cwd=program.script)
     assert shown.returncode == 0
     said = _line(shown.stdout)
@@ -146,13 +146,13 @@ def test_without_graph_files_the_searched_places_are_named(program: Program) -> 
     assert "(computational)" not in shown.stdout
 
 
-def test_one_model_without_a_graph_is_shown_without_a_note(program: Program) -> None:
+def test_one_model_without_a_graph_needs_no_word(program: Program) -> None:
     shown = opdump("show", str(program.dump / OF_TRAINING), cwd=program.script)
     assert shown.returncode == 0
     assert "computational" not in shown.stdout
 
 
-def test_graphs_without_an_iterator_are_reported(program: Program) -> None:
+def test_graphs_without_an_iterator_are_told(program: Program) -> None:
     write_ge_graph(program.script, 1, [graph(START, "VarHandleOp")])
     write_ge_graph(program.script, 2, [graph(TRAIN, "Placeholder", "Conv2D")])
     shown = opdump("show", str(program.dump), cwd=program.script)
@@ -161,7 +161,7 @@ def test_graphs_without_an_iterator_are_reported(program: Program) -> None:
     )
 
 
-def test_several_graphs_are_listed_and_one_can_be_selected(program: Program) -> None:
+def test_several_are_listed_and_one_can_be_chosen(program: Program) -> None:
     _write_graphs(program.script)
     chosen = write_ge_graph(program.script, 1, [graph(START, "IteratorGetNext", "Mean")])
     shown = opdump("show", str(program.dump), cwd=program.script)
@@ -180,7 +180,7 @@ def test_several_graphs_are_listed_and_one_can_be_selected(program: Program) -> 
     assert sorted(each["model_name"] for each in found["candidates"]) == [START, TRAIN]
 
 
-def test_a_selected_graph_needs_no_iterator(program: Program) -> None:
+def test_a_graph_chosen_by_hand_needs_no_iterator(program: Program) -> None:
     chosen = write_ge_graph(program.script, 9, [graph(TRAIN, "Conv2D")])
     shown = opdump("show", str(program.dump), "--graph", str(chosen), cwd=program.script)
     assert (
@@ -188,7 +188,7 @@ def test_a_selected_graph_needs_no_iterator(program: Program) -> None:
     )
 
 
-def test_a_selected_graph_must_belong_to_the_dump(program: Program) -> None:
+def test_a_graph_chosen_by_hand_must_be_of_the_dump(program: Program) -> None:
     other = write_ge_graph(program.script, 9, [graph("another", "Conv2D")])
     shown = opdump("show", str(program.dump), "--graph", str(other), cwd=program.script)
     assert (shown.returncode, shown.stdout) == (1, "")
@@ -208,7 +208,7 @@ def test_json_has_the_computational_graph(program: Program) -> None:
     assert str(program.script) in found["looked_in"]
 
 
-def test_a_second_run_has_its_own_graph(program: Program) -> None:
+def test_a_second_run_has_a_graph_of_its_own(program: Program) -> None:
     _write_graphs(program.script)
     later = "20301120120000"
     name = "ge_default_20301120120000_1"
@@ -222,14 +222,14 @@ def test_a_second_run_has_its_own_graph(program: Program) -> None:
     assert _line(shown.stdout).startswith("one of 2")
 
 
-def test_two_devices_may_share_a_graph_name(program: Program) -> None:
+def test_two_devices_share_a_name(program: Program) -> None:
     _write_graphs(program.script)
     add_dump_file(program.dump / TIME / "1" / TRAIN / "2" / "0", f"Conv2D.conv1.1.{STAMP}", "conv1")
     shown = opdump("show", str(program.dump), cwd=program.script)
     assert _line(shown.stdout) == f"{FOUND}, {TIME}/1/{TRAIN}/2"
 
 
-def test_of_several_graphs_the_training_graph_is_chosen(program: Program) -> None:
+def test_of_several_the_one_that_trains_is_chosen(program: Program) -> None:
     write_ge_graph(program.script, 1, [graph(START, "IteratorGetNext", "Mean")])
     write_ge_graph(program.script, 2, [graph(TRAIN, "IteratorGetNext", "ResourceApplyAdam")])
     shown = opdump("show", str(program.dump), cwd=program.script)

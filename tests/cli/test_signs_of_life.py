@@ -47,7 +47,7 @@ class Heard:
             assert self._more.wait_for(lambda: any(words in line for line in self.lines), _PATIENCE), self.lines[-3:]
 
 
-def test_a_line_is_printed_in_each_interval_until_the_work_ends() -> None:
+def test_a_line_comes_each_time_that_the_work_has_not_ended() -> None:
     lines: list[str] = []
     ends, clock = iter([False, False, False, True]), iter([0.0, 10.2, 20.1, 30.4])
     asked: list[float] = []
@@ -78,7 +78,7 @@ def test_a_line_is_printed_in_each_interval_until_the_work_ends() -> None:
         ("replay", "DUMP", "--op", "MatMul-op90", "--step", "0"),
     ],
 )
-def test_every_command_that_reads_a_dump_reports_progress(
+def test_every_command_that_reads_a_dump_says_that_it_is_at_work(
     command: tuple[str, ...], dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Heard(monkeypatch)
@@ -95,7 +95,7 @@ def test_every_command_that_reads_a_dump_reports_progress(
     assert "has run for" not in ended.output.replace("\n".join(heard.lines), "")
 
 
-def test_compare_reports_the_part_of_a_step_that_it_works_on(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_says_which_part_of_a_step_it_is_at(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(monkeypatch)
     match = alignment._match_gaps
 
@@ -110,7 +110,7 @@ def test_compare_reports_the_part_of_a_step_that_it_works_on(dump: Path, monkeyp
     assert any("matching the operators" in line for line in heard.lines)
 
 
-def test_no_such_line_is_printed_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(monkeypatch)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with signs_of_life("show"):
@@ -118,7 +118,7 @@ def test_no_such_line_is_printed_at_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert heard.lines == []
 
 
-def test_a_command_that_has_ended_prints_no_more_progress(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_has_ended_says_no_more(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(monkeypatch)
     CliRunner().invoke(main, ["show", str(dump)])
     assert not any(thread.name == "opdump-progress" for thread in threading.enumerate())

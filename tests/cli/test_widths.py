@@ -83,7 +83,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(command: str, columns: in
     assert max(map(len, tables)) <= columns, lines
 
 
-def test_operators_keep_the_end_of_their_name_and_module(dump: Path) -> None:
+def test_operators_keep_their_end_and_their_module(dump: Path) -> None:
     lines = on_a_terminal(80, "show", str(dump), "--step", "0")
     (row,) = [line for line in lines if line.startswith("log-op")][:1]
     assert "/layers-ModuleList/0-Block " in row or "/0-Block " in row
@@ -93,14 +93,14 @@ def test_operators_keep_the_end_of_their_name_and_module(dump: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])
-def test_a_pipe_and_wide_get_everything(verb: str, dump: Path) -> None:
+def test_a_pipe_and_wide_get_all_of_it(verb: str, dump: Path) -> None:
     piped = opdump(verb, str(dump), cwd=dump).stdout.splitlines()
     wide = on_a_terminal(80, verb, str(dump), "--wide")
     assert wide == piped
     assert not any("--wide" in line for line in piped)
 
 
-def test_inherited_findings_are_a_count_on_a_terminal(dump: Path) -> None:
+def test_what_was_inherited_is_a_count_on_a_terminal(dump: Path) -> None:
     piped = opdump("check", str(dump), cwd=dump).stdout.splitlines()
     inherited = [line for line in piped if line.endswith("  inherited")]
     assert len(inherited) > 5

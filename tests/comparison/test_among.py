@@ -26,19 +26,19 @@ NEAR = 1e-2
     ids=["as it is", "in parts", "transposed", "by head", "a part of more"],
 )
 @pytest.mark.parametrize("tolerance", [1e-12, 1e-3])
-def test_values_in_the_same_order_are_found(parts: list[np.ndarray], tolerance: float) -> None:
+def test_what_lies_there_in_order_is_found(parts: list[np.ndarray], tolerance: float) -> None:
     elements = Elements([(np.ascontiguousarray(part), tolerance) for part in (MANY, *parts)])
     assert elements.have(WEIGHTS * (1 + 1e-13), tolerance)
 
 
-def test_values_that_are_near_by_chance_are_not_found() -> None:
+def test_what_is_near_by_chance_is_not_found() -> None:
     other = RANDOM.normal(size=(48, 16)).clip(-2, 2)
     elements = Elements([(MANY, NEAR)])
     assert not elements.have(other, NEAR)
     assert elements.have(other, NEAR, is_noise=True), "noise need not match any better"
 
 
-def test_values_in_any_order_are_found_if_chance_is_excluded() -> None:
+def test_elements_in_any_order_are_found_where_chance_does_not_find_them() -> None:
     assert Elements([(MANY, 0.0)]).have(RANDOM.permutation(MANY)[:1000], 1e-12)
     assert not Elements([(MANY, 0.0)]).have(np.array([*MANY[:999], 0.1234567]), 1e-12)
 

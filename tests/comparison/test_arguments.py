@@ -17,5 +17,5 @@ from opdump.comparison.arguments import told_of
         (None, ["mul"], "None in A, ['mul'] in B"),
     ],
 )
-def test_only_the_part_of_an_equation_that_differs_is_shown(one: object, other: object, told: str) -> None:
+def test_of_equations_the_part_that_differs_is_told(one: object, other: object, told: str) -> None:
     assert told_of({"equations": (one, other)}) == f"equations: {told}"

@@ -28,7 +28,7 @@ def dumped(folder: Path, name: str, program: str) -> Path:
 @pytest.mark.parametrize(
     "pair", [ATTENTION, OPTIMIZERS, MICRO_BATCHES], ids=["attention", "optimizers", "micro_batches"]
 )
-def test_a_refactored_program_is_benign_by_statistics(tmp_path: Path, pair: tuple[str, str]) -> None:
+def test_program_written_anew_is_benign_by_statistics(tmp_path: Path, pair: tuple[str, str]) -> None:
     pytest.importorskip("torch")
     result = opdump.compare(dumped(tmp_path, "a", pair[0]), dumped(tmp_path, "b", pair[1]))
     assert (result.verdict, list(result.introduced)) == ("benign", [])
@@ -44,7 +44,7 @@ def test_a_refactored_program_is_benign_by_statistics(tmp_path: Path, pair: tupl
         ("rate", "lr=0.01", "lr=0.011", 19, "addcdiv_"),
     ],
 )
-def test_a_fault_is_named_by_statistics(folder: Path, name: str, old: str, new: str, line: int, op_type: str) -> None:
+def test_fault_is_named_by_statistics(folder: Path, name: str, old: str, new: str, line: int, op_type: str) -> None:
     assert PROGRAM.count(old) == 1
     result = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, name, PROGRAM.replace(old, new)))
     named = [(each.b.stack[0].line, each.b.op_type) for each in result.introduced[:3] if each.b is not None]
@@ -59,7 +59,7 @@ def test_a_fault_is_named_by_statistics(folder: Path, name: str, old: str, new: 
         ("values", ATTENTION, ".softmax(-1) @ v", ".softmax(-1) @ k", 21),
     ],
 )
-def test_a_fault_in_a_refactored_program_is_named_by_statistics(
+def test_fault_in_a_program_written_anew_is_named_by_statistics(
     folder: Path, name: str, pair: tuple[str, str], old: str, new: str, line: int
 ) -> None:
     assert pair[1].count(old) == 1
@@ -82,7 +82,7 @@ def test_a_fault_in_a_refactored_program_is_named_by_statistics(
         ("slower", OPTIMIZERS, "0.1 * momenta[place]", "0.11 * momenta[place]", 22, "mul"),
     ],
 )
-def test_a_fault_in_a_refactored_program_is_named_first_by_statistics(
+def test_fault_in_a_program_written_anew_is_named_first_by_statistics(
     folder: Path, name: str, pair: tuple[str, str], old: str, new: str, line: int, op_type: str
 ) -> None:
     assert pair[1].count(old) == 1
@@ -116,14 +116,14 @@ def test_an_operator_that_reorders_parts_is_named(folder: Path) -> None:
     assert "cat" in [each.b.op_type for each in result.introduced[:3] if each.b is not None]
 
 
-def test_a_value_that_loses_precision_is_named_by_statistics(folder: Path) -> None:
+def test_value_that_loses_precision_is_named_by_statistics(folder: Path) -> None:
     cast = PROGRAM.replace("x = F.gelu(x)", "x = F.gelu(x).bfloat16().float()")
     found = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, "cast", cast)).introduced[0]
     assert found.b is not None
     assert (found.kind, found.b.op_type, found.b.stack[0].line) == ("precision", "_to_copy", 13)
 
 
-def test_the_backward_reader_of_a_changed_parameter_is_named_and_not_the_optimizer(folder: Path) -> None:
+def test_who_reads_a_changed_parameter_in_backward_is_named_and_not_the_optimizer(folder: Path) -> None:
     changed = PROGRAM.replace("    loss.backward()", "    second.weight.detach().numpy()[0, 1] += 2; loss.backward()")
     result = opdump.compare(dumped(folder, "original", PROGRAM), dumped(folder, "weight", changed))
     found = result.introduced[0].b
@@ -139,7 +139,7 @@ def test_a_different_way_of_joining_is_not_named_with_the_fault(folder: Path) ->
     assert first.stack[0].line == 22
 
 
-def test_memory_that_was_written_from_outside_is_reported_by_statistics(folder: Path) -> None:
+def test_memory_that_somebody_else_wrote_is_told_by_statistics(folder: Path) -> None:
     stomped = dumped(folder, "stomp", PROGRAM.replace("x = norm(x)", "x = norm(x); x.detach().numpy()[1, 2] += 3"))
     assert opdump.compare(dumped(folder, "original", PROGRAM), stomped).introduced[0].kind == "memory"
 
@@ -156,7 +156,7 @@ print(x.sum().item())
 """
 
 
-def test_a_fault_is_named_if_every_value_is_read_twice(folder: Path) -> None:
+def test_fault_is_named_where_every_value_is_read_twice(folder: Path) -> None:
     # More than 2**40 paths lead from the last operator back to the first.
     one = dumped(folder, "twice", READ_TWICE)
     result = opdump.compare(one, dumped(folder, "twice_faulty", READ_TWICE.replace("1e-5", "0.5")))

@@ -34,7 +34,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dumped(tmp_path_factory.mktemp("comparable"), "before", PROGRAM)
 
 
-def test_a_missing_step_is_reported(dump: Path) -> None:
+def test_a_step_that_is_not_there_is_told(dump: Path) -> None:
     with pytest.raises(NotInDumpError, match=r"holds no step 9; it holds 0, 1"):
         opdump.compare(dump, dump, step=9)
     with pytest.raises(NotInDumpError, match="holds no step 7"):
@@ -44,7 +44,7 @@ def test_a_missing_step_is_reported(dump: Path) -> None:
     assert "holds no step 7; it holds 0, 1" in done.stderr
 
 
-def test_a_result_has_the_steps_up_to_the_first_that_differs(tmp_path: Path, dump: Path) -> None:
+def test_the_steps_of_a_result_are_those_up_to_the_first_that_differs(tmp_path: Path, dump: Path) -> None:
     assert len(opdump.compare(dump, dump).steps) > 1
     result = opdump.compare(dump, dumped(tmp_path, "after", PROGRAM.replace("F.gelu(x)", "F.relu(x)")))
     assert list(result.steps) == [0]
@@ -63,7 +63,7 @@ def test_a_tenth_of_the_smaller_program_is_enough_to_be_compared() -> None:
     assert [are_strangers(matched, 3) for matched in (0, 1)] == [True, False]
 
 
-def test_similar_names_are_reported_for_programs_with_nothing_in_common() -> None:
+def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common() -> None:
     one, other, another = (
         Trace(0, 0, [node(place, op_type) for place, op_type in enumerate(types)], {})
         for types in (("addmm", "relu", "softmax"), ("sort", "relu_", "addmm_out"), ("sort", "prod"))
@@ -75,13 +75,13 @@ def test_similar_names_are_reported_for_programs_with_nothing_in_common() -> Non
     assert nearest_names(one, another) == ["A runs addmm, relu, softmax; B runs prod, sort"]
 
 
-def test_a_comparison_of_only_statistics_never_claims_the_same_bits(tmp_path: Path) -> None:
+def test_nothing_is_called_the_same_bits_of_which_statistics_are_known_alone(tmp_path: Path) -> None:
     path = dumped(tmp_path, "statistics", PROGRAM, "statistic")
     headline = opdump.compare(path, path).headline
     assert headline == "IDENTICAL: the same operators produced the same statistics"
 
 
-def test_a_missing_file_is_reported(tmp_path: Path, dump: Path) -> None:
+def test_a_file_that_is_gone_is_told(tmp_path: Path, dump: Path) -> None:
     other = dumped(tmp_path, "again", PROGRAM)
     lost = next(other.rglob("*gelu-op*.output.0.*.npy"))
     lost.unlink()
@@ -91,7 +91,7 @@ def test_a_missing_file_is_reported(tmp_path: Path, dump: Path) -> None:
     assert [note for note in result.notes if lost.name in note], result.notes
 
 
-def test_only_the_first_of_many_missing_files_are_listed_and_the_others_counted(tmp_path: Path, dump: Path) -> None:
+def test_only_the_first_of_many_lost_files_are_told_and_the_others_counted(tmp_path: Path, dump: Path) -> None:
     other = dumped(tmp_path, "again", PROGRAM)
     for lost in itertools.islice(other.rglob("*-op*.output.0.*.npy"), 6):
         lost.unlink()

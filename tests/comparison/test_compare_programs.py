@@ -77,7 +77,7 @@ def compared(folder: Path, original: Path, name: str, old: str, new: str) -> Res
         ("rate", "lr=0.01", "lr=0.02", 19, "addcdiv_", "argument"),
     ],
 )
-def test_a_planted_difference_is_named(
+def test_planted_difference_is_named(
     folder: Path, original: Path, name: str, old: str, new: str, line: int | None, op_type: str, kind: str
 ) -> None:
     if name == "data":
@@ -92,7 +92,7 @@ def test_a_planted_difference_is_named(
         assert (found.b.op_type, found.b.stack[0].line) == (op_type, line)
 
 
-def test_a_missing_operator_is_named_in_the_first_run(folder: Path, original: Path) -> None:
+def test_missing_operator_is_named_in_the_first_run(folder: Path, original: Path) -> None:
     result = compared(folder, original, "missing", "    x = F.gelu(x)\n", "    pass\n")
     found = result.introduced[0]
     assert (result.verdict, found.kind) == ("divergent", "missing")
@@ -120,12 +120,12 @@ def test_a_missing_operator_is_named_in_the_first_run(folder: Path, original: Pa
         ("matmul", "x = first(data)", "x = torch.einsum('bi,oi->bo', data, first.weight) + first.bias"),
     ],
 )
-def test_an_equivalent_computation_is_benign(folder: Path, original: Path, name: str, old: str, new: str) -> None:
+def test_another_way_to_the_same_is_benign(folder: Path, original: Path, name: str, old: str, new: str) -> None:
     # Some have the same bits by chance on some processors.
     assert compared(folder, original, name, old, new).verdict in ("benign", "identical")
 
 
-def test_the_same_program_is_identical(folder: Path, original: Path) -> None:
+def test_same_program_is_identical(folder: Path, original: Path) -> None:
     result = opdump.compare(original, dumped(folder, "again", PROGRAM))
     assert (result.verdict, result.unmatched, list(result.introduced)) == ("identical", 0, [])
 
@@ -157,7 +157,7 @@ def test_wrong_output_of_a_kernel_is_named(folder: Path, original: Path) -> None
         ("same", "lr=0.01", "lr=0.010", ("identical", "", 0)),
     ],
 )
-def test_statistics_show_structure_and_arguments(
+def test_statistics_alone_tell_structure_and_arguments(
     folder: Path, name: str, old: str, new: str, expected: tuple[str, str, int]
 ) -> None:
     before = folder / "statistics"

@@ -96,7 +96,7 @@ def both_ways(folder: Path, program: str, backend: str, plain: str | None = None
 
 
 @needs_compiler
-def test_a_step_that_rounding_decides_is_named(tmp_path: Path) -> None:
+def test_step_that_rounding_decides_is_named(tmp_path: Path) -> None:
     result, reverse = both_ways(tmp_path, FLOOR, "inductor")
     floors = [
         next(opdump.open(tmp_path / name).ops(op)).outputs[0].numpy()
@@ -115,14 +115,14 @@ def test_a_step_that_rounding_decides_is_named(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_compiled_graph_that_is_closer_to_float64_is_benign(tmp_path: Path) -> None:
+def test_compiled_graph_that_is_closer_to_float64_is_benign(tmp_path: Path) -> None:
     result, reverse = both_ways(tmp_path, CHUNK, "inductor")
     assert (result.verdict, reverse.verdict) == ("benign", "benign")
     assert any("B is closer to float64" in note for note in result.notes)
     assert any("A is closer to float64" in note for note in reverse.notes)
 
 
-def test_a_compiled_training_is_benign(tmp_path: Path) -> None:
+def test_compiled_training_is_benign(tmp_path: Path) -> None:
     for result in both_ways(tmp_path, TRAINING, "aot_eager"):
         assert result.verdict in ("benign", "identical"), result.introduced
 
@@ -135,7 +135,7 @@ def test_a_compiled_training_is_benign(tmp_path: Path) -> None:
         ("self.second(F.gelu", "1.01 * self.second(F.gelu"),
     ],
 )
-def test_another_function_is_divergent(tmp_path: Path, old: str, new: str) -> None:
+def test_other_function_is_divergent(tmp_path: Path, old: str, new: str) -> None:
     assert TRAINING.count(old) == 1
     for result in both_ways(tmp_path, TRAINING, "aot_eager", TRAINING.replace(old, new)):
         assert result.verdict == "divergent"
@@ -143,7 +143,7 @@ def test_another_function_is_divergent(tmp_path: Path, old: str, new: str) -> No
         assert "compiled_forward" in {first.a and first.a.kernel, first.b and first.b.kernel}
 
 
-def test_values_that_cancel_in_float64_leave_only_rounding() -> None:
+def test_what_cancels_in_float64_leaves_rounding_behind() -> None:
     zero, rounded, summands = np.zeros(2), np.array([1e-9, 0.0]), np.array([1.0, 2.0])
     assert error_of(zero, rounded, summands) == 5e-10
     assert error_of(zero, rounded, None) == math.inf

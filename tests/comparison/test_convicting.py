@@ -51,7 +51,7 @@ def _first(x: Any) -> None:
     (below + x).exp()
 
 
-def test_a_difference_that_changes_the_end_state_is_the_cause_and_another_is_refuted(tmp_path: Path) -> None:
+def test_the_difference_that_changes_what_is_left_is_the_cause_and_the_other_is_refuted(tmp_path: Path) -> None:
     def second(x: Any) -> None:
         below = (x - 100).mul(2).relu()
         (below + x.mul(1.1)).exp()
@@ -63,7 +63,7 @@ def test_a_difference_that_changes_the_end_state_is_the_cause_and_another_is_ref
     assert tried.names("doubtful") == []
 
 
-def test_if_both_programs_end_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
+def test_where_both_leave_the_same_nothing_is_a_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.relu().neg().exp()
 
@@ -75,7 +75,7 @@ def test_if_both_programs_end_the_same_nothing_is_a_cause(tmp_path: Path) -> Non
     assert tried.names("doubtful") == []
 
 
-def test_an_operator_whose_output_the_other_program_lacks_is_named(tmp_path: Path) -> None:
+def test_the_operator_that_gives_what_the_other_program_has_nowhere_is_named(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.tanh().exp().sum().item()
 
@@ -99,7 +99,7 @@ def test_an_existing_suspect_gets_the_evidence_of_a_missing_output(tmp_path: Pat
     assert tried.found.causes[0] is tried.suspects[0], "no second suspect is created for it"
 
 
-def test_a_suspect_seen_only_at_the_end_is_refuted_by_a_cause_that_explains_everything(tmp_path: Path) -> None:
+def test_what_is_seen_at_the_end_alone_is_refuted_by_a_cause_that_explains_all(tmp_path: Path) -> None:
     def second(x: Any) -> None:
         below = (x - 100).relu()
         (below + x.mul(1.1)).exp()
@@ -109,7 +109,7 @@ def test_a_suspect_seen_only_at_the_end_is_refuted_by_a_cause_that_explains_ever
     assert tried.names("refuted") == ["exp"]
 
 
-def test_if_causes_explain_only_a_part_the_other_suspects_are_doubtful(tmp_path: Path) -> None:
+def test_of_causes_that_explain_a_part_the_others_are_doubtful(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.mul(1.2).exp().sin()
         x.mul(1.2).tanh().cos()

@@ -26,7 +26,7 @@ for index in range(3):
 """
 
 
-def test_a_counted_number_is_named_after_the_operator_that_made_it_differ(tmp_path: Path) -> None:
+def test_what_was_counted_is_named_after_what_made_it_differ(tmp_path: Path) -> None:
     flipped = COUNTS.replace("net(data)", "torch.nn.functional.linear(data, net.weight.flip(0), net.bias)")
     one, other = dumped(tmp_path, "one", COUNTS), dumped(tmp_path, "other", flipped)
     for result in (opdump.compare(one, other), opdump.compare(other, one)):
@@ -36,7 +36,7 @@ def test_a_counted_number_is_named_after_the_operator_that_made_it_differ(tmp_pa
         assert any(each.kind == "data" for each in others)
 
 
-def test_a_number_that_differs_without_a_cause_is_named(tmp_path: Path) -> None:
+def test_a_number_that_differs_by_itself_is_named(tmp_path: Path) -> None:
     other = COUNTS.replace("counts[index] = rows.numel()", "counts[index] = rows.numel() + 1")
     result = opdump.compare(dumped(tmp_path, "one", COUNTS), dumped(tmp_path, "other", other))
     assert [(each.kind, each.op.op_type) for each in result.introduced] == [("data", "copy_")] * 3

@@ -37,7 +37,7 @@ def _found(
     return Counterparts(Trace(1, 0, [a]), carried, left).of(b, 0)
 
 
-def test_a_state_of_b_becomes_what_a_recorded_of_the_same_state() -> None:
+def test_a_state_of_b_is_what_a_recorded_of_the_same_state() -> None:
     found = _found([record(OF_A, 0)], {0: _left(LEFT)}, record(OF_B, 3), _left(LEFT))
     assert np.array_equal(found, OF_A)
     assert not np.array_equal(found, OF_B)
@@ -51,27 +51,27 @@ def test_a_state_is_found_in_another_order_and_in_parts() -> None:
     assert np.array_equal(found, OF_A.reshape(3, 4).T)
 
 
-def test_a_view_selects_its_own_elements() -> None:
+def test_the_elements_of_a_view_are_those_that_the_view_shows() -> None:
     columns = record(OF_B.reshape(3, 4)[:, 1:3], 3, offset=1, strides=(4, 1))
     found = _found([record(OF_A, 0)], {0: _left(LEFT)}, columns, _left(LEFT))
     assert np.array_equal(found, OF_A.reshape(3, 4)[:, 1:3])
 
 
-def test_a_state_with_one_element_missing_in_a_has_no_counterpart() -> None:
+def test_a_state_of_which_one_element_is_nowhere_in_a_has_no_counterpart() -> None:
     other = LEFT.copy()
     other[7] *= 1 + 1e-5
     assert _found([record(OF_A, 0)], {0: _left(LEFT)}, record(OF_B, 3), _left(other)) is None
 
 
-def test_a_state_that_no_previous_step_left_has_no_counterpart() -> None:
+def test_what_no_step_before_left_has_no_counterpart() -> None:
     assert _found([record(OF_A, 0)], {0: _left(LEFT)}, record(OF_B, 3), None) is None
 
 
-def test_there_is_no_counterpart_if_a_matches_nothing_of_the_previous_step() -> None:
+def test_nothing_has_a_counterpart_where_a_found_nothing_of_the_step_before() -> None:
     assert _found([record(OF_A)], {}, record(OF_B, 3), _left(LEFT)) is None
 
 
-def test_integers_have_no_counterpart() -> None:
+def test_whole_numbers_have_no_counterpart() -> None:
     numbers = np.arange(12)
     held = Named("int64", numbers, np.ones(12, np.bool_))
     assert _found([record(numbers, 0)], {0: held}, record(numbers, 3), held) is None

@@ -30,7 +30,7 @@ def read(of: OpRecord, slot: int, array: Any, source: str, *, with_elements: boo
     )
 
 
-def test_scalars_of_the_graph_are_arguments() -> None:
+def test_numbers_of_the_graph_are_arguments() -> None:
     matmul = op("MatMul")
     inputs = {
         0: read(matmul, 0, np.ones((2, 3), np.float32), "Default/ReLU-op0:0"),
@@ -50,7 +50,7 @@ def test_a_constant_of_the_program_stays_an_input() -> None:
     assert as_read(add, inputs) == (add, inputs)
 
 
-def test_a_parameter_recorded_after_its_update_was_not_read() -> None:
+def test_a_parameter_after_its_update_was_not_read() -> None:
     momentum = op("ApplyMomentum")
     weight = np.ones((2, 3), np.float32)
     inputs = {

@@ -54,7 +54,7 @@ def test_draws_that_are_overwritten_do_not_count(tmp_path: Path, program: str) -
     assert result.verdict == "benign", result.headline
 
 
-def test_a_partly_overwritten_draw_still_counts_as_read(tmp_path: Path) -> None:
+def test_what_is_written_over_in_part_is_read_all_the_same(tmp_path: Path) -> None:
     program = PROGRAM.replace("# loaded", "with torch.no_grad():\n    layer.weight[:7].fill_(0.5); layer.bias.zero_()")
     one = dumped(tmp_path, "one", program)
     other = dumped(tmp_path, "other", program.replace("manual_seed(0)", "manual_seed(1)"))
@@ -62,7 +62,7 @@ def test_a_partly_overwritten_draw_still_counts_as_read(tmp_path: Path) -> None:
     assert [(each.kind, each.op.op_type) for each in result.introduced] == [("random", "uniform_")]
 
 
-def test_an_in_place_change_of_a_draw_belongs_to_the_draw(tmp_path: Path) -> None:
+def test_what_is_made_of_a_draw_in_place_is_the_draw(tmp_path: Path) -> None:
     change = "with torch.no_grad():\n    layer.weight.uniform_(-0.9, 0.9).erfinv_().mul_(0.1); layer.bias.zero_()"
     program = PROGRAM.replace("# loaded", change)
     other = program.replace("manual_seed(0)", "manual_seed(1)")

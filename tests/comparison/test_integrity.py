@@ -13,7 +13,7 @@ from opdump.comparison.memory import read_step
 pytestmark = pytest.mark.torch
 
 
-def test_a_state_is_recognised_after_a_step_that_did_not_use_it(tmp_path: Path) -> None:
+def test_a_state_that_a_step_left_out_is_known_again(tmp_path: Path) -> None:
     import torch
 
     torch.manual_seed(0)
@@ -34,7 +34,7 @@ def test_a_state_is_recognised_after_a_step_that_did_not_use_it(tmp_path: Path) 
     assert ages == [(None, False), (None, False), (2, True), (2, True)]
 
 
-def test_inputs_of_the_same_age_are_left_alike() -> None:
+def test_inputs_are_left_alike_where_both_are_as_old() -> None:
     at = (0, 0)
     older, old, fresh, none = (
         Integrity(came_earlier={at: 3}),

@@ -26,7 +26,7 @@ def records(*tensors: Array) -> list[TensorRecord]:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_a_matrix_is_found_in_its_pieces_and_they_in_it(count: int) -> None:
+def test_matrix_is_found_in_its_pieces_and_they_in_it(count: int) -> None:
     whole = np.concatenate(PIECES[:count], axis=1)
     others = [NUMBERS.normal(size=piece.shape) for piece in PIECES]
     pieces = records(*others, *PIECES[:count])
@@ -36,7 +36,7 @@ def test_a_matrix_is_found_in_its_pieces_and_they_in_it(count: int) -> None:
     assert joined(pieces, [record(whole)], 1e-6) == (parts, wholes)
 
 
-def test_a_wrong_piece_makes_no_whole() -> None:
+def test_one_of_the_pieces_that_is_another_makes_no_whole() -> None:
     whole = np.concatenate(PIECES[:3], axis=1)
     changed = PIECES[1] * 1.001
     assert joined([record(whole)], records(PIECES[0], changed, PIECES[2]), 1e-6) == ([], [])
@@ -47,11 +47,11 @@ def test_pieces_of_another_size_make_no_whole() -> None:
     assert joined([record(whole)], records(PIECES[0], PIECES[2][:, :2]), 1e-6) == ([], [])
 
 
-def test_counts_that_are_written_one_by_one_are_found_in_the_vector_of_all() -> None:
+def test_counts_that_are_written_one_after_another_are_found_in_the_vector_of_all() -> None:
     counts = np.array([17.0, 10.0, 14.0, 7.0])
     wholes, parts = joined([record(counts)], records(*(counts[each : each + 1] for each in range(4))), 1e-6)
     assert (len(wholes), len(parts)) == (1, 4)
 
 
-def test_a_constant_tensor_is_not_made_of_others() -> None:
+def test_tensor_of_one_value_is_no_whole_of_others() -> None:
     assert joined([record(np.zeros(6))], records(np.zeros(2), np.zeros(4)), 1e-6) == ([], [])

@@ -28,7 +28,7 @@ def last(path: Path, program: Program, change: dict[int, float]) -> Node:
 
 
 @pytest.mark.parametrize("program", [lambda x: x.exp(), lambda x: x @ x.T, lambda x: x.softmax(-1), lambda x: x / 3])
-def test_rounding_is_no_suspect(tmp_path: Path, program: Program) -> None:
+def test_what_rounding_gives_is_no_suspect(tmp_path: Path, program: Program) -> None:
     assert lone_kernel_suspect(last(tmp_path, program, {}), is_b=True) is None
 
 
@@ -41,7 +41,7 @@ def test_one_element_that_is_off_is_a_suspect(tmp_path: Path, factor: float) -> 
     assert suspect.evidence.startswith("1 of 15 elements are off")
 
 
-def test_the_first_program_is_checked_too(tmp_path: Path) -> None:
+def test_the_first_program_is_told(tmp_path: Path) -> None:
     node = last(tmp_path, lambda x: x.exp(), {7: 1.5})
     suspect = lone_kernel_suspect(node, is_b=False)
     assert suspect is not None
@@ -49,12 +49,12 @@ def test_the_first_program_is_checked_too(tmp_path: Path) -> None:
     assert suspect.evidence.startswith("in A: ")
 
 
-def test_if_all_elements_are_off_none_stands_out(tmp_path: Path) -> None:
+def test_where_all_elements_are_off_none_is_unlike_the_others(tmp_path: Path) -> None:
     node = last(tmp_path, lambda x: x.exp(), dict.fromkeys(range(15), 1.001))
     assert lone_kernel_suspect(node, is_b=True) is None
 
 
-def test_an_error_within_rounding_is_no_suspect(tmp_path: Path) -> None:
+def test_what_is_off_by_less_than_rounding_may_be_is_no_suspect(tmp_path: Path) -> None:
     node = last(tmp_path, lambda x: x.exp(), {7: 1 + 2 * np.finfo(np.float32).eps})
     assert lone_kernel_suspect(node, is_b=True) is None
 
@@ -62,13 +62,13 @@ def test_an_error_within_rounding_is_no_suspect(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "program", [lambda x: (x.abs() * 8e-39).reciprocal(), lambda x: (x * 40).exp(), lambda x: (x - x[:1]).log()]
 )
-def test_an_overflow_of_the_type_is_no_suspect(tmp_path: Path, program: Program) -> None:
+def test_what_leaves_the_range_of_its_type_is_no_suspect(tmp_path: Path, program: Program) -> None:
     node = last(tmp_path, program, {})
     assert not np.isfinite(node.outputs[0].numpy()).all()
     assert lone_kernel_suspect(node, is_b=True) is None
 
 
-def test_a_wrong_element_is_found_beside_an_overflow(tmp_path: Path) -> None:
+def test_an_element_that_is_off_is_found_beside_what_leaves_its_type(tmp_path: Path) -> None:
     def program(x: Any) -> None:
         (x.abs() * 45).exp()
 
@@ -90,7 +90,7 @@ def test_a_kernel_that_reads_a_narrower_type_may_round_in_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("narrow", ["bfloat16", "half"])
-def test_a_widening_cast_does_not_compute_in_the_narrower_type(tmp_path: Path, narrow: str) -> None:
+def test_a_cast_that_widens_computes_nothing_in_the_narrower_type(tmp_path: Path, narrow: str) -> None:
     node = last(tmp_path, lambda x: getattr(x, narrow)().float(), {7: 1.0 + 2.0**-8})
     assert allowed_error(node, node.outputs[0]) == 256 * 2.0**-23
     suspect = lone_kernel_suspect(node, is_b=True)

@@ -38,7 +38,7 @@ def compare(dumps: tuple[Path, Path], *arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["compare", *map(str, (*dumps, *arguments))])
 
 
-def test_the_file_shows_which_operators_match(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_file_says_which_operator_is_which(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     assert compare(dumps, "--save-match", file).exit_code == 1
     found = yaml.safe_load(file.read_text())
@@ -53,7 +53,7 @@ def test_the_file_shows_which_operators_match(dumps: tuple[Path, Path], tmp_path
     assert again["a"] != cosine["a"]
 
 
-def test_reading_the_written_file_changes_nothing(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_was_written_changes_nothing_when_it_is_read(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     first = opdump.compare(*dumps)
     first.save_matches(file)
@@ -62,7 +62,7 @@ def test_reading_the_written_file_changes_nothing(dumps: tuple[Path, Path], tmp_
     assert {pair.kind for step in second.matches for pair in step.pairs} == {"by hand"}
 
 
-def test_edited_pairs_override_the_matching(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_pairs_by_hand_override(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     names = [[op.op_name for op in opdump.open(dump).ops() if op.op_type == "mul"] for dump in dumps]
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {names[0][0]}, b: {names[1][1]}}}\n")
@@ -89,7 +89,7 @@ def test_edited_pairs_override_the_matching(dumps: tuple[Path, Path], tmp_path: 
         ("steps: [", 1, "is not valid YAML"),
     ],
 )
-def test_mistakes_are_reported_with_their_line(
+def test_mistakes_are_told_with_their_line(
     dumps: tuple[Path, Path], tmp_path: Path, text: str, line: int, why: str
 ) -> None:
     file = tmp_path / "match.yaml"
@@ -100,7 +100,7 @@ def test_mistakes_are_reported_with_their_line(
     assert f"{file}:{line}:" in done.stderr or why == "is not valid YAML"
 
 
-def test_unknown_names_are_reported_with_the_nearest(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_nearest_names_are_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     name = next(op.op_name for op in opdump.open(dumps[0]).ops() if op.op_type == "gelu")
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {name}, b: {name}}}\n")
@@ -108,7 +108,7 @@ def test_unknown_names_are_reported_with_the_nearest(dumps: tuple[Path, Path], t
         opdump.compare(*dumps, match=file)
 
 
-def test_an_operator_in_two_pairs_is_reported(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_operator_in_two_pairs_is_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     one, other = (op.op_name for op in opdump.open(dumps[0]).ops() if op.op_type == "mul")
     file.write_text(f"steps:\n- step: 0\n  pairs:\n  - {{a: {one}, b: {one}}}\n  - {{a: {other}, b: {one}}}\n")
@@ -116,7 +116,7 @@ def test_an_operator_in_two_pairs_is_reported(dumps: tuple[Path, Path], tmp_path
         opdump.compare(*dumps, match=file)
 
 
-def test_a_missing_file_is_reported(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_missing_file_is_told(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     done = compare(dumps, "--match", tmp_path / "none.yaml")
     assert done.exit_code == 2
     assert "none.yaml: cannot be read: No such file" in done.stderr

@@ -35,7 +35,7 @@ class Compared:
         return self.mending.left_behind(self.differences)
 
 
-def test_a_difference_without_effect_is_no_cause_and_one_with_an_effect_is(tmp_path: Path) -> None:
+def test_a_difference_that_changes_nothing_is_no_cause_and_another_is_one(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         below = (x - 100).relu()
         (below + x).exp()
@@ -64,7 +64,7 @@ def test_two_differences_that_cancel_each_other_are_no_cause(tmp_path: Path, fac
 
 
 @pytest.mark.parametrize("factor", [3.0, 3.1])
-def test_a_factor_on_the_other_side_of_a_product_is_resolved(tmp_path: Path, factor: float) -> None:
+def test_a_factor_on_the_other_side_of_a_product_is_left_behind(tmp_path: Path, factor: float) -> None:
     def first(x: Any) -> None:
         (x.mm(x.T) * 3).tanh().sum()
 
@@ -76,7 +76,7 @@ def test_a_factor_on_the_other_side_of_a_product_is_resolved(tmp_path: Path, fac
     assert compared.cures() == ([], factor == 3), "A's product without its factor is no better"
 
 
-def test_a_difference_that_meets_at_a_later_value_is_resolved(tmp_path: Path) -> None:
+def test_a_difference_that_meets_at_a_later_value_is_left_behind(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.exp().log().tanh()
 
@@ -100,7 +100,7 @@ def test_a_difference_that_meets_on_only_one_path_is_not_resolved(tmp_path: Path
     assert Compared(tmp_path, first, second, "exp").left_behind() == set()
 
 
-def test_the_second_program_draws_the_random_numbers_of_the_first(tmp_path: Path) -> None:
+def test_random_numbers_of_the_second_program_are_those_of_the_first(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         import torch
 
@@ -123,7 +123,7 @@ def test_the_second_program_draws_the_random_numbers_of_the_first(tmp_path: Path
     assert Compared(tmp_path / "same", first, without, "tanh").cures() == ([], True)
 
 
-def test_a_difference_that_explains_little_is_no_cause(tmp_path: Path) -> None:
+def test_what_leaves_most_as_it_is_is_no_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         x.exp()
         x.tanh()
@@ -137,7 +137,7 @@ def test_a_difference_that_explains_little_is_no_cause(tmp_path: Path) -> None:
     assert Compared(tmp_path, first, second, "exp").cures() == ([], False)
 
 
-def test_a_difference_before_the_cause_is_no_cause(tmp_path: Path) -> None:
+def test_what_was_mended_on_the_way_to_the_cause_is_no_cause(tmp_path: Path) -> None:
     def first(x: Any) -> None:
         below = x.exp()
         below.tanh()

@@ -75,7 +75,7 @@ def compared(folder: Path, one: str, other: str) -> opdump.CompareResult:
         ("attention before batch norm", "Rprop"),
     ],
 )
-def test_trainings_that_round_differently_are_the_same(tmp_path: Path, network: str, optimizer: str) -> None:
+def test_trainings_that_are_rounded_otherwise_are_the_same(tmp_path: Path, network: str, optimizer: str) -> None:
     program = training(network, optimizer)
     result = compared(tmp_path, program, with_rows_turned(program))
     assert (result.verdict, list(result.introduced)) == ("benign", [])
@@ -89,7 +89,7 @@ def test_trainings_that_round_differently_are_the_same(tmp_path: Path, network: 
         (3, "network[3].weight.detach().mul_(1.01)"),
     ],
 )
-def test_a_fault_is_found_in_trainings_that_round_differently(tmp_path: Path, step: int, fault: str) -> None:
+def test_fault_is_found_in_trainings_that_are_rounded_otherwise(tmp_path: Path, step: int, fault: str) -> None:
     program = training("bias before batch norm", "Adam")
     faulty = program.replace("step == 3", f"step == {step}").replace("pass", fault)
     assert compared(tmp_path, program, with_rows_turned(faulty)).verdict == "divergent"
@@ -107,7 +107,9 @@ SINGLE, FUSED = "foreach=False", "fused=True"
         ("attention before batch norm", "AdamW"),
     ],
 )
-def test_a_fused_optimizer_equals_one_of_several_operators(tmp_path: Path, network: str, optimizer: str) -> None:
+def test_a_fused_optimizer_is_the_same_as_one_of_several_operators(
+    tmp_path: Path, network: str, optimizer: str
+) -> None:
     program = training(network, "SGD").replace(
         OPTIMIZERS["SGD"], f"{optimizer}(network.parameters(), lr=0.01, {SINGLE})"
     )

@@ -55,7 +55,7 @@ UNDERFLOWS = TRAINING.replace(
 
 
 @both_ways
-def test_the_operator_that_makes_a_loss_infinite_is_named(tmp_path: Path, swapped: bool) -> None:
+def test_who_makes_a_loss_infinite_is_named(tmp_path: Path, swapped: bool) -> None:
     result = compared(tmp_path, UNDERFLOWS, TRAINING, "full", swapped=swapped)
     run = "B" if swapped else "A"
     assert (result.verdict, named(result)[0]) == ("divergent", ("log", 10))
@@ -86,7 +86,7 @@ for step in range(6):
 
 @both_modes
 @both_ways
-def test_the_step_in_which_one_run_begins_to_leave_nan_is_found(tmp_path: Path, saved: Saved, swapped: bool) -> None:
+def test_the_step_is_found_in_which_one_run_begins_to_leave_nan(tmp_path: Path, saved: Saved, swapped: bool) -> None:
     underflows = LATER.replace(
         "torch.nn.functional.cross_entropy(logits, labels)",
         "-torch.log(torch.softmax(logits, 1)[torch.arange(32), labels]).mean()",
@@ -117,7 +117,9 @@ with torch.no_grad():
 
 @both_modes
 @both_ways
-def test_infinite_outputs_of_only_one_inference_are_named(tmp_path: Path, saved: Saved, swapped: bool) -> None:
+def test_outputs_of_an_inference_that_one_run_alone_has_infinite_are_named(
+    tmp_path: Path, saved: Saved, swapped: bool
+) -> None:
     lost = INFERENCE.replace("torch.log_softmax(scores, 1)", "torch.softmax(scores, 1).log()")
     result = compared(tmp_path, lost, INFERENCE, saved, swapped=swapped)
     assert (result.verdict, named(result)[0][1]) == ("divergent", 8)
@@ -192,7 +194,7 @@ for step in range(3):
 
 @both_modes
 @both_ways
-def test_steps_that_both_runs_skip_because_gradients_overflow_are_no_difference(
+def test_steps_that_both_runs_skip_since_gradients_overflow_are_no_difference(
     tmp_path: Path, saved: Saved, swapped: bool
 ) -> None:
     other = SCALED.replace(
@@ -223,9 +225,7 @@ def test_steps_that_both_runs_skip_because_gradients_overflow_are_no_difference(
         (TRAINING, "(logits.detach() * 1e38).sum().item()", "statistic"),
     ],
 )
-def test_a_value_that_only_one_program_inspects_may_be_infinite(
-    tmp_path: Path, program: str, more: str, saved: Saved
-) -> None:
+def test_what_one_program_alone_looks_at_may_be_infinite(tmp_path: Path, program: str, more: str, saved: Saved) -> None:
     result = compared(tmp_path, program, f"{program}    {more}\n", saved, swapped=False)
     assert (result.verdict in ("identical", "benign"), list(result.introduced)) == (True, [])
 
@@ -249,12 +249,12 @@ def masked_softmax(x: Any) -> None:
     (x * 200).masked_fill(x < x.mean(1, keepdim=True), -np.inf).softmax(1)
 
 
-def test_intermediate_infinities_of_both_runs_are_not_named(tmp_path: Path) -> None:
+def test_infinities_that_both_runs_have_on_the_way_are_not_named(tmp_path: Path) -> None:
     (kernel, evidence), *others = suspects(tmp_path, masked_exponents, masked_softmax)
     assert (kernel, others) == ("exp", [])
     assert evidence == "in A it produces NaN or infinities, which reach the end of the step; B ends without any"
 
 
-def test_if_both_or_neither_leave_infinities_nothing_is_named(tmp_path: Path) -> None:
+def test_where_both_or_neither_leave_infinities_nothing_is_named(tmp_path: Path) -> None:
     assert suspects(tmp_path / "both", lambda x: (x * 0).log(), lambda x: (x - x).log2()) == []
     assert suspects(tmp_path / "neither", lambda x: x.abs().log(), lambda x: x.abs().log2()) == []

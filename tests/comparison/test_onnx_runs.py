@@ -50,7 +50,7 @@ OMITTING = {
 
 
 @pytest.mark.parametrize("kind", OMITTING)
-def test_a_node_with_omitted_outputs_is_replayed_with_the_outputs_that_it_has(tmp_path: Path, kind: str) -> None:
+def test_a_node_that_leaves_outputs_out_is_run_again_with_those_that_it_has(tmp_path: Path, kind: str) -> None:
     node, weights = OMITTING[kind]
     before, after = around(node, 1.0, weights), around(node, 1.5, weights)
     if kind == "LSTM":
@@ -137,7 +137,7 @@ def count_branch(trips: int) -> onnx.ModelProto:
         (count_branch, 0, 1),
     ],
 )
-def test_a_difference_inside_hidden_bodies_is_a_difference(
+def test_a_difference_inside_bodies_that_are_not_shown_is_a_difference(
     tmp_path: Path, saved_data: str, made: Any, before: float, after: float
 ) -> None:
     feeds = {"x": numbers(4)}
@@ -146,7 +146,7 @@ def test_a_difference_inside_hidden_bodies_is_a_difference(
     assert result.verdict == "divergent", result.headline
 
 
-def test_an_if_with_hidden_bodies_is_accused_and_cannot_be_replayed(tmp_path: Path) -> None:
+def test_an_if_whose_bodies_are_not_shown_is_accused_and_cannot_be_replayed(tmp_path: Path) -> None:
     result = compared(tmp_path, random_branch(1.0), random_branch(2.0), {"x": numbers(4)})
     assert result.headline.startswith("FIRST DIVERGENCE #0 If output.0: inputs agree, output differs")
     with pytest.raises(
@@ -170,7 +170,7 @@ def test_a_replay_is_recommended_only_if_the_dump_has_the_elements_for_it(
 
 
 @pytest.mark.parametrize("op_type", WRITTEN_OUT)
-def test_an_explicit_default_is_no_difference(op_type: str) -> None:
+def test_a_default_that_one_program_writes_out_is_no_difference(op_type: str) -> None:
     shapes, same, other = WRITTEN_OUT[op_type]
     needed = {"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}
     plain = node_of(op_type, shapes, **needed)
@@ -178,7 +178,7 @@ def test_an_explicit_default_is_no_difference(op_type: str) -> None:
     assert differing(plain, node_of(op_type, shapes, **needed, **other)).keys() == other.keys()
 
 
-def test_the_default_of_an_older_version_is_distinguished_from_the_newest(tmp_path: Path) -> None:
+def test_a_default_of_an_older_version_is_told_from_that_of_the_newest(tmp_path: Path) -> None:
     def model(opset: int, **attributes: Any) -> onnx.ModelProto:
         node = helper.make_node("Softmax", ["x"], ["y"], name="softmax", **attributes)
         return model_of([node], {"x": (FLOAT, [2, 2, 6, 6])}, {"y": (FLOAT, None)}, opset=opset)
@@ -190,7 +190,7 @@ def test_the_default_of_an_older_version_is_distinguished_from_the_newest(tmp_pa
     assert "axis: 1 in A" in found.introduced[0].evidence
 
 
-def test_an_explicit_default_of_the_runtimes_own_operators_is_no_difference() -> None:
+def test_a_default_of_the_runtime_s_own_operators_is_none_either() -> None:
     def node(**arguments: Any) -> Node:
         op = OpRecord("QGemm", "QGemm", 0, kernel="com.microsoft::QGemm", arguments=arguments)
         return Node(0, op, {0: TensorRecord(op, "input", 0, "uint8", (2, 3))}, {})
@@ -199,7 +199,7 @@ def test_an_explicit_default_of_the_runtimes_own_operators_is_no_difference() ->
     assert differing(node(), node(transB=1)) == {"transB": (0, 1)}
 
 
-def test_facts_that_an_adapter_adds_are_no_arguments() -> None:
+def test_what_an_adapter_adds_about_a_run_is_no_argument() -> None:
     def node(kernel: str, **arguments: Any) -> Node:
         return Node(0, OpRecord("Mul", "Mul", 0, kernel=kernel, arguments=arguments), {}, {})
 
@@ -219,7 +219,7 @@ def test_nan_is_the_same_argument_as_nan() -> None:
     assert differing(node(float("nan")), node(0.0)).keys() == {"fill_value"}
 
 
-def test_the_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
+def test_a_dimension_of_a_new_axis_is_counted_in_the_output() -> None:
     def node(dim: int) -> Node:
         op = OpRecord("unsqueeze", "unsqueeze", 0, kernel="aten::unsqueeze", arguments={"dim": dim})
         read, made = (

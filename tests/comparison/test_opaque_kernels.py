@@ -45,7 +45,7 @@ def fused() -> Iterator[Any]:
     library._destroy()
 
 
-def test_an_operator_of_another_package_with_a_different_output_is_named(tmp_path: Path, fused: Any) -> None:
+def test_an_operator_of_a_package_that_gives_something_else_is_named(tmp_path: Path, fused: Any) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     net, data = torch.nn.Linear(6, 8), torch.randn(4, 6)
@@ -61,7 +61,7 @@ def test_an_operator_of_another_package_with_a_different_output_is_named(tmp_pat
     assert "cannot be run again" in result.introduced[0].evidence
 
 
-def test_an_output_that_differs_beyond_rounding_on_equal_inputs_is_named() -> None:
+def test_what_differs_from_the_same_bits_beyond_rounding_is_named() -> None:
     (found,), not_proven = judged(GIVEN, GIVEN * np.float32(1.01))
     assert (found.kind, found.io, found.slot, not_proven) == ("kernel", "output", 0, set())
     assert found.score == pytest.approx(0.01 / 2**-23, rel=1e-3)
@@ -72,7 +72,7 @@ def test_rounding_is_benign_and_not_proven(ratio: float) -> None:
     assert judged(GIVEN, GIVEN * np.float32(ratio)) == ([], {"mine::fused"})
 
 
-def test_equal_results_are_not_reported() -> None:
+def test_the_same_results_are_nothing_to_tell_of() -> None:
     with_nan = np.array([np.nan, np.inf, 1, 2], np.float32)
     assert judged(with_nan, with_nan) == ([], set())
 
@@ -83,15 +83,15 @@ def test_nan_and_infinities_of_one_run_are_named() -> None:
         assert found.score == np.inf
 
 
-def test_different_inputs_prove_nothing() -> None:
+def test_what_was_given_something_else_proves_nothing() -> None:
     assert judged(GIVEN, GIVEN * 2, given_b=GIVEN * np.float32(1.0001)) == ([], {"mine::fused"})
 
 
-def test_an_output_that_cancels_to_almost_nothing_is_noise() -> None:
+def test_what_cancels_to_next_to_nothing_is_noise() -> None:
     assert judged(GIVEN * np.float32(1e-8), GIVEN * np.float32(-1e-8)) == ([], {"mine::fused"})
 
 
-def test_integers_and_masks_have_no_rounding() -> None:
+def test_whole_numbers_and_masks_have_no_rounding() -> None:
     (found,), _ = judged(np.array([1, 2, 3]), np.array([1, 2, 4]))
     assert found.score == np.inf
 
@@ -100,6 +100,6 @@ def test_a_collective_depends_on_other_processes() -> None:
     assert judged(GIVEN, GIVEN * 2, kernel="c10d::allreduce_") == ([], {"c10d::allreduce_"})
 
 
-def test_operators_that_can_be_replayed_are_judged_by_the_replay() -> None:
+def test_operators_that_can_be_run_again_are_left_to_that() -> None:
     pytest.importorskip("torch")
     assert judged(GIVEN, GIVEN * 2, kernel="aten::relu") == ([], set())

@@ -37,7 +37,7 @@ def test_a_unit_is_a_range_of_one_step_of_one_rank() -> None:
     assert [len(unit) for unit in cut[2:]] == [3, 5, 2]
 
 
-def test_a_few_large_tensors_are_one_unit() -> None:
+def test_few_large_tensors_are_a_unit() -> None:
     assert [len(unit) for unit in units(_pairs(0, 0, 5, size=1 << 25))] == [2, 2, 1]
 
 
@@ -78,7 +78,7 @@ class Watched(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-def test_an_executor_gets_the_steps_one_by_one_and_the_result_equals_that_of_one_process(
+def test_an_executor_is_given_the_steps_one_by_one_and_gives_what_one_process_does(
     trainings: tuple[Path, Path],
 ) -> None:
     with Watched() as executor:
@@ -90,7 +90,7 @@ def test_an_executor_gets_the_steps_one_by_one_and_the_result_equals_that_of_one
     assert (alone.verdict, alone.to_json()["introduced"][0]["b"]["step"]) == ("divergent", 2)
 
 
-def test_jobs_do_not_change_the_result_for_the_steps_of_one_rank(trainings: tuple[Path, Path], tmp_path: Path) -> None:
+def test_jobs_give_the_same_for_the_steps_of_one_rank(trainings: tuple[Path, Path], tmp_path: Path) -> None:
     runner = CliRunner()
     told = []
     for jobs in ("1", "2"):

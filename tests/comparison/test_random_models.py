@@ -143,9 +143,7 @@ def test_models_whose_results_differ_are_never_benign(tmp_path: Path, seed: int)
 @pytest.mark.parametrize(
     ("axes", "verdict"), [([0, 1, 3, 5, 2, 4], "benign"), ([0, 3, 5, 1, 2, 4], "divergent")], ids=["right", "wrong"]
 )
-def test_a_result_with_its_axes_in_another_order_is_another_result(
-    tmp_path: Path, axes: list[int], verdict: str
-) -> None:
+def test_a_result_in_another_order_of_its_axes_is_another_result(tmp_path: Path, axes: list[int], verdict: str) -> None:
     torch.manual_seed(0)
     data = torch.randn(1, 2, SIDE, SIDE)
     with opdump.capture(path=str(tmp_path / "torch"), saved_data="full"):

@@ -131,7 +131,7 @@ class Program:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 5))
-def test_verdicts_on_random_models_are_right(tmp_path: Path, first: int) -> None:
+def test_what_a_comparison_says_of_random_models_holds(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + 5):
         program = Program(seed)
         feeds = {"x": np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)}
@@ -153,7 +153,7 @@ def test_verdicts_on_random_models_are_right(tmp_path: Path, first: int) -> None
             )
 
 
-def test_most_edits_change_the_output_of_the_random_models() -> None:
+def test_the_random_models_differ_in_most_edits() -> None:
     weights = {seed: {name: value.tobytes() for name, value in Program(seed).weights.items()} for seed in range(40)}
     assert len({str(each) for each in weights.values()}) > 30
     program = Program(1)

@@ -64,9 +64,7 @@ def _roundings_apart(one: list[Any], other: list[Any]) -> float:
 @pytest.mark.sampled(5, each="saved")
 @pytest.mark.parametrize("saved", ["full", "statistic"])
 @pytest.mark.parametrize("start", range(0, _PROGRAMS, 4))
-def test_programs_with_memory_that_numpy_writes(
-    start: int, saved: Literal["full", "statistic"], tmp_path: Path
-) -> None:
+def test_programs_whose_memory_numpy_writes(start: int, saved: Literal["full", "statistic"], tmp_path: Path) -> None:
     for seed in range(start, start + 4):
         left = []
         for name, other in (("a", False), ("b", True), ("again", False)):

@@ -159,7 +159,7 @@ MICRO_BATCHES = (
 @pytest.mark.parametrize(
     "pair", [ATTENTION, OPTIMIZERS, MICRO_BATCHES], ids=["attention", "optimizers", "micro_batches"]
 )
-def test_a_refactored_program_is_benign(tmp_path: Path, pair: tuple[str, str]) -> None:
+def test_program_written_anew_is_benign(tmp_path: Path, pair: tuple[str, str]) -> None:
     result = opdump.compare(dumped(tmp_path, "a", pair[0]), dumped(tmp_path, "b", pair[1]))
     assert (result.verdict, list(result.introduced)) == ("benign", [])
 
@@ -175,14 +175,14 @@ def test_a_refactored_program_is_benign(tmp_path: Path, pair: tuple[str, str]) -
         (MICRO_BATCHES, "lr=0.01, amsgrad", "lr=0.01, betas=(0.9, 0.99), amsgrad"),
     ],
 )
-def test_a_fault_in_a_refactored_program_is_found(tmp_path: Path, pair: tuple[str, str], old: str, new: str) -> None:
+def test_fault_in_a_program_written_anew_is_found(tmp_path: Path, pair: tuple[str, str], old: str, new: str) -> None:
     a, b = pair
     assert b.count(old) == 1
     result = opdump.compare(dumped(tmp_path, "a", a), dumped(tmp_path, "b", b.replace(old, new)))
     assert result.verdict == "divergent"
 
 
-def test_a_copy_of_another_parameter_is_found_though_the_first_program_has_its_values(tmp_path: Path) -> None:
+def test_a_copy_of_another_parameter_is_found_though_the_first_program_has_its_elements(tmp_path: Path) -> None:
     program = (
         BEGIN
         + """
@@ -258,7 +258,7 @@ def test_a_fault_among_sorted_edges_is_named(tmp_path: Path, old: str, new: str,
 
 
 @pytest.mark.parametrize("left_out", ["below", "above"])
-def test_an_optimizer_that_does_not_step_is_named(tmp_path: Path, left_out: str) -> None:
+def test_the_optimizer_that_does_not_step_is_named(tmp_path: Path, left_out: str) -> None:
     a, b = GRAPH
     result = opdump.compare(dumped(tmp_path, "a", a), dumped(tmp_path, "b", b.replace(f"{left_out}.step()", "pass")))
     named = result.introduced[0]
@@ -267,7 +267,7 @@ def test_an_optimizer_that_does_not_step_is_named(tmp_path: Path, left_out: str)
     assert named.a.phase == "optimizer"
 
 
-def test_a_changed_parameter_is_named_once_at_its_first_reader(tmp_path: Path) -> None:
+def test_a_parameter_is_named_once_where_it_is_read_first(tmp_path: Path) -> None:
     program = (
         BEGIN
         + """

@@ -56,7 +56,7 @@ def test_a_parameter_is_compared_by_its_name_and_the_rest_by_its_storage() -> No
     assert average.writers_a == average.writers_b == {2}
 
 
-def test_a_different_end_state_is_reported_with_its_writer() -> None:
+def test_what_was_left_otherwise_is_told_with_who_wrote_it() -> None:
     (weight, average) = _remaining((WEIGHT * 2, AVERAGE), {0: 4, 1: 3})
     assert weight.difference.relative == 1.0
     assert weight.writers_a == weight.writers_b == {1}
@@ -64,7 +64,7 @@ def test_a_different_end_state_is_reported_with_its_writer() -> None:
     assert not average.difference
 
 
-def test_a_storage_without_a_counterpart_is_not_compared() -> None:
+def test_a_storage_that_is_none_of_the_other_program_is_not_compared() -> None:
     (weight,) = _remaining((WEIGHT, AVERAGE * 2), {0: 4})
     assert weight.records[1].memory == record(WEIGHT, 4).memory
 
@@ -74,7 +74,7 @@ def test_without_names_parameters_are_compared_by_storage_too() -> None:
     assert [bool(each.difference) for each in found] == [True, False]
 
 
-def test_a_scalar_counts_steps_and_is_ignored() -> None:
+def test_a_single_number_counts_steps_and_is_left_alone() -> None:
     trace = Trace(0, 0, [node(0, "Add", [], [record(np.ones(1), 0, io="output")])])
     one, other = Execution(trace), Execution(trace)
     one.write(trace.nodes[0], {0: np.ones(1)})

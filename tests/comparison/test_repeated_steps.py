@@ -169,7 +169,7 @@ def said(result: Any) -> tuple[Any, ...]:
     ],
     ids=["same", "rounded", "noise", "noise-later", "mask", "update", "read-and-update", "first"],
 )
-def test_repeated_steps_are_judged_without_creating_their_records(
+def test_repeated_steps_are_judged_without_their_records(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     read_steps: list[int],
@@ -191,7 +191,7 @@ def test_arguments_of_a_repeated_step_are_its_own(tmp_path: Path) -> None:
     assert [pair.a.arguments["scale"] for pair in rows] == [0.5 + step for step in range(STEPS)]
 
 
-def test_a_row_of_the_table_is_found_by_its_number(tmp_path: Path) -> None:
+def test_row_of_the_table_is_found_by_its_number(tmp_path: Path) -> None:
     result = opdump.compare(written(tmp_path / "a", exactly), written(tmp_path / "b", rounded))
     rows = [pair.row() for pair in result.pairs]
     assert len(result.pairs) == len(rows) == 7 * STEPS
@@ -200,7 +200,7 @@ def test_a_row_of_the_table_is_found_by_its_number(tmp_path: Path) -> None:
     assert [pair.row() for pair in result.pairs[5:9]] == rows[5:9]
 
 
-def test_the_judgement_of_repeated_steps_can_be_sent_to_another_process(tmp_path: Path) -> None:
+def test_judgement_of_repeated_steps_goes_to_another_process(tmp_path: Path) -> None:
     a, b = opdump.open(written(tmp_path / "a", exactly)), opdump.open(written(tmp_path / "b", rounded))
     judged = judge(a, b, [(step, step) for step in range(STEPS)], 0)
     received = pickle.loads(pickle.dumps(judged))
@@ -210,7 +210,7 @@ def test_the_judgement_of_repeated_steps_can_be_sent_to_another_process(tmp_path
     assert [[pair.row() for pair in part] for part in sent] == [[pair.row() for pair in part] for part in parts]
 
 
-def test_a_step_with_rows_that_the_index_lacks_is_read_as_records(tmp_path: Path, read_steps: list[int]) -> None:
+def test_step_with_rows_that_the_index_lacks_is_read_as_records(tmp_path: Path, read_steps: list[int]) -> None:
     a, b = written(tmp_path / "a", exactly), written(tmp_path / "b", exactly)
     table = next(b.glob("**/2/statistic.csv"))
     text = table.read_text()
@@ -219,14 +219,14 @@ def test_a_step_with_rows_that_the_index_lacks_is_read_as_records(tmp_path: Path
     assert sorted(set(read_steps)) == [0, 2]
 
 
-def test_a_chain_is_one_sequence_of_its_parts() -> None:
+def test_chain_is_one_sequence_of_its_parts() -> None:
     chain = Chain([[1, 2], [], [3]])
     assert (list(chain), len(chain), chain[-1], chain[1], chain[1:]) == ([1, 2, 3], 3, 3, 2, [2, 3])
     with pytest.raises(IndexError):
         chain[3]
 
 
-def test_the_report_creates_no_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_makes_no_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(_: RepeatedStep) -> NoReturn:
         raise AssertionError("rows were made")
 

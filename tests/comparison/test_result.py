@@ -52,13 +52,13 @@ def test_each_pair_has_a_row_with_its_state(dumps: tuple[Path, Path]) -> None:
     assert {row["matched_by"] for row in rows} <= {"name", "sequence", "data flow"}
 
 
-def test_the_same_program_has_only_identical_pairs(dumps: tuple[Path, Path]) -> None:
+def test_the_same_program_has_identical_pairs_alone(dumps: tuple[Path, Path]) -> None:
     result = opdump.compare(dumps[0], dumps[0])
     assert {pair.state for pair in result.pairs} == {"identical"}
     assert result.window == ()
 
 
-def test_a_comparison_of_only_statistics_has_rows_too(tmp_path: Path) -> None:
+def test_statistics_alone_have_rows_too(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     changed = PROGRAM.replace("F.gelu(x)", "F.gelu(x, approximate='tanh')")
     result = opdump.compare(
@@ -77,7 +77,7 @@ def test_the_window_shows_both_runs_around_the_divergence(dumps: tuple[Path, Pat
     assert window[2].cells()[-1] == "same bits"
 
 
-def test_operators_of_only_one_run_are_marked_as_in_a_diff(tmp_path: Path, dumps: tuple[Path, Path]) -> None:
+def test_operators_that_one_run_has_are_marked_as_in_a_diff(tmp_path: Path, dumps: tuple[Path, Path]) -> None:
     extra = dumped(tmp_path, "extra", PROGRAM.replace("x = second(x)", "x = second(x * 1.01)"))
     marks = [line.cells()[0] for line in opdump.compare(dumps[0], extra).window]
     assert marks.count("!+") == 1
@@ -89,7 +89,7 @@ def test_operators_of_only_one_run_are_marked_as_in_a_diff(tmp_path: Path, dumps
     assert marks.index("!-" if "!-" in marks else "-") < marks.index("!+")
 
 
-def test_files_are_written_completely(tmp_path: Path, dumps: tuple[Path, Path]) -> None:
+def test_files_are_written_whole(tmp_path: Path, dumps: tuple[Path, Path]) -> None:
     done = CliRunner().invoke(main, ["compare", *map(str, dumps), "-o", str(tmp_path / "out")])
     assert done.exit_code == 1, done.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -127,7 +127,7 @@ def test_metrics_of_packages_are_columns_and_broken_ones_are_named(
     assert result.to_json()["missing_metrics"] == result.missing_metrics
 
 
-def test_every_executor_returns_the_same_result(dumps: tuple[Path, Path]) -> None:
+def test_any_executor_gives_the_same(dumps: tuple[Path, Path]) -> None:
     with ThreadPoolExecutor(2) as executor:
         given = opdump.compare(*dumps, executor=executor)
     assert given.to_json() == opdump.compare(*dumps).to_json()
@@ -151,7 +151,7 @@ def ranks(dumps: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "before", folder / "after"
 
 
-def test_every_rank_is_compared_and_a_suspect_names_its_rank(ranks: tuple[Path, Path]) -> None:
+def test_every_rank_is_compared_and_the_suspect_tells_its_own(ranks: tuple[Path, Path]) -> None:
     result = opdump.compare(*ranks)
     assert list(result.ranks) == [0, 1]
     assert result.to_json()["introduced"][0]["b"]["rank"] == 1
@@ -159,14 +159,14 @@ def test_every_rank_is_compared_and_a_suspect_names_its_rank(ranks: tuple[Path, 
     assert opdump.compare(*ranks, rank=0).verdict == "identical"
 
 
-def test_jobs_do_not_change_the_result_for_ranks(ranks: tuple[Path, Path]) -> None:
+def test_jobs_give_the_same_for_ranks(ranks: tuple[Path, Path]) -> None:
     runner = CliRunner()
     plain = runner.invoke(main, ["compare", *map(str, ranks), "--json"])
     shared = runner.invoke(main, ["compare", *map(str, ranks), "--json", "--jobs", "2"])
     assert (shared.exit_code, shared.stdout) == (plain.exit_code, plain.stdout)
 
 
-def test_an_interrupt_ends_with_a_line_and_leaves_no_partial_file(dumps: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_interrupt_ends_with_a_line_and_leaves_no_part_of_a_file(dumps: tuple[Path, Path], tmp_path: Path) -> None:
     program = f"""
 import opdump.comparison.compare as module
 from opdump.commands import main

@@ -27,7 +27,7 @@ def program() -> list[Node]:
     return [first, second]
 
 
-def test_the_same_operators_on_the_same_memory_are_the_same_program_whatever_they_compute() -> None:
+def test_same_operators_on_the_same_memory_are_the_same_program_whatever_they_compute() -> None:
     one, other = program(), program()
     other[1] = replace(other[1], outputs={0: record([9.0, 9.0], 2)})
     assert run_the_same(trace(*one), trace(*other))
@@ -45,13 +45,15 @@ def test_the_same_operators_on_the_same_memory_are_the_same_program_whatever_the
     ],
     ids=["type", "maker", "memory", "shape", "name", "phase"],
 )
-def test_another_operator_makes_another_program(other: Node) -> None:
+def test_other_operator_makes_another_program(other: Node) -> None:
     first, second = program()
     assert not run_the_same(trace(first, second), trace(first, other))
     assert not run_the_same(trace(first, second), trace(first))
 
 
-def test_matching_by_place_equals_matching_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_are_matched_by_their_places_as_they_are_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = opdump.open(written(tmp_path / "a", exactly)), opdump.open(written(tmp_path / "b", rounded))
     by_place, one_by_one = Precedents(), Precedents()
     for step in a.steps:

@@ -24,7 +24,7 @@ def _output(_: Execution, node: Node, slot: int) -> Array | None:
     return recorded(node.outputs[slot])
 
 
-def test_rows_that_a_step_did_not_read_are_available_in_the_next(tmp_path: Path) -> None:
+def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> None:
     import torch
 
     torch.manual_seed(0)

@@ -38,7 +38,7 @@ def followed(trace: Trace, known: set[int]) -> Sources:
     return found
 
 
-def test_the_first_operator_with_a_different_output_is_the_source() -> None:
+def test_the_first_that_gives_something_else_is_the_source() -> None:
     assert followed(chain("mul", "exp", "sum"), known={0}).of([2], matched={1, 2}) == [1]
 
 
@@ -58,15 +58,15 @@ def test_an_operator_whose_effect_is_known_further_on_is_no_source() -> None:
     assert followed(trace, known={1}).of([3], matched={2, 3}) == [2]
 
 
-def test_the_reader_of_a_copy_of_another_part_is_named() -> None:
+def test_of_a_copy_of_another_part_the_reader_is_named() -> None:
     assert followed(chain("mul", "clone", "sum"), known={0}).of([2], matched={1, 2}) == [2]
 
 
-def test_nothing_is_a_source_if_everything_is_known() -> None:
+def test_nothing_is_a_source_where_all_is_known() -> None:
     assert followed(chain("mul", "exp"), known={0, 1}).of([1], matched={0, 1}) == []
 
 
-def test_a_constant_is_no_source_but_its_reader_is() -> None:
+def test_a_constant_is_no_source_and_who_reads_it_is() -> None:
     trace = chain("mul", "exp", "sum")
     assert followed(trace, known=set()).of([2], matched={1, 2}, constants={0}) == [1]
 
@@ -81,7 +81,7 @@ def test_an_operator_with_different_data_is_no_source() -> None:
     assert found.of([1], matched={0, 1}) == []
 
 
-def test_a_source_of_floats_comes_before_a_source_of_a_mask() -> None:
+def test_what_gives_floats_comes_before_what_gives_a_mask() -> None:
     nodes = [
         node(0, "gt", [record(VALUES)], [record(VALUES > 2, io="output")]),
         node(1, "mul", [record(VALUES)], [record(VALUES, io="output")]),
@@ -116,7 +116,7 @@ def test_an_operator_of_an_optimizer_belongs_to_the_parameter_that_is_written() 
     assert owners(trace, set()) == {}
 
 
-def test_an_operator_that_serves_two_parameters_has_no_owner() -> None:
+def test_what_serves_two_parameters_has_no_owner() -> None:
     writes = [
         node(
             index,
@@ -147,7 +147,7 @@ def test_the_same_data_or_other_data_is_not_changed_data(values: list[float]) ->
     assert not list(changed_data(data([1, 2, 3, 4]), data(values), {(0, 0)}, {(0, 0)}))
 
 
-def test_memory_that_an_operator_writes_into_is_no_data() -> None:
+def test_what_an_operator_writes_into_is_no_data() -> None:
     def sums(values: list[float]) -> Trace:
         array = np.array(values, np.float32)
         return Trace(0, 0, [node(0, "add_", [record(array, 1)], [record(VALUES, 1, io="output")])])
@@ -155,7 +155,7 @@ def test_memory_that_an_operator_writes_into_is_no_data() -> None:
     assert not list(changed_data(sums([1, 2, 3, 4]), sums([1, 2, 9, 4]), {(0, 0)}, {(0, 0)}))
 
 
-def test_a_value_made_of_nothing_is_constant_and_a_reader_of_data_is_not() -> None:
+def test_what_is_made_of_nothing_is_constant_and_what_reads_data_is_not() -> None:
     nodes = [node(0, "arange"), node(1, "mul", [record(VALUES)]), node(2, "exp", [record(VALUES)])]
     run = Execution(Trace(0, 0, nodes))
     run.writers[2, 0] = frozenset({0})
@@ -168,6 +168,6 @@ def with_dimension(dim: int, rank: int) -> Node:
     return Node(0, OpRecord("sum", "sum", 0, arguments={"dim": dim}), {0: read}, {})
 
 
-def test_a_dimension_counted_from_the_end_equals_the_same_one_from_the_start() -> None:
+def test_a_dimension_counted_from_the_last_is_the_same_as_from_the_first() -> None:
     assert not differing(with_dimension(-1, 3), with_dimension(2, 3))
     assert differing(with_dimension(-1, 3), with_dimension(1, 3)) == {"dim": (-1, 1)}

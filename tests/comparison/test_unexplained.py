@@ -159,7 +159,7 @@ def test_programs_whose_results_differ_are_divergent(
         pytest.param(CLAMPED, ("1.0", "0.999"), "max: 1.0 in A, 0.999 in B", id="clamp"),
     ],
 )
-def test_other_arguments_on_equal_inputs_are_named_by_statistics(
+def test_other_arguments_at_equal_inputs_are_named_by_statistics(
     tmp_path: Path, program: str, values: tuple[str, str], told: str
 ) -> None:
     first = compared(tmp_path, program, values, "statistic").introduced[0]
@@ -189,7 +189,7 @@ print((torch.randn(6, 8) @ torch.randn(8, 8)).tolist())
 
 
 @BOTH
-def test_an_unused_value_that_depends_on_no_data_is_no_result(tmp_path: Path, saved: Saved) -> None:
+def test_what_depends_on_no_data_and_is_left_over_is_no_result(tmp_path: Path, saved: Saved) -> None:
     assert compared(tmp_path, LEFTOVER, ("4", "5"), saved).verdict == "benign"
 
 
@@ -240,7 +240,7 @@ OF_A_POOL = READ_BY_THREADS.replace("import threading", "from concurrent.futures
         pytest.param(OF_A_POOL, id="pool"),
     ],
 )
-def test_threads_that_run_in_another_order_are_no_difference(tmp_path: Path, program: str, saved: Saved) -> None:
+def test_threads_that_run_in_another_order_differ_in_nothing(tmp_path: Path, program: str, saved: Saved) -> None:
     result = compared(tmp_path, program, ("(0, 1, 2, 3, 4, 5)", "(2, 0, 3, 5, 4, 1)"), saved)
     assert result.verdict in ("benign", "identical")
 

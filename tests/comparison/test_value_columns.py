@@ -48,17 +48,17 @@ def test_distances_in_columns_equal_those_of_each_pair() -> None:
     assert [None if math.isnan(each) else each for each in found] == expected
 
 
-def test_empty_columns_have_no_rows() -> None:
+def test_columns_of_nothing_are_no_rows() -> None:
     assert rows_apart(columns_of([]), columns_of([])).tolist() == []
 
 
-def test_a_tensor_that_was_left_out_cannot_be_identified() -> None:
+def test_tensor_that_was_left_out_has_nothing_to_be_told_by() -> None:
     left_out = TensorRecord(OpRecord("mm", "mm-op0", 1), "output", 0, "float32", (2,), skip="opaque")
     assert columns_of([left_out, of_values(3)]).told.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("wide", [1e-3, 0.5])
-def test_the_nearest_value_equals_that_of_a_full_search(wide: float) -> None:
+def test_nearest_value_is_that_of_all_whose_norm_is_near(wide: float) -> None:
     base = [of_values(8) for _ in range(30)]
     held = [*base, *odd_records(100), *(_shifted(each, 1e-5) for each in base[:5])]
     index = ValueIndex(held, wide)
@@ -91,7 +91,7 @@ def _shifted(record: TensorRecord, by: float) -> TensorRecord:
     return TensorRecord(record.op, "output", 0, record.dtype, record.shape, statistics=SummaryStatistics(moved))
 
 
-def test_a_mask_is_found_by_the_values_that_it_leaves_out() -> None:
+def test_mask_is_found_by_what_it_leaves_out() -> None:
     mask = {"max": 1.0, "min": 0.0, "avg": 0.25, "l2norm": math.sqrt(2.0)}
     other = {"max": 1.0, "min": 0.0, "avg": 0.75, "l2norm": math.sqrt(6.0)}
     assert ValueIndex([record(mask, 8, "bool")], 1e-3).distance(record(other, 8, "bool")) < 1e-12
@@ -103,7 +103,7 @@ def _node(index: int, kind: str, inputs: list[float], output: float, shapes: tup
     return Node(index, op, given, {0: record({"l2norm": output}, shapes[1])})
 
 
-def test_the_remaining_share_of_a_sum_equals_that_of_its_summands() -> None:
+def test_share_left_of_a_sum_is_that_of_its_summands() -> None:
     nodes = [
         _node(0, "add", [3.0, 4.0], 2.0),
         _node(1, "mm", [3.0, 4.0], 6.0),

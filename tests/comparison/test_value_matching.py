@@ -40,7 +40,7 @@ def step(index: int, op_type: str, given: Sequence[Array], made: Array, *makers:
     )
 
 
-def test_a_weight_that_is_read_is_not_confused_with_the_updated_weight() -> None:
+def test_a_weight_that_an_operator_reads_is_not_taken_for_the_weight_after_its_update() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(step(0, "ReadVariableOp", [], WEIGHT), step(1, "MatMul", [WEIGHT, X], OUT, (0, 0)))
     assert {(pair.a, pair.b) for pair in match_values(a, b).pairs.values()} == {((0, 0), (1, 0))}
@@ -48,7 +48,7 @@ def test_a_weight_that_is_read_is_not_confused_with_the_updated_weight() -> None
     assert compare_across(a, b).suspects == []
 
 
-def test_an_updated_weight_is_found_if_both_output_it() -> None:
+def test_a_weight_after_its_update_is_found_where_both_give_it() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(
         step(0, "ReadVariableOp", [], WEIGHT),
@@ -66,7 +66,7 @@ def test_states_that_two_optimizers_scale_differently_are_no_difference() -> Non
     assert compare_across(a, b).suspects == []
 
 
-def test_random_draws_are_not_compared_with_an_update() -> None:
+def test_numbers_that_were_drawn_are_not_compared_with_an_update() -> None:
     a = trace(step(0, "mm", [X, WEIGHT], OUT), update(1, "add", [OUT, WEIGHT], UPDATED, (0, 0)))
     b = trace(
         step(0, "RandomUniform", [], DRAWN),
@@ -101,7 +101,7 @@ def drifted(a: Trace, b: Trace) -> dict[tuple[int, int], Array]:
     return dict(drifted_inputs(a, b, match_values(a, b)))
 
 
-def test_a_later_step_begins_with_the_rounding_of_the_earlier_ones() -> None:
+def test_a_later_step_begins_with_what_rounding_has_moved() -> None:
     theirs = WEIGHT * np.float32(1 + 1e-6)
     a = step(0, "mm", [X, WEIGHT], OUT)
     b = step(0, "MatMul", [theirs.T, X], X @ theirs)
@@ -119,7 +119,7 @@ def test_a_weight_that_differs_has_not_drifted() -> None:
     assert set(drifted(trace(a, at=4), trace(b, at=4))) == {(0, 0)}
 
 
-def test_a_state_that_the_other_run_does_not_show_drifts_like_a_gradient_of_its_size() -> None:
+def test_a_state_that_the_other_does_not_show_moves_by_as_much_as_a_gradient_of_its_size() -> None:
     gradient = OUT * np.float32(1 + 2e-6)
     a = trace(step(0, "mm", [X, WEIGHT], OUT), step(1, "mul", [STATE], np.float32(0.9) * STATE), at=4)
     b = trace(step(0, "MatMul", [X, WEIGHT], gradient), at=4)
@@ -131,7 +131,7 @@ def test_a_state_that_the_other_run_does_not_show_drifts_like_a_gradient_of_its_
     assert (1, 0) not in drifted(a, trace(step(0, "MatMul", [X, WEIGHT], OUT), at=4))
 
 
-def test_frameworks_are_distinguished_by_the_dumps_or_by_operator_names() -> None:
+def test_frameworks_are_two_by_what_the_dumps_say_or_by_the_names_of_their_operators() -> None:
     one, other = trace(step(0, "MatMul", [X, WEIGHT], OUT)), trace(step(0, "mm", [X, WEIGHT], OUT))
     assert not of_different_frameworks(one, one)
     assert not of_different_frameworks(one, one, ({"tensorflow"}, ()))

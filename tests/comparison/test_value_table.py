@@ -37,7 +37,7 @@ def divergent(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return original, dump_onnx(model, given, folder / "onnx", "folded")
 
 
-def test_rows_show_which_operators_produce_a_value_together(benign: tuple[Path, Path]) -> None:
+def test_rows_tell_which_operators_give_a_value_together(benign: tuple[Path, Path]) -> None:
     rows = opdump.compare(*benign).rows()
     (first,) = (row for row in rows if row["order_b"] == min(each["order_b"] for each in rows))
     assert (first["op_type"], first["matched_by"], first["match_score"], first["with_b"]) == ("Conv", "value", 1.0, [])
@@ -79,7 +79,7 @@ def test_files_and_window_show_where_the_difference_began(divergent: tuple[Path,
 
 @pytest.mark.parametrize("name", ["benign", "divergent"])
 @pytest.mark.parametrize("order", [1, -1])
-def test_reading_the_written_file_changes_nothing(
+def test_what_was_written_changes_nothing_when_it_is_read(
     name: str, order: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     dumps = request.getfixturevalue(name)[::order]
@@ -94,7 +94,7 @@ def test_reading_the_written_file_changes_nothing(
     assert {type(pair["ab"[order < 0]]) for pair in step["pairs"]} == {str, list}
 
 
-def test_edited_pairs_override_the_matching_by_values(benign: tuple[Path, Path], tmp_path: Path) -> None:
+def test_pairs_by_hand_override_what_values_say(benign: tuple[Path, Path], tmp_path: Path) -> None:
     file = tmp_path / "match.yaml"
     mine = next(op.op_name for op in opdump.open(benign[0]).ops() if op.op_type == "relu")
     wrong = next(op.op_name for op in opdump.open(benign[1]).ops() if op.op_type == "Conv")
@@ -107,7 +107,7 @@ def test_edited_pairs_override_the_matching_by_values(benign: tuple[Path, Path],
     assert {each["matched_by"] for each in rows if each is not row} == {"value"}
 
 
-def test_layouts_are_transposed_for_the_other_order() -> None:
+def test_layouts_are_turned_for_the_other_order() -> None:
     one = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     other = one.transpose(0, 2, 3, 1).copy()
     found = find_layout(one, other, within=0.0)

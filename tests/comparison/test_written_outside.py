@@ -162,7 +162,7 @@ def test_a_part_that_no_operator_wrote_is_compared_like_the_rest(tmp_path: Path)
 
 
 @pytest.mark.parametrize("saved", SAVED)
-def test_values_that_a_mask_leaves_out_are_not_accused(saved: Saved, tmp_path: Path) -> None:
+def test_what_a_mask_leaves_out_is_not_accused(saved: Saved, tmp_path: Path) -> None:
     def masked(value: float) -> None:
         a = torch.empty(8)
         a.numpy()[:] = value
@@ -174,7 +174,7 @@ def test_values_that_a_mask_leaves_out_are_not_accused(saved: Saved, tmp_path: P
     assert saved != "full" or any("no difference at the end depends on it" in note for note in found.notes)
 
 
-def test_inputs_of_a_network_are_data(tmp_path: Path) -> None:
+def test_what_a_network_is_given_is_data(tmp_path: Path) -> None:
     buffer = torch.zeros(2, 8)
 
     def network(value: float) -> None:

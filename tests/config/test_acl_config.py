@@ -97,7 +97,7 @@ class TestDirectories:
             _plan(config, program_directory="program")
         assert _plan(config | {"dump_path": str(work / "dump")}, program_directory="program").path == work / "dump"
 
-    def test_a_path_after_an_address_is_below_the_program_directory(self, work: Path) -> None:
+    def test_a_path_behind_an_address_lies_below_the_program(self, work: Path) -> None:
         plan = _plan({"dump_path": "127.0.0.1:/a/b", "dump_list": [{}]}, program_directory=work / "program")
         assert plan.path == work / "program" / "a" / "b"
         assert not (work / "program").exists()
@@ -112,11 +112,11 @@ class TestDirectories:
             _plan({"dump_path": "dump", "dump_list": [{}]})
         assert caught.value.code == "EP0003"
 
-    def test_without_a_home_directory_a_tilde_is_not_expanded(self, work: Path) -> None:
+    def test_without_a_home_directory_none_is_replaced(self, work: Path) -> None:
         with pytest.raises(AclConfigError, match="HOME is not set"):
             _plan({"dump_path": "~/dump", "dump_list": [{}]})
 
-    def test_a_link_to_a_directory_is_accepted(self, work: Path) -> None:
+    def test_a_link_to_a_directory_will_do(self, work: Path) -> None:
         (work / "link").symlink_to("dump")
         assert _plan({"dump_path": "link", "dump_list": [{}]}).path == work / "link"
         (work / "broken").symlink_to("nowhere")
@@ -137,7 +137,7 @@ class TestVariables:
             elif variables:
                 del variables[next(iter(variables))]
 
-    def test_a_variable_that_cannot_be_used_is_reported_and_ignored(self, work: Path) -> None:
+    def test_a_variable_that_cannot_be_used_is_told_and_passed_over(self, work: Path) -> None:
         (work / "file").touch()
         variables = {"ASCEND_DUMP_PATH": str(work / "file" / "x"), "ASCEND_WORK_PATH": str(work / "second")}
         plan = _plan({"dump_scene": "lite_exception", "dump_path": "file"}, variables)
@@ -149,7 +149,7 @@ class TestVariables:
         assert plan.path == work
         assert [warning.partition(":")[0] for warning in plan.warnings] == ["ASCEND_DUMP_PATH", "dump_path"]
 
-    def test_other_dumps_ignore_the_variables(self, work: Path) -> None:
+    def test_other_dumps_ignore_them(self, work: Path) -> None:
         variables = {
             "ASCEND_DUMP_PATH": str(work / "x"),
             "ASCEND_WORK_PATH": str(work / "x"),
@@ -165,7 +165,7 @@ class TestVariables:
         ("scene", "detail"),
         [("aic_err_brief_dump", "brief"), ("aic_err_norm_dump", "norm"), ("aic_err_detail_dump", "detail")],
     )
-    def test_a_scene_in_the_environment_needs_no_file(self, scene: str, detail: str, work: Path) -> None:
+    def test_a_scene_needs_no_file(self, scene: str, detail: str, work: Path) -> None:
         variables = {"ASCEND_DUMP_SCENE": scene, "NPU_COLLECT_PATH": "ignored"}
         plan = plan_from_environment(variables)
         assert plan is not None
@@ -175,13 +175,13 @@ class TestVariables:
         assert plan.path == work / "made"
         assert plan.path.is_dir()
 
-    def test_npu_collect_path_selects_the_norm_scene(self, work: Path) -> None:
+    def test_npu_collect_path_alone_stands_for_the_norm_scene(self, work: Path) -> None:
         plan = plan_from_environment({"NPU_COLLECT_PATH": "there", "ASCEND_DUMP_PATH": "elsewhere"})
         assert plan is not None
         assert (plan.exception_detail, plan.path) == ("norm", work / "there")
 
     @pytest.mark.parametrize("variables", [{}, {"ASCEND_DUMP_SCENE": ""}, {"ASCEND_DUMP_PATH": "/tmp"}])
-    def test_without_variables_there_is_no_plan(self, variables: Mapping[str, str]) -> None:
+    def test_without_them_there_is_no_plan(self, variables: Mapping[str, str]) -> None:
         assert plan_from_environment(variables) is None
 
     @pytest.mark.parametrize("scene", ["lite_exception", "watcher", "AIC_ERR_NORM_DUMP"])
@@ -207,7 +207,7 @@ class TestOverrides:
         plan = plan_from_acl_text(b"", environ={}, dump_path="dump", dump_op_switch="on")
         assert (plan.path, plan.single_operators, plan.enables_nothing) == (work / "dump", True, False)
 
-    def test_a_path_may_be_any_directory_and_is_created(self, work: Path) -> None:
+    def test_a_path_may_be_any_directory_and_is_made(self, work: Path) -> None:
         plan = _plan({"dump_list": [{}]}, path=work / "a dir" / "x")
         assert plan.path == work / "a dir" / "x"
         assert plan.path.is_dir()
@@ -300,7 +300,7 @@ _DUMPS = st.dictionaries(
 @example(config={"dump": {"dump_path": "dump", "dump_list": [{}], "dump_step": "٣"}}, version="seed")
 @example(config={"dump": {"dump_scene": "lite_exception", "dump_path": "\0"}}, version="seed")
 @example(config={"dump": {"dump_scene": "lite_exception", "dump_path": "x" * 300}}, version="seed")
-def test_any_json_results_in_a_plan_or_an_opdump_error(config: Any, version: Any, work: Path) -> None:
+def test_any_json_gives_a_plan_or_an_error_of_ours(config: Any, version: Any, work: Path) -> None:
     result = _plan_or_error(json.dumps(config), dialect_version=version)
     if isinstance(result, DumpPlan):
         assert (result.dialect, json.loads(result.to_json())["layout"]) == ("acl", "acl")
@@ -310,7 +310,7 @@ def test_any_json_results_in_a_plan_or_an_opdump_error(config: Any, version: Any
 
 
 @given(data=st.binary(max_size=60) | st.text(alphabet='{}[]":,dump 0\\', max_size=60).map(str.encode))
-def test_any_bytes_result_in_a_plan_or_an_opdump_error(data: bytes) -> None:
+def test_any_bytes_give_a_plan_or_an_error_of_ours(data: bytes) -> None:
     result = _plan_or_error(data)
     assert result.enables_nothing if isinstance(result, DumpPlan) else isinstance(result, AclConfigError)
 

@@ -46,7 +46,7 @@ def _load(vector: Mapping[str, Any], root: Path, *, strict: bool = False) -> Dum
 
 
 @pytest.mark.parametrize("vector", [each for each in VECTORS if "code" in each], ids=_name)
-def test_a_broken_rule_raises_its_code(vector: Mapping[str, Any], place: Path) -> None:
+def test_a_broken_rule_gives_its_code(vector: Mapping[str, Any], place: Path) -> None:
     with pytest.raises(AclConfigError) as caught:
         _load(vector, place)
     assert (caught.value.code, caught.value.error_code) == (
@@ -60,7 +60,7 @@ def test_a_broken_rule_raises_its_code(vector: Mapping[str, Any], place: Path) -
 
 
 @pytest.mark.parametrize("vector", [each for each in VECTORS if "code" not in each], ids=_name)
-def test_a_file_that_follows_a_rule_has_its_plan(vector: Mapping[str, Any], place: Path) -> None:
+def test_a_kept_rule_gives_its_plan(vector: Mapping[str, Any], place: Path) -> None:
     plan = _load(vector, place)
     facts = dict(vector.get("plan", {}))
     if "path" in facts:
@@ -87,12 +87,12 @@ def test_strict_makes_an_unknown_key_an_error(vector: Mapping[str, Any], place: 
 @pytest.mark.parametrize(
     "vector", [each for each in VECTORS if each.get("warns", "") is None], ids=lambda each: str(each["rule"])
 )
-def test_strict_accepts_known_keys(vector: Mapping[str, Any], place: Path) -> None:
+def test_strict_has_nothing_against_known_keys(vector: Mapping[str, Any], place: Path) -> None:
     assert _load(vector, place, strict=True) == _load(vector, place)
 
 
 class TestHostileFiles:
-    def test_ten_mebibytes_are_accepted_and_one_byte_more_is_not(self, place: Path) -> None:
+    def test_ten_mebibytes_may_be_and_one_byte_more_not(self, place: Path) -> None:
         text = json.dumps({"dump": {"dump_path": "dump", "dump_list": [{}]}})
         file = place / "acl.json"
         file.write_text(text.ljust(LARGEST_FILE), encoding="utf-8")
@@ -102,7 +102,7 @@ class TestHostileFiles:
             load_acl_plan(file, environ={})
         assert (caught.value.code, caught.value.error_code) == (None, 100003)
 
-    def test_the_size_is_checked_before_the_depth(self, place: Path) -> None:
+    def test_the_size_comes_before_the_depth(self, place: Path) -> None:
         (place / "acl.json").write_bytes(b"[" * (LARGEST_FILE + 1))
         with pytest.raises(AclConfigError) as caught:
             load_acl_plan(place / "acl.json", environ={})
@@ -119,25 +119,25 @@ class TestHostileFiles:
             ("x" * 300, "name too long"),
         ],
     )
-    def test_a_path_that_is_not_a_regular_file_is_100003(self, name: str, message: str, place: Path) -> None:
+    def test_what_is_no_regular_file_is_100003(self, name: str, message: str, place: Path) -> None:
         os.mkfifo(place / "pipe")
         with pytest.raises(AclConfigError, match=message) as caught:
             load_acl_plan(name, environ={})
         assert (caught.value.code, caught.value.error_code) == (None, 100003)
 
     @pytest.mark.parametrize("data", [b"\xff\xfe{", b'{"dump": "\xe9"}', b"\x00", b"\x00" * 9, b"PK\x03\x04"])
-    def test_bytes_that_are_not_text_are_ep0004(self, data: bytes, place: Path) -> None:
+    def test_bytes_that_are_no_text_are_ep0004(self, data: bytes, place: Path) -> None:
         (place / "acl.json").write_bytes(data)
         with pytest.raises(AclConfigError) as caught:
             load_acl_plan(place / "acl.json", environ={})
         assert (caught.value.code, caught.value.error_code) == ("EP0004", 100009)
 
-    def test_a_link_to_a_file_and_any_file_name_are_accepted(self, place: Path) -> None:
+    def test_a_link_to_a_file_and_any_name_will_do(self, place: Path) -> None:
         (place / "real.txt").write_text('{"dump": {"dump_path": "dump", "dump_list": [{}]}}', encoding="utf-8")
         (place / "acl").symlink_to("real.txt")
         assert load_acl_plan("acl", environ={}).path == place / "dump"
 
-    def test_brackets_in_strings_do_not_break_the_depth_limit(self) -> None:
+    def test_brackets_hidden_from_the_count_are_survived(self) -> None:
         for depth in range(800, 1010):  # around the depth that the interpreter can parse
             text = '{"dump": {"dump_list": [' + '["]", ' * depth + "1" + "]" * depth + "]}}"
             with pytest.raises(AclConfigError) as caught:

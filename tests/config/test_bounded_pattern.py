@@ -41,7 +41,7 @@ for expression, text in json.load(sys.stdin):
 """
 
 
-def test_an_expression_that_would_backtrack_exponentially_ends() -> None:
+def test_an_expression_that_tries_every_way_ends() -> None:
     # The child gets a minute of CPU time; with `re`, each of these takes days.
     pairs = json.dumps(list(HARD.values()))
     done = subprocess.run([sys.executable, "-c", _PROGRAM], check=False, input=pairs, stdout=subprocess.PIPE, text=True)
@@ -51,7 +51,7 @@ def test_an_expression_that_would_backtrack_exponentially_ends() -> None:
 @pytest.mark.parametrize(
     "expression", ["(a+)+", "(?:ab|a)(?:bc|c)*", "(a|b)*?c{2,3}", r"\b(a|b|_)+\b", "^(a|^b)+$", "(?!ab)(a|b)+"]
 )
-def test_an_expression_that_is_matched_by_states_finds_names(expression: str) -> None:
+def test_an_expression_that_is_followed_by_states_finds_names(expression: str) -> None:
     python, tokens = translated(expression)
     pattern, judge = BoundedPattern(tokens), re.compile(python, re.ASCII)
     chance = random.Random(expression)
@@ -59,7 +59,7 @@ def test_an_expression_that_is_matched_by_states_finds_names(expression: str) ->
     assert [pattern.matches(name) for name in names] == [judge.fullmatch(name) is not None for name in names]
 
 
-def test_any_expression_means_the_same_as_in_re() -> None:
+def test_any_expression_means_what_re_says() -> None:
     chance = random.Random(13)
     compared = found = 0
     while compared < 1_500:
@@ -103,15 +103,15 @@ def _expression(chance: random.Random, depth: int) -> str:
         ("(" * 150 + "a+" + ")" * 150 + "+b", "are nested"),
     ],
 )
-def test_an_expression_without_a_bound_is_refused_when_it_is_read(expression: str, why: str) -> None:
+def test_what_has_no_bound_is_refused_when_it_is_read(expression: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"could take any time to match: .*{why}"):
         KernelPattern.parse(f"name-regex({expression})")
 
 
-def test_a_short_back_reference_is_accepted() -> None:
+def test_a_short_back_reference_is_kept() -> None:
     assert KernelPattern.parse(r"name-regex((conv)[12]-\1d)").matches("conv1-convd", "Conv")
 
 
-def test_a_pattern_can_be_pickled() -> None:
+def test_a_pattern_reaches_another_process() -> None:
     for text in ("name-regex((a+)+)", "name-regex(a+)"):
         assert pickle.loads(pickle.dumps(KernelPattern.parse(text))).matches("aaa", "Add")

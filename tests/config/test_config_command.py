@@ -32,7 +32,7 @@ def test_a_new_file_passes_the_check(root: Path) -> None:
     assert plan["saved_data"] == "full"
 
 
-def test_an_existing_file_is_kept_unless_forced(root: Path) -> None:
+def test_a_file_that_is_there_is_kept_unless_forced(root: Path) -> None:
     file = root / "mine.json"
     file.write_text("mine", encoding="utf-8")
     refused = _opdump("new", "mine.json")
@@ -60,7 +60,7 @@ def test_a_mistake_ends_with_a_message_and_exit_code_1(arguments: tuple[str, ...
     assert message in result.stderr
 
 
-def test_an_unusual_working_directory_is_not_suggested(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outlandish_working_directory_is_not_suggested(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = root / "v1.2 beta"
     odd.mkdir()
     monkeypatch.chdir(odd)
@@ -109,7 +109,7 @@ def test_a_broken_acl_json_shows_code_and_reason(root: Path) -> None:
     )
 
 
-def test_a_config_that_enables_nothing_is_warned_about_and_depends_on_the_version(root: Path) -> None:
+def test_what_enables_nothing_is_said_loudly_and_depends_on_the_version(root: Path) -> None:
     (root / "dump").mkdir()
     (root / "acl.json").write_text('{"dump": {"dump_path": "dump", "dump_list": []}}', encoding="utf-8")
     dumps = _opdump("check", "acl.json")
@@ -119,7 +119,7 @@ def test_a_config_that_enables_nothing_is_warned_about_and_depends_on_the_versio
     assert newer.stderr.startswith("opdump: warning: acl.json: valid, but enables nothing: ")
 
 
-def test_the_dialect_comes_from_the_file_or_the_option(root: Path) -> None:
+def test_the_dialect_is_what_the_file_holds_or_what_is_said(root: Path) -> None:
     (root / "none.json").write_text("{}", encoding="utf-8")
     undecided = _opdump("check", "none.json")
     assert undecided.exit_code == 1

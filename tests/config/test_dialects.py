@@ -48,7 +48,7 @@ def _work_in_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("\0", "mindspore"),
     ],
 )
-def test_the_keys_identify_the_dialect(text: str, dialect: str) -> None:
+def test_the_keys_tell_the_dialect(text: str, dialect: str) -> None:
     Path("config.json").write_text(text, encoding="utf-8")
     assert dialect_of("config.json") == dialect
 
@@ -64,7 +64,7 @@ def test_the_keys_identify_the_dialect(text: str, dialect: str) -> None:
         ("", "the file is empty"),
     ],
 )
-def test_several_dialects_or_none_is_an_error_that_names_all(text: str, found: str) -> None:
+def test_several_or_none_is_an_error_that_names_all(text: str, found: str) -> None:
     Path("config.json").write_text(text, encoding="utf-8")
     with pytest.raises(
         ConfigError, match=rf'config.json: {found}.* "dump" .*"common_dump_settings".*"enable_dump".*--dialect acl'
@@ -72,7 +72,7 @@ def test_several_dialects_or_none_is_an_error_that_names_all(text: str, found: s
         load_plan("config.json", environ={})
 
 
-def test_each_dialect_is_loaded_with_its_own_arguments(root: Path) -> None:
+def test_each_dialect_is_loaded_with_what_is_its_own(root: Path) -> None:
     (root / "program" / "dump").mkdir(parents=True)
     Path("acl.json").write_text('{"dump": {"dump_path": "dump", "dump_list": []}}', encoding="utf-8")
     plan = load_plan("acl.json", environ={}, program_directory=root / "program", dump_data="stats")
@@ -95,7 +95,7 @@ def test_strict_reaches_the_dialects_loader() -> None:
         load_plan("acl.json", environ={}, strict=True)
 
 
-def test_the_given_dialect_overrides_the_detected_one() -> None:
+def test_what_is_said_counts_before_what_is_found() -> None:
     Path("acl.json").write_text('{"common_dump_settings": {}}', encoding="utf-8")
     plan = load_plan("acl.json", environ={}, dialect="acl")
     assert plan.enables_nothing
@@ -108,7 +108,7 @@ def test_the_given_dialect_overrides_the_detected_one() -> None:
         load_plan("acl.json", environ={}, dialect="onnx")
 
 
-def test_without_a_file_the_messages_name_a_default_file() -> None:
+def test_without_a_file_the_messages_name_one() -> None:
     with pytest.raises(ConfigError, match=r"name a data_dump\.json"):
         load_plan(None, environ={})
     with pytest.raises(ConfigError, match=r"name an acl\.json; `opdump config new --dialect acl`"):
@@ -119,6 +119,6 @@ def test_without_a_file_the_messages_name_a_default_file() -> None:
         load_plan("absent.json", environ={}, dialect="acl")
 
 
-def test_reading_a_pipe_does_not_block(root: Path) -> None:
+def test_a_pipe_is_not_waited_for(root: Path) -> None:
     os.mkfifo(root / "pipe.json")
     assert dialect_of("pipe.json") == "mindspore"

@@ -102,12 +102,12 @@ def test_an_expression_does_not_match(expression: str, text: str) -> None:
         ("a\\", "lone backslash"),
     ],
 )
-def test_an_expression_that_cpp_refuses_is_refused(expression: str, reason: str) -> None:
+def test_what_cpp_refuses_is_refused(expression: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         to_python_pattern(expression)
 
 
 @pytest.mark.parametrize("expression", ["[z-a]", "[d--]", "a{2,1}", r"(a)\2"])
-def test_an_error_that_only_the_compiler_sees_is_refused_by_it(expression: str) -> None:
+def test_what_only_the_compiler_sees_is_refused_there(expression: str) -> None:
     with pytest.raises(re.error):
         re.compile(to_python_pattern(expression))

@@ -107,7 +107,7 @@ def test_a_type_also_knows_other_frameworks_names(wanted: str, found: list[str])
     assert not pattern.matches("Default/layer/cumsum-op0", "cumsum")
 
 
-def test_a_name_is_compared_completely_and_case_sensitively() -> None:
+def test_a_name_is_compared_whole_and_with_its_case() -> None:
     pattern = KernelPattern.parse("Default/fc-Dense/MatMul-op0")
     assert pattern.kind == "name"
     assert pattern.matches("Default/fc-Dense/MatMul-op0", "MatMul")
@@ -123,7 +123,7 @@ def test_a_parameter_is_matched_with_and_without_its_prefix() -> None:
     assert KernelPattern.parse("Parameter.fc.weight").matches("Parameter.fc.weight", "Parameter")
 
 
-def test_a_parameter_is_not_selected_by_the_name_of_its_layer() -> None:
+def test_a_parameter_is_no_operator_of_its_owners_name() -> None:
     assert not KernelPattern.parse("MatMul").matches("Parameter.mm", "Parameter")
 
 
@@ -133,7 +133,7 @@ def test_the_empty_entry_selects_everything() -> None:
     assert all(pattern.matches(name, kind) for name, kind in NODES.items())
 
 
-def test_entries_that_never_matched_are_reported_in_order(tmp_path: Path) -> None:
+def test_entries_that_never_matched_are_told_in_order(tmp_path: Path) -> None:
     kernels = tuple(KernelPattern.parse(text) for text in ("ReLU", "NoSuch", "name-regex(.*fc2.*)", "Default/nope-op1"))
     plan = DumpPlan(path=tmp_path, selection="kernels", kernels=kernels)
     matched = set(plan.matching_kernels("Default/relu-op0", "relu"))

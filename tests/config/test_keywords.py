@@ -25,7 +25,7 @@ _OF_CAPTURE = {
 }
 
 
-def test_the_typed_keywords_are_the_accepted_ones() -> None:
+def test_the_typed_keywords_are_those_that_are_taken() -> None:
     assert set(_HINTS) == {key for keys in KEYS.values() for key in keys} | set(_PLAN_FIELDS) - {"on_error"} | set(
         ALWAYS_ON
     )

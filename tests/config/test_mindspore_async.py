@@ -59,7 +59,7 @@ def test_the_documented_example_resolves(root: Path) -> None:
 
 
 @pytest.mark.parametrize("e2e", [None, {}, {"enable": False}, {"trans_flag": True}])
-def test_a_file_format_without_an_enabled_synchronous_dump_is_asynchronous(
+def test_a_file_format_where_nothing_enables_the_synchronous_dump_is_asynchronous(
     e2e: Mapping[str, Any] | None, root: Path
 ) -> None:
     plan = _plan(root, **({} if e2e is None else {"e2e_dump_settings": e2e}))
@@ -97,7 +97,7 @@ def test_set_dump_belongs_to_the_synchronous_dump(root: Path) -> None:
         _plan(root, {"dump_mode": 2})
 
 
-def test_settings_of_the_synchronous_dump_have_no_effect_and_are_reported(root: Path) -> None:
+def test_settings_of_the_synchronous_dump_have_no_effect_and_are_told(root: Path) -> None:
     e2e = {"enable": False, "sample_mode": 1, "save_kernel_args": True, "stat_calc_mode": "device", "trans_flag": False}
     plan = _plan(root, {"saved_data": "statistic"}, e2e_dump_settings=e2e)
     assert (plan.sample_num, plan.save_kernel_args, plan.stat_calc_mode) == (None, False, "host")
@@ -108,7 +108,7 @@ def test_settings_of_the_synchronous_dump_have_no_effect_and_are_reported(root: 
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3])
-def test_overflow_mode_overrides_dump_mode_and_selects_every_iteration(mode: int, root: Path) -> None:
+def test_overflow_mode_voids_dump_mode_and_wants_every_iteration(mode: int, root: Path) -> None:
     plan = _plan(root, {"op_debug_mode": mode, "dump_mode": 1, "kernels": ["Conv2D"]})
     assert (plan.captures, plan.selection, plan.kernels) == ("overflow", "all", ())
     assert any("dump_mode is taken as 0" in warning for warning in plan.warnings)
@@ -137,14 +137,14 @@ def test_dump_mode_1_selects_by_name_and_expression(root: Path) -> None:
     assert plan.kernels == tuple(KernelPattern.parse(text) for text in kernels)
 
 
-def test_opdumps_own_layout_setting_decides(root: Path) -> None:
+def test_opdumps_own_layout_decides(root: Path) -> None:
     plan = _plan(root, opdump={"layout": "mindspore-2.10"})
     assert (plan.layout, len(plan.warnings)) == ("mindspore-2.10", 2)
     plan = _plan(root, e2e_dump_settings={"enable": True}, opdump={"layout": "mindspore-async"})
     assert (plan.layout, plan.file_format) == ("mindspore-async", "npy")
 
 
-def test_the_variable_of_acl_adds_a_directory_level_for_steps(root: Path) -> None:
+def test_the_variable_of_acl_makes_a_level_of_steps(root: Path) -> None:
     file = _write(root)
     plan = load_plan(None, environ={"MS_ACL_DUMP_CFG_PATH": str(file)})
     assert (plan.layout, plan.step_level, plan.kernel_by_kernel) == ("mindspore-async", True, True)
@@ -157,7 +157,7 @@ def test_the_variable_of_acl_adds_a_directory_level_for_steps(root: Path) -> Non
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2"])
-def test_jit_level_decides_whether_operators_belong_to_a_model(level: str, root: Path) -> None:
+def test_jit_level_says_whether_operators_belong_to_a_model(level: str, root: Path) -> None:
     file = _write(root, opdump={"jit_level": level})
     assert load_plan(file, environ={"MS_ACL_DUMP_CFG_PATH": str(file)}).kernel_by_kernel == (level != "O2")
     assert not load_plan(file, environ={}).kernel_by_kernel
@@ -165,7 +165,7 @@ def test_jit_level_decides_whether_operators_belong_to_a_model(level: str, root:
         _plan(root, opdump={"jit_level": "O3"})
 
 
-def test_two_variables_must_name_the_same_file(root: Path) -> None:
+def test_two_variables_must_name_one_file(root: Path) -> None:
     file, other = _write(root), _write(root, name="other.json")
     environ = {"MINDSPORE_DUMP_CONFIG": str(file), "MS_ACL_DUMP_CFG_PATH": str(root / "." / "data_dump.json")}
     assert load_plan(None, environ=environ).step_level
@@ -185,7 +185,7 @@ def test_a_file_format_among_keywords_makes_it_asynchronous(tmp_path: Path) -> N
     assert (plan.layout, plan.file_format) == ("mindspore-async", "bin")
 
 
-def test_either_variable_may_name_a_config_of_any_dialect(root: Path) -> None:
+def test_a_config_of_any_dialect_is_named_by_either_variable(root: Path) -> None:
     file, other = str(_write(root)), str(_write(root, name="other.json"))
     assert load_any_plan(None, environ={"MS_ACL_DUMP_CFG_PATH": file}).step_level
     assert load_any_plan(None, environ={"MINDSPORE_DUMP_CONFIG": file, "MS_ACL_DUMP_CFG_PATH": "1"}).step_level

@@ -114,7 +114,7 @@ def test_every_key_reaches_the_plan(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "inputs", "outputs"), [(0, True, True), (1, True, False), (2, False, True)])
-def test_input_output_selects_the_sides(value: int, inputs: bool, outputs: bool, root: Path) -> None:
+def test_input_output_names_the_sides(value: int, inputs: bool, outputs: bool, root: Path) -> None:
     plan = _plan(root, {"input_output": value})
     assert (plan.inputs, plan.outputs) == (inputs, outputs)
 
@@ -129,16 +129,16 @@ def test_input_output_selects_the_sides(value: int, inputs: bool, outputs: bool,
         ({"dump_mode": 2, "kernels": ["Conv2D"]}, "marked"),
     ],
 )
-def test_dump_mode_selects_how_operators_are_chosen(common: Mapping[str, Any], selection: str, root: Path) -> None:
+def test_dump_mode_says_how_operators_are_selected(common: Mapping[str, Any], selection: str, root: Path) -> None:
     assert _plan(root, common).selection == selection
 
 
-def test_kernels_that_are_not_strings_are_converted_to_text(root: Path) -> None:
+def test_kernels_that_are_no_strings_are_taken_as_their_text(root: Path) -> None:
     plan = _plan(root, {"dump_mode": 1, "kernels": [1, None, True, {"b": 1, "a": "x"}, 1.5]})
     assert [pattern.text for pattern in plan.kernels] == ["1", "null", "true", "{a:x,b:1}", "1.5"]
 
 
-def test_duplicates_are_reported_and_dropped(root: Path) -> None:
+def test_duplicates_are_told_and_dropped(root: Path) -> None:
     plan = _plan(root, {"dump_mode": 1, "kernels": ["ReLU", "Re LU", "MatMul"], "support_device": [1, 1, 2]})
     assert plan.kernels == (KernelPattern.parse("ReLU"), KernelPattern.parse("MatMul"))
     assert plan.devices == frozenset({1, 2})
@@ -148,7 +148,7 @@ def test_duplicates_are_reported_and_dropped(root: Path) -> None:
     ]
 
 
-def test_devices_are_truncated_to_32_bits(root: Path) -> None:
+def test_devices_are_kept_to_32_bits(root: Path) -> None:
     assert _plan(root, {"support_device": [-1, True, 2.9, 2**32]}).devices == frozenset({2**32 - 1, 1, 2, 0})
 
 
@@ -162,12 +162,12 @@ def test_devices_are_truncated_to_32_bits(root: Path) -> None:
         ({"sample_mode": 1, "sample_num": 5}, 5),
     ],
 )
-def test_sample_num_applies_only_with_sample_mode_1(e2e: Mapping[str, Any], number: int | None, root: Path) -> None:
+def test_sample_num_counts_under_sample_mode_1_alone(e2e: Mapping[str, Any], number: int | None, root: Path) -> None:
     assert _plan(root, e2e=e2e).sample_num == number
 
 
 @pytest.mark.parametrize("saved_data", ["tensor", "full"])
-def test_the_device_computes_no_statistics_if_tensors_are_saved(saved_data: str, root: Path) -> None:
+def test_the_device_calculates_nothing_where_tensors_are_saved(saved_data: str, root: Path) -> None:
     plan = _plan(root, {"saved_data": saved_data}, {"stat_calc_mode": "device"})
     assert plan.stat_calc_mode == "host"
     assert any("stat_calc_mode is taken as" in warning for warning in plan.warnings)
@@ -182,7 +182,7 @@ def test_the_device_has_four_statistics(root: Path) -> None:
     assert "md5, nan count" in warning
 
 
-def test_repeated_names_of_one_statistic_are_merged_in_order(root: Path) -> None:
+def test_names_of_one_statistic_are_folded_in_order(root: Path) -> None:
     names = ["hash:md5", "hash:sha1", "min", "md5", "hash", "min"]
     plan = _plan(root, {"saved_data": "full", "statistic_category": names})
     assert plan.statistic_category == ("md5", "hash", "min")
@@ -208,7 +208,7 @@ def test_statistic_category_must_be_an_array(value: Any, root: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "kinds"), [(1, {"aicore"}), (2, {"atomic"}), (3, {"aicore", "atomic"}), (2**32 + 3, {"aicore", "atomic"})]
 )
-def test_op_debug_mode_3_checks_every_operator_for_overflow(mode: int, kinds: set[OverflowKind], root: Path) -> None:
+def test_op_debug_mode_of_overflows_looks_at_every_operator(mode: int, kinds: set[OverflowKind], root: Path) -> None:
     plan = _plan(
         root, {"op_debug_mode": mode, "dump_mode": 1, "kernels": ["Conv2D"], "input_output": 2, "overflow_number": 5}
     )
@@ -218,7 +218,7 @@ def test_op_debug_mode_3_checks_every_operator_for_overflow(mode: int, kinds: se
     assert said == ["dump_mode", "input_output"]
 
 
-def test_op_debug_mode_4_watches_every_step_and_keeps_tensors(root: Path) -> None:
+def test_op_debug_mode_of_failures_looks_at_every_step_and_keeps_tensors(root: Path) -> None:
     common = {"op_debug_mode": 4, "iteration": "3", "saved_data": "statistic", "input_output": 1}
     plan = _plan(root, common, {"sample_mode": 1, "sample_num": 7})
     assert (plan.captures, str(plan.steps), plan.saved_data, plan.sample_num) == ("exception", "all", "tensor", None)
@@ -227,12 +227,12 @@ def test_op_debug_mode_4_watches_every_step_and_keeps_tensors(root: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", [0, 4])
-def test_overflow_number_requires_overflow_mode(mode: int, root: Path) -> None:
+def test_overflow_number_belongs_to_overflows(mode: int, root: Path) -> None:
     with pytest.raises(ConfigError, match="overflow_number only has a meaning where op_debug_mode is 3"):
         _plan(root, {"op_debug_mode": mode, "overflow_number": 1})
 
 
-def test_unknown_keys_are_reported_with_the_nearest_known_key(root: Path) -> None:
+def test_unknown_keys_are_told_with_the_nearest_known_key(root: Path) -> None:
     file = _write(
         root, {"satistic_category": [], "enable": True}, {"trans_flags": True}, e2e_dump_setting={}, opdumps={}, zzz=1
     )
@@ -249,7 +249,7 @@ def test_unknown_keys_are_reported_with_the_nearest_known_key(root: Path) -> Non
         load_plan(file, environ={}, strict=True)
 
 
-def test_strict_accepts_known_keys(root: Path) -> None:
+def test_strict_has_nothing_against_known_keys(root: Path) -> None:
     file = _write(root, {"file_format": "npy"}, async_dump_settings={"enable": True}, opdump={})
     plan = load_plan(file, environ={}, strict=True)
     assert len(plan.warnings) == 2
@@ -258,7 +258,7 @@ def test_strict_accepts_known_keys(root: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "layout"), [({}, "mindspore-2.3"), ({"layout": "mindspore-2.10"}, "mindspore-2.10")]
 )
-def test_a_section_of_old_versions_is_reported_with_what_is_dumped_without_it(
+def test_a_section_of_old_versions_is_told_with_what_is_dumped_without_it(
     root: Path, section: dict[str, str], layout: str
 ) -> None:
     plan = load_plan(_write(root, async_dump_settings={"enable": True}, opdump=section), environ={})
@@ -268,14 +268,14 @@ def test_a_section_of_old_versions_is_reported_with_what_is_dumped_without_it(
     assert 'write "opdump": {"layout": "mindspore-async"}' in text
 
 
-def test_a_missing_key_is_reported_with_the_key_that_may_be_meant(root: Path) -> None:
+def test_a_missing_key_points_at_the_one_that_may_be_meant(root: Path) -> None:
     file = _write(root)
     file.write_text(file.read_text(encoding="utf-8").replace('"iteration"', '"Iterations"'), encoding="utf-8")
     with pytest.raises(ConfigError, match="iteration not found, and it is required; found 'Iterations'"):
         load_plan(file, environ={})
 
 
-def test_a_missing_e2e_section_is_reported_and_not_required(root: Path) -> None:
+def test_a_missing_e2e_section_is_told_and_not_waited_for(root: Path) -> None:
     file = _write(root)
     config = json.loads(file.read_text(encoding="utf-8"))
     del config["e2e_dump_settings"]
@@ -284,7 +284,7 @@ def test_a_missing_e2e_section_is_reported_and_not_required(root: Path) -> None:
     assert "e2e_dump_settings is missing" in warning
 
 
-def test_enable_false_still_dumps_and_says_so(root: Path) -> None:
+def test_enable_false_dumps_all_the_same_and_says_so(root: Path) -> None:
     (warning,) = _plan(root, e2e={"enable": False}).warnings
     assert "enable is false" in warning
 
@@ -298,12 +298,12 @@ def test_a_section_without_enable_says_so_too(root: Path) -> None:
     assert "e2e_dump_settings.enable is missing, and the dump is made all the same" in warning
 
 
-def test_the_key_of_the_asynchronous_dump_is_ignored(root: Path) -> None:
+def test_the_asynchronous_dumps_key_is_passed_over(root: Path) -> None:
     (warning,) = _plan(root, {"file_format": "txt"}, {"enable": True}).warnings
     assert "file_format belongs to the asynchronous dump" in warning
 
 
-def test_text_after_the_config_and_duplicate_keys_are_reported(root: Path) -> None:
+def test_text_after_the_config_and_keys_given_twice_are_told(root: Path) -> None:
     file = _write(root)
     text = file.read_text(encoding="utf-8").replace('"input_output": 0', '"input_output": 9, "input_output": 1')
     file.write_text(text + "\n// the end", encoding="utf-8")
@@ -315,7 +315,7 @@ def test_text_after_the_config_and_duplicate_keys_are_reported(root: Path) -> No
     assert "text after the end" in plan.warnings[1]
 
 
-def test_steps_before_the_first_one_are_reported_or_refused(root: Path) -> None:
+def test_steps_before_the_first_one_are_told_or_refused(root: Path) -> None:
     (warning,) = _plan(root, {"iteration": "3|12", "initial_iteration": 10}).warnings
     assert "before initial_iteration 10" in warning
     with pytest.raises(ConfigError, match="can match no step, for the first step has the number 10"):
@@ -373,14 +373,14 @@ def test_fields_of_the_plan_replace_keys_too(root: Path) -> None:
     assert load_plan(_write(root), environ={}, selection="marked").selection == "marked"
 
 
-def test_an_unknown_keyword_is_refused_with_the_nearest(root: Path) -> None:
+def test_a_keyword_that_is_no_key_is_refused_with_the_nearest(root: Path) -> None:
     with pytest.raises(ConfigError, match="is iteration meant"):
         load_plan(_write(root), environ={}, iterations="0")
     with pytest.raises(ConfigError, match=r"saved_data: found .*, expected saved_data only supports"):
         load_plan(_write(root), environ={}, saved_data="all")
 
 
-def test_keywords_without_a_file_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keywords_alone_make_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert plan_from_keywords(environ={}, path="dump") == DumpPlan(path=tmp_path / "dump")
     plan = plan_from_keywords(environ={"MS_DIAGNOSTIC_DATA_PATH": str(tmp_path)}, support_device=[1], saved_data="full")
@@ -394,7 +394,7 @@ def test_without_a_file_the_environment_names_it(root: Path) -> None:
         load_plan(None, environ={})
 
 
-def test_a_relative_file_is_searched_in_the_working_directory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_is_looked_for_here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(root)
     monkeypatch.chdir(root)
     assert load_plan("data_dump.json", environ={}).net_name == "Net"
@@ -402,20 +402,20 @@ def test_a_relative_file_is_searched_in_the_working_directory(root: Path, monkey
         load_plan("other.json", environ={})
 
 
-def test_an_unreadable_file_is_reported_with_the_reason(root: Path) -> None:
+def test_a_file_that_cannot_be_read_says_why(root: Path) -> None:
     file = root / "data_dump.json"
     file.symlink_to("/proc/self/mem")  # opening succeeds and reading fails, for every user
     with pytest.raises(ConfigError, match=f"cannot read the config file '{file}': "):
         load_plan(file, environ={})
 
 
-def test_the_dump_directory_is_created_and_left_empty(root: Path) -> None:
+def test_the_dump_directory_is_made_and_left_empty(root: Path) -> None:
     plan = _plan(root, {"path": str(root / "new" / "dump")})
     assert list(plan.path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["/proc/nope/dump", "/dev/null/dump", "/dev/null"])
-def test_an_unwritable_directory_is_an_error_at_once(path: str, root: Path) -> None:
+def test_a_directory_that_cannot_be_written_stops_at_once(path: str, root: Path) -> None:
     with pytest.raises(DumpPathError, match=f"cannot write into the dump directory {path}: .*; set"):
         _plan(root, {"path": path})
 
@@ -437,15 +437,13 @@ def test_an_unwritable_directory_is_an_error_at_once(path: str, root: Path) -> N
         ("overflow_number", 1, r"overflow_number only has a meaning where op_debug_mode is 3, found op_debug_mode 0"),
     ],
 )
-def test_an_error_names_the_file_the_key_the_found_and_the_expected_value(
-    key: str, value: Any, message: str, root: Path
-) -> None:
+def test_an_error_names_file_key_found_and_expected(key: str, value: Any, message: str, root: Path) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         _plan(root, {key: value})
     assert str(caught.value).startswith(f"{root / 'data_dump.json'}: common_dump_settings")
 
 
-def test_unclosed_brackets_are_refused(root: Path) -> None:
+def test_brackets_without_end_are_refused(root: Path) -> None:
     file = root / "deep.json"
     file.write_text("[" * 200_000, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"nested too deeply|no JSON"):

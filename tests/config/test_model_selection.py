@@ -22,7 +22,7 @@ def _ranged(*pairs: tuple[str, str], layers: tuple[str, ...] | None = None) -> M
     return ModelSelection(model_name="m", layers=layers, ranges=tuple(OperatorRange(*pair) for pair in pairs))
 
 
-def test_without_a_list_every_model_is_dumped_completely() -> None:
+def test_without_a_list_every_model_is_dumped_whole() -> None:
     assert _chosen(None, "m") == list(ORDER)
     assert not ModelFilter.of(None, ("m",)).is_empty
 
@@ -49,7 +49,7 @@ def test_an_empty_list_selects_nothing() -> None:
         ((ModelSelection(model_name="other"), ModelSelection(model_name="m", layers=("fc",))), ("fc",)),
     ],
 )
-def test_model_names_and_layers_select_operators(entries: tuple[ModelSelection, ...], chosen: Collection[str]) -> None:
+def test_names_and_layers(entries: tuple[ModelSelection, ...], chosen: Collection[str]) -> None:
     assert _chosen(entries, "m", "graph") == list(chosen)
 
 
@@ -74,11 +74,11 @@ def test_a_fused_operator_is_found_by_the_names_of_its_parts() -> None:
         (_ranged(("fc", "fc"), layers=("conv1",)), ("conv1", "fc")),
     ],
 )
-def test_a_range_selects_everything_from_its_begin_to_its_end(entry: ModelSelection, chosen: Collection[str]) -> None:
+def test_a_range_holds_what_runs_from_its_begin_to_its_end(entry: ModelSelection, chosen: Collection[str]) -> None:
     assert _chosen((entry,), "m") == list(chosen)
 
 
-def test_a_second_begin_within_a_range_changes_nothing() -> None:
+def test_a_begin_within_a_running_range_changes_nothing() -> None:
     chosen = ModelFilter.of((_ranged(("a", "c")),), ("m",))
     assert chosen.in_ranges(("a", "b", "a", "b", "c", "d")) == frozenset({"a", "b", "c"})
 
@@ -89,7 +89,7 @@ def test_a_range_of_one_entry_does_not_narrow_another() -> None:
     assert _chosen((ModelSelection(), _ranged(("fc", "softmax"))), "other") == list(ORDER)
 
 
-def test_ranges_have_no_effect_without_an_order() -> None:
+def test_without_a_range_none_is_held_and_without_an_order_ranges_do_not_count() -> None:
     assert ModelFilter.of((ModelSelection(layers=("fc",)),), ("m",)).in_ranges(ORDER) is None
     assert ModelFilter.of((_ranged(("fc", "fc")),), ("m",)).selects("data")
 
@@ -131,7 +131,7 @@ def test_blacklists_of_types_and_names_and_entries_add_up() -> None:
     assert chosen.excluded("Conv", "Relu", "input") == frozenset()
 
 
-def test_an_exclusion_without_slots_excludes_nothing() -> None:
+def test_an_exclusion_without_slots_leaves_nothing_out() -> None:
     chosen = ModelFilter.of((ModelSelection(type_exclusions=(Exclusion("Conv"),)),), ("m",))
     assert chosen.excluded("conv1", "Conv", "input") == frozenset()
     assert chosen.excluded("conv1", "Conv", "output") == frozenset()

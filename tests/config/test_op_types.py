@@ -15,19 +15,19 @@ def share_a_row(one: str, other: str) -> bool:
     return not {row.concept for row in rows_of(one)}.isdisjoint(row.concept for row in rows_of(other))
 
 
-def test_the_table_is_large_and_each_concept_has_one_row() -> None:
+def test_there_are_many_rows_and_each_concept_has_one() -> None:
     assert len(ROWS) > 250
     assert [concept for concept, rows in Counter(row.concept for row in ROWS).items() if rows > 1] == []
 
 
-def test_rows_with_only_one_framework_are_known_exceptions() -> None:
+def test_a_row_without_a_second_framework_is_known() -> None:
     def frameworks(row: OperatorNames) -> int:
         return sum(bool(getattr(row, framework)) for framework in FRAMEWORKS)
 
     assert {row.concept for row in ROWS if frameworks(row) < 2} == {"WeightNorm"}
 
 
-def test_a_cell_has_no_duplicates() -> None:
+def test_a_cell_names_nothing_twice() -> None:
     for row in ROWS:
         for framework in FRAMEWORKS:
             names = getattr(row, framework)
@@ -90,11 +90,11 @@ def test_one_operator_has_many_names(one: str, other: str) -> None:
         ("relu", "Unknown"),
     ],
 )
-def test_different_operators_are_not_equivalent(one: str, other: str) -> None:
+def test_different_operators_stay_apart(one: str, other: str) -> None:
     assert not share_a_row(one, other)
 
 
-def test_jax_names_that_mean_another_operator_elsewhere_are_not_equivalent() -> None:
+def test_names_of_jax_that_are_other_operators_elsewhere_do_not_stand_for_these() -> None:
     assert "max" not in names_of("relu")
     assert {"dot_general", "lax::max"}.isdisjoint(names_of("max"))
     assert "dot_general" in names_of("matmul")
@@ -134,7 +134,7 @@ def test_names_are_those_of_every_concept() -> None:
         ("conv2dbackpropfilter", ["convolution_backward"], ["conv_general_dilated"]),
     ],
 )
-def test_a_type_matches_whole_names_of_its_framework_and_parts_of_names_of_others(
+def test_a_type_means_whole_names_of_the_same_framework_and_parts_of_names_of_others(
     wanted: str, means: list[str], not_those: list[str]
 ) -> None:
     assert [name for name in (*means, *not_those) if is_called(name, wanted)] == means

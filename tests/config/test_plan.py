@@ -15,7 +15,7 @@ from opdump.plan import DumpPlan, KernelPattern, ModelSelection, StepSet
 from opdump.plan.selection import Exclusion, OperatorRange
 
 
-def test_a_path_is_enough_for_a_plan_with_the_defaults_of_the_dialect() -> None:
+def test_a_path_alone_makes_a_plan_with_the_dialects_defaults() -> None:
     plan = DumpPlan(path=Path("/tmp/dump"))
     assert plan.steps == StepSet.all()
     assert plan.saves_tensors
@@ -25,12 +25,12 @@ def test_a_path_is_enough_for_a_plan_with_the_defaults_of_the_dialect() -> None:
 
 
 @pytest.mark.parametrize(("saved", "tensors", "statistics"), [("tensor", 1, 0), ("statistic", 0, 1), ("full", 1, 1)])
-def test_saved_data_selects_what_is_written(saved: Any, tensors: int, statistics: int) -> None:
+def test_saved_data_names_what_is_written(saved: Any, tensors: int, statistics: int) -> None:
     plan = DumpPlan(path=Path("/tmp/dump"), saved_data=saved)
     assert (plan.saves_tensors, plan.saves_statistics) == (bool(tensors), bool(statistics))
 
 
-def test_a_cpu_is_dumped_whatever_devices_is() -> None:
+def test_a_cpu_is_dumped_whatever_the_devices() -> None:
     plan = DumpPlan(path=Path("/tmp/dump"), devices=frozenset({1}))
     assert plan.wants_device("cpu", 0)
     assert plan.wants_device("cuda", 1)
@@ -46,7 +46,7 @@ def test_only_named_kernels_are_selected() -> None:
     assert not plan.selects("Default/fc-Linear/addmm-op1", "addmm")
 
 
-def test_the_json_has_every_field_except_text_and_warnings() -> None:
+def test_the_json_holds_every_field_but_text_and_warnings() -> None:
     plan = DumpPlan(
         path=Path("/tmp/dump"),
         config_text="{}",
@@ -125,7 +125,7 @@ PLANS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("fields", PLANS)
-def test_a_plan_round_trips_through_its_json(fields: dict[str, Any]) -> None:
+def test_a_plan_comes_back_from_its_json(fields: dict[str, Any]) -> None:
     plan = DumpPlan(path=Path("/dump/\udcff"), **fields)
     assert DumpPlan.from_json(plan.to_json()) == plan
     assert DumpPlan.from_json(json.dumps(json.loads(plan.to_json()))) == plan
@@ -142,6 +142,6 @@ def test_a_plan_round_trips_through_its_json(fields: dict[str, Any]) -> None:
         ('{"path": "/dump", "steps": "9-1"}', "iteration"),
     ],
 )
-def test_json_that_is_not_a_plan_is_refused(text: str, said: str) -> None:
+def test_json_that_is_no_plan_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         DumpPlan.from_json(text)

@@ -95,7 +95,7 @@ def test_the_table_has_every_field() -> None:
 
 @pytest.mark.parametrize("key", VALUES)
 @pytest.mark.parametrize("of_onnx", [False, True])
-def test_a_field_passed_beside_a_plan_gets_its_value(key: str, of_onnx: bool, tmp_path: Path) -> None:
+def test_a_field_beside_a_plan_has_its_value(key: str, of_onnx: bool, tmp_path: Path) -> None:
     written, held = VALUES[key]
     layout = WITH.get(key, {}).get("layout", "acl" if of_onnx else "mindspore-2.3")
     plan = DumpPlan(path=tmp_path, layout=layout, saved_data=WITH.get(key, {}).get("saved_data", "tensor"))
@@ -104,7 +104,7 @@ def test_a_field_passed_beside_a_plan_gets_its_value(key: str, of_onnx: bool, tm
 
 
 @pytest.mark.parametrize("key", VALUES)
-def test_a_field_as_a_keyword_gets_its_value_or_is_refused_by_name(key: str, tmp_path: Path) -> None:
+def test_a_field_as_a_keyword_has_its_value_or_is_refused_by_name(key: str, tmp_path: Path) -> None:
     written, held = VALUES[key]
     settings = {"path": tmp_path, **WITH.get(key, {}), key: written}
     if key in ONLY_IN_A_PLAN:
@@ -167,7 +167,7 @@ def test_a_wrong_field_beside_a_plan_is_a_config_error(settings: dict[str, Any],
 
 
 @pytest.mark.parametrize("steps", ["2|3", "all", "0", 3, StepSet.of(1)])
-def test_capture_names_the_keyword_that_selects_the_steps_to_dump(steps: Any, tmp_path: Path) -> None:
+def test_capture_says_which_word_means_the_steps_to_dump(steps: Any, tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r'expected "auto" or "manual".*use iteration='),
         opdump.capture(path=tmp_path, steps=steps),

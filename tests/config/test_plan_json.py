@@ -147,7 +147,7 @@ def assert_comes_back(plan: DumpPlan) -> None:
 
 @given(st.fixed_dictionaries({"path": PLANS["path"]}, optional={k: v for k, v in PLANS.items() if k != "path"}))
 @RARELY
-def test_a_plan_round_trips_through_its_json(values: Mapping[str, Any]) -> None:
+def test_a_plan_comes_back_from_its_json(values: Mapping[str, Any]) -> None:
     try:
         plan = DumpPlan(**values)
     except OpdumpError:
@@ -162,7 +162,7 @@ def test_the_plans_have_every_field() -> None:
 @pytest.mark.parametrize("dialect", CONFIGS)
 @given(data=st.data())
 @RARELY
-def test_plans_of_every_dialect_round_trip(dialect: Any, data: st.DataObject, root: Path) -> None:
+def test_what_a_dialect_gives_comes_back(dialect: Any, data: st.DataObject, root: Path) -> None:
     keys = data.draw(st.fixed_dictionaries({}, optional=CONFIGS[dialect]))
     file = root / "config.json"
     try:
@@ -178,7 +178,7 @@ def test_plans_of_every_dialect_round_trip(dialect: Any, data: st.DataObject, ro
 
 
 @pytest.mark.parametrize("name", ["verdicts.json", "observed_verdicts.json"])
-def test_plans_of_the_configs_that_mindspore_saw_round_trip(
+def test_what_the_configs_that_mindspore_saw_give_comes_back(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_plans = 0
@@ -192,7 +192,7 @@ def test_plans_of_the_configs_that_mindspore_saw_round_trip(
     assert given_plans
 
 
-def test_plans_of_the_acl_files_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_acl_files_give_comes_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "dump").mkdir()
     monkeypatch.chdir(root)
     given_plans = 0

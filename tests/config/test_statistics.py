@@ -70,7 +70,7 @@ def test_statistics_equal_float64_numpy(array: npt.NDArray[Any]) -> None:
     assert len(statistics) == 14
 
 
-def test_reading_a_statistic_that_was_not_taken_is_a_key_error() -> None:
+def test_an_unknown_statistic_or_one_not_taken_is_a_key_error() -> None:
     statistics = SummaryStatistics(summarise(np.zeros(3)))
     assert "md5" not in statistics
     assert "bogus" not in statistics
@@ -78,7 +78,7 @@ def test_reading_a_statistic_that_was_not_taken_is_a_key_error() -> None:
         statistics["hash"]
 
 
-def test_nan_equals_only_nan() -> None:
+def test_nan_equals_nan_and_nothing_else() -> None:
     array = np.array([1.0, math.nan])
     one = SummaryStatistics(summarise(array))
     assert one == SummaryStatistics(summarise(array.copy()))
@@ -88,7 +88,7 @@ def test_nan_equals_only_nan() -> None:
     assert one != 5
 
 
-def test_sha1_of_large_tensors_is_the_digest_of_the_digests_of_their_slices() -> None:
+def test_sha1_of_large_tensors_is_that_of_their_slices_digests() -> None:
     array = np.arange(50_000, dtype=np.float32)
     slices = [array[start : start + 20480] for start in range(0, array.size, 20480)]
     joined = "".join(hashlib.sha1(piece.tobytes()).hexdigest() for piece in slices)
@@ -99,7 +99,7 @@ def test_sha1_of_large_tensors_is_the_digest_of_the_digests_of_their_slices() ->
     assert sha1(small) == hashlib.sha1(small.tobytes()).hexdigest()
 
 
-def test_a_digest_depends_on_values_and_not_on_strides_or_byte_order() -> None:
+def test_a_digest_sees_elements_and_not_strides_or_byte_order() -> None:
     array = np.arange(12, dtype=np.int32).reshape(3, 4)
     assert md5(array.T) == md5(array.T.copy())
     assert md5(array.astype(">i4")) == md5(array)
@@ -116,7 +116,7 @@ def test_only_wanted_digests_are_taken() -> None:
     assert list(ElementStatistics(["xxh3", "max"]).of(np.zeros(2))) == ["xxh3"]
 
 
-def test_settings_of_only_digests_are_recognised() -> None:
+def test_digests_that_are_alone_are_told_by_their_names() -> None:
     assert ElementStatistics(["hash:md5", "max", "xxh3"]).digests_alone == ("md5", "xxh3")
     assert ElementStatistics(["max"]).digests_alone == ()
 
@@ -139,7 +139,7 @@ def test_settings_of_only_digests_are_recognised() -> None:
         ("d41d8cd9", "d41d8cd9"),
     ],
 )
-def test_values_have_six_significant_digits_and_counts_have_all(value: float | str, text: str) -> None:
+def test_values_have_six_significant_digits_and_counts_all(value: float | str, text: str) -> None:
     assert format_statistic(value) == text
 
 
@@ -166,13 +166,13 @@ def test_headings_are_those_of_statistic_csv() -> None:
     assert set(DEFAULT) <= set(OWN)
 
 
-def test_headings_are_read_case_insensitively() -> None:
+def test_headings_are_read_in_any_case() -> None:
     assert name_of_heading("Nan Count") == "nan count"
     assert name_of_heading(" sha1 ") == "hash"
     assert name_of_heading("Shape") is None
 
 
-def test_statistics_of_no_elements_are_an_error() -> None:
+def test_nothing_of_no_elements_is_an_error() -> None:
     empty = Summary(0, 0, 0, 0, 0, 0, 0, -math.inf, math.inf, 0, 0)
     statistics = SummaryStatistics(empty)
     assert statistics["max"] == -math.inf

@@ -17,7 +17,7 @@ def test_items_are_numbers_and_inclusive_ranges() -> None:
     assert str(steps) == "0|5-8|100-120"
 
 
-def test_all_contains_every_step_and_has_no_last_one() -> None:
+def test_all_has_every_step_and_no_last_one() -> None:
     assert StepSet.parse("all") == StepSet.all()
     assert 10**30 in StepSet.all()
     assert -1 not in StepSet.all()
@@ -54,12 +54,12 @@ def test_other_characters_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1-", "-3", "2-3-4", "-", "0--1", "5|1-", "--"])
-def test_an_item_that_is_not_a_range_is_refused(text: str) -> None:
+def test_an_item_that_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="can match no step; expected a number"):
         StepSet.parse(text)
 
 
-def test_a_reversed_range_is_refused_with_the_corrected_one() -> None:
+def test_a_range_that_runs_backwards_is_refused_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match='write "1-3"'):
         StepSet.parse("0|3-1")
 
@@ -71,19 +71,19 @@ def test_a_number_beyond_64_bits_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["|", "||||"])
-def test_an_empty_set_is_refused(text: str) -> None:
+def test_no_item_at_all_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="names no step"):
         StepSet.parse(text)
 
 
 @pytest.mark.parametrize("steps", [(), (1, -1)])
-def test_steps_in_code_must_exist_and_not_be_negative(steps: tuple[int, ...]) -> None:
+def test_steps_in_code_must_be_there_and_not_negative(steps: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="expected one or more"):
         StepSet.of(*steps)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), min_size=1, max_size=6))
-def test_a_set_is_the_union_of_its_items_and_prints_itself(items: list[tuple[int, int]]) -> None:
+def test_a_set_holds_the_union_of_its_items_and_prints_itself(items: list[tuple[int, int]]) -> None:
     text = "|".join(f"{first}-{first + more}" if more else str(first) for first, more in items)
     wanted = {step for first, more in items for step in range(first, first + more + 1)}
     steps = StepSet.parse(text)

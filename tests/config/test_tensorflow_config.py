@@ -44,7 +44,7 @@ ON: dict[str, Any] = {"enable_dump": True, "dump_path": "d"}
 OVERFLOW: dict[str, Any] = {"enable_dump_debug": True, "dump_path": "d"}
 
 
-def test_the_documented_sample_resolves(here: Path) -> None:
+def test_the_sample_of_the_document(here: Path) -> None:
     dump = _dump(here, use_off_line=True, **ON, dump_step=b"0|5|10", dump_mode=b"all")
     assert dump.plan is not None
     plan = dump.plan
@@ -57,7 +57,7 @@ def test_the_documented_sample_resolves(here: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"enable_dump": False}, {"enable_dump": False, "enable_dump_debug": False}])
-def test_without_a_flag_nothing_is_dumped_and_no_path_is_required(here: Path, keys: dict[str, Any]) -> None:
+def test_without_a_flag_nothing_is_dumped_and_no_path_asked_for(here: Path, keys: dict[str, Any]) -> None:
     assert _dump(here, **keys).plan is None
     # settings that only a dump uses are not checked
     assert _dump(here, **keys, dump_path="nowhere", dump_step="x", dump_mode="x", dump_debug_mode="x").plan is None
@@ -67,7 +67,7 @@ def test_without_a_flag_nothing_is_dumped_and_no_path_is_required(here: Path, ke
     ("mode", "sides"),
     [("input", (True, False)), ("output", (False, True)), ("all", (True, True)), (None, (False, True))],
 )
-def test_a_mode_selects_which_side_is_dumped(here: Path, mode: str | None, sides: tuple[bool, bool]) -> None:
+def test_a_mode_says_which_side_is_dumped(here: Path, mode: str | None, sides: tuple[bool, bool]) -> None:
     plan = _dump(here, **ON, **({} if mode is None else {"dump_mode": mode})).plan
     assert plan is not None
     assert (plan.inputs, plan.outputs) == sides
@@ -85,7 +85,7 @@ def test_statistics_are_those_of_acl_json(here: Path) -> None:
     assert (plan.saved_data, plan.statistic_category) == (acl.saved_data, acl.statistic_category)
 
 
-def test_layers_are_a_set_of_names_separated_by_white_space(here: Path) -> None:
+def test_layers_are_a_set_of_names_between_white_space(here: Path) -> None:
     plan = _dump(here, **ON, dump_layer=" conv1/Conv2D\tfc\n\nconv1/Conv2D  a.b ").plan
     assert plan is not None
     assert plan.models == (ModelSelection(layers=("conv1/Conv2D", "fc", "a.b")),)
@@ -105,7 +105,7 @@ def test_layers_are_a_set_of_names_separated_by_white_space(here: Path) -> None:
         (None, {"aicore", "atomic"}),
     ],
 )
-def test_overflows_are_dumped_completely(here: Path, mode: str | None, kinds: set[str]) -> None:
+def test_overflows_are_dumped_whole(here: Path, mode: str | None, kinds: set[str]) -> None:
     plan = _dump(here, **OVERFLOW, **({} if mode is None else {"dump_debug_mode": mode})).plan
     assert plan is not None
     assert plan.captures == "overflow"
@@ -113,7 +113,7 @@ def test_overflows_are_dumped_completely(here: Path, mode: str | None, kinds: se
     assert (plan.inputs, plan.outputs, plan.saved_data, plan.steps) == (True, True, "tensor", StepSet.all())
 
 
-def test_keys_that_overflow_mode_ignores_are_named(here: Path) -> None:
+def test_keys_that_overflows_do_not_look_at_are_named(here: Path) -> None:
     defaults: dict[str, Any] = {"dump_mode": "output", "dump_data": "tensor", "dump_step": "", "dump_layer": ""}
     assert _dump(here, **OVERFLOW, **defaults).warnings == ()
     dump = _dump(here, **OVERFLOW, dump_mode="all", dump_data="stats", dump_step="x", dump_layer="conv")
@@ -154,14 +154,14 @@ def test_keys_that_overflow_mode_ignores_are_named(here: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_reported_with_the_message_of_the_adapter(here: Path, keys: dict[str, Any], words: str) -> None:
+def test_a_mistake_is_told_in_the_words_of_the_adapter(here: Path, keys: dict[str, Any], words: str) -> None:
     with pytest.raises(TensorflowConfigError) as raised:
         _dump(here, **keys)
     assert words in str(raised.value)
     assert "NpuOptimizer: " in str(raised.value)
 
 
-def test_the_mistake_that_the_adapter_would_find_first_is_reported(here: Path) -> None:
+def test_the_first_mistake_in_the_order_of_the_adapter_is_told(here: Path) -> None:
     wrong: dict[str, Any] = {
         "enable_dump": True,
         "enable_dump_debug": True,
@@ -197,7 +197,7 @@ def test_codes_of_the_graph_engine_lead_the_message_and_survive_pickling(here: P
         assert (str(again), again.code) == (str(missing.value), "E10058")
 
 
-def test_the_real_path_counts_and_a_relative_one_is_in_the_current_directory(
+def test_the_real_path_counts_and_a_relative_one_lies_in_the_current_directory(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "link").symlink_to(here / "d")
@@ -235,7 +235,7 @@ def test_a_directory_without_permissions_is_refused(here: Path) -> None:
         ({"enable_dump": 1}, "enable_dump is set as .i and read as .b, which is False"),
     ],
 )
-def test_a_flag_in_another_field_is_false_and_reported(here: Path, keys: dict[str, Any], warning: str) -> None:
+def test_a_flag_in_another_field_is_false_and_said(here: Path, keys: dict[str, Any], warning: str) -> None:
     dump = _dump(here, **keys)
     assert dump.plan is None
     assert warning in dump.warnings[0]
@@ -254,7 +254,7 @@ def test_other_keys_in_another_field_are_zero_too(here: Path) -> None:
     assert len(dump.warnings) == 3
 
 
-def test_a_missing_key_has_its_default_and_a_present_one_does_not(here: Path) -> None:
+def test_a_missing_key_has_its_default_and_one_that_is_there_does_not(here: Path) -> None:
     assert _dump(here).exceptions == 2
     assert [_dump(here, enable_exception_dump=number).exceptions for number in (0, 1, 2)] == [0, 1, 2]
     assert _dump(here, quant_dumpable="1").quant_dumpable == "1"
@@ -267,7 +267,7 @@ def test_graphs_that_stay_on_the_host_are_not_dumped(here: Path) -> None:
     assert _dump(here, use_off_line=False).warnings == ()  # nothing was requested
 
 
-def test_several_iterations_in_a_run_are_reported_as_one_step(here: Path) -> None:
+def test_several_iterations_in_a_run_are_said_to_be_one_step(here: Path) -> None:
     assert "iterations_per_loop is 10 and has no effect here" in _dump(here, **ON, iterations_per_loop=10).warnings[0]
     assert _dump(here, **ON, iterations_per_loop=1).warnings == ()
 
@@ -284,7 +284,7 @@ def test_several_iterations_in_a_run_are_reported_as_one_step(here: Path) -> Non
         ({}, {"DEVICE_ID": "3", "ASCEND_DEVICE_ID": ""}, 3),
     ],
 )
-def test_the_device_comes_from_the_session_then_from_the_environment(
+def test_the_device_is_that_of_the_session_then_of_the_environment(
     here: Path, keys: dict[str, Any], environ: dict[str, str], device_id: int
 ) -> None:
     assert _dump(here, environ, **keys).device_id == device_id
@@ -304,14 +304,14 @@ def test_an_unknown_key_is_named_with_the_one_that_may_be_meant(here: Path) -> N
     assert dump.plan.steps == StepSet.all()
 
 
-def test_bytes_that_are_not_text_name_a_directory_as_in_the_file_system(here: Path) -> None:
+def test_bytes_that_are_no_text_name_a_directory_as_the_system_does(here: Path) -> None:
     os.mkdir(os.fsencode(here) + b"/\xff")
     dump = _dump(here, enable_dump=True, dump_path=b"\xff")
     assert dump.plan is not None
     assert os.fsencode(dump.plan.path.name) == b"\xff"
 
 
-def test_a_protobuf_map_shows_which_field_was_set() -> None:
+def test_a_protobuf_map_tells_which_field_was_set() -> None:
     class Message:  # an AttrValue
         def __init__(self, kind: str | None, value: Any = None) -> None:
             self.kind = kind
@@ -326,7 +326,7 @@ def test_a_protobuf_map_shows_which_field_was_set() -> None:
     assert found == {"a": ParameterValue("b", True), "c": ParameterValue("list", [1]), "d": ParameterValue(None)}
 
 
-def test_a_python_value_uses_the_field_of_its_type() -> None:
+def test_a_python_value_has_the_field_of_its_type() -> None:
     assert [ParameterValue.of(value).kind for value in (True, 1, 1.0, "a", b"a")] == ["b", "i", "f", "s", "s"]
     assert ParameterValue.of("é").value == "é".encode()
     with pytest.raises(TypeError, match="found a list, expected bool"):
@@ -378,7 +378,7 @@ ANY_VALUE = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from([*DUMP_KEYS, "dump_stp"]), st.one_of(ANY_VALUE, st.just(ParameterValue(None)))))
-def test_any_values_result_in_a_plan_or_the_one_error(values: dict[str, ParameterValue]) -> None:
+def test_any_values_give_a_plan_or_the_one_error(values: dict[str, ParameterValue]) -> None:
     wrong_field = [key for key in values if key in DUMP_KEYS and values[key].kind != DUMP_KEYS[key]]
     try:
         dump = training_dump_of(values, environ={})

@@ -45,7 +45,7 @@ def test_a_new_file_passes_the_check(tmp_path: Path) -> None:
     assert (tmp_path / "other" / "d").is_dir()
 
 
-def test_the_file_identifies_its_dialect_and_accepts_overrides(tmp_path: Path) -> None:
+def test_the_file_tells_its_dialect_and_takes_overrides(tmp_path: Path) -> None:
     file = _write(enable_dump=True, dump_path="dump", dump_mode="input")
     plan = load_plan(file, environ={})
     assert (plan.dialect, plan.path, plan.inputs, plan.outputs) == (
@@ -79,7 +79,7 @@ def test_a_relative_path_is_resolved_against_the_program_directory(tmp_path: Pat
     assert plan.path == (tmp_path / "program" / "dump").resolve()
 
 
-def test_a_file_that_enables_nothing_is_valid_and_reported() -> None:
+def test_a_file_that_enables_nothing_is_valid_and_said() -> None:
     checked = _opdump("check", _write(enable_dump=False))
     assert checked.exit_code == 0
     assert checked.stderr == (
@@ -131,7 +131,7 @@ def test_a_mistake_names_the_file_and_the_key(keys: dict[str, Any], message: str
         ("", r"the file is empty"),
     ],
 )
-def test_json_that_is_not_an_object_is_an_error(text: str, message: str) -> None:
+def test_what_is_no_object_is_an_error(text: str, message: str) -> None:
     Path("npu_dump.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         load_tensorflow_plan("npu_dump.json", environ={})

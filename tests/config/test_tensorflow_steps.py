@@ -83,7 +83,7 @@ def test_the_grammar_is_that_of_the_graph_engine(text: str) -> None:
         ("|".join(["0"] * 101), TOO_MANY, "found 101 items; join neighbours"),
     ],
 )
-def test_an_invalid_text_raises_the_adapters_message_and_the_reason(text: str, words: str, reason: str) -> None:
+def test_a_wrong_text_gives_the_words_of_the_adapter_and_the_reason(text: str, words: str, reason: str) -> None:
     with pytest.raises(TensorflowConfigError) as raised:
         parse_dump_step(text, "npu_dump.json")
     message = str(raised.value)
@@ -93,7 +93,7 @@ def test_an_invalid_text_raises_the_adapters_message_and_the_reason(text: str, w
     assert len(message) < 400
 
 
-def test_an_empty_text_selects_every_step_and_the_largest_step_is_valid() -> None:
+def test_no_text_is_every_step_and_the_largest_step_is_one() -> None:
     assert parse_dump_step("", "here") == StepSet.all()
     assert LARGEST_STEP in parse_dump_step("0-2147483647", "here")
     assert LARGEST_STEP + 1 not in parse_dump_step("0-2147483647", "here")

@@ -74,19 +74,19 @@ def _name(case: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", load("verdicts.json"), ids=_name)
-def test_a_config_of_a_real_run_gets_the_verdict_of_mindspore(
+def test_a_config_of_a_real_run_gets_mindspores_verdict(
     case: Mapping[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _check(case, REAL_RUNS.get(case["name"]), root, monkeypatch)
 
 
 @pytest.mark.parametrize("case", load("observed_verdicts.json"), ids=_name)
-def test_an_edge_case_gets_the_verdict_of_mindspore(
+def test_a_config_at_the_edge_gets_mindspores_verdict(
     case: Mapping[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _check(case, OBSERVED.get(case["name"]), root, monkeypatch)
 
 
 @pytest.mark.parametrize(("file", "table"), [("verdicts.json", REAL_RUNS), ("observed_verdicts.json", OBSERVED)])
-def test_every_difference_names_an_existing_case(file: str, table: Mapping[str, Difference]) -> None:
+def test_every_difference_names_a_case(file: str, table: Mapping[str, Difference]) -> None:
     assert table.keys() <= {case["name"] for case in load(file)}

@@ -176,7 +176,7 @@ def test_a_wrong_entry_of_a_dump_list_is_refused(make: Any) -> None:
 @pytest.mark.parametrize(
     "what", [5, 0, True, 2.5, "", b"x", [5], ["", "a"], {"a": 5}, {3: "a"}, {"": "a"}, [[object()]], [], {}, (None,)]
 )
-def test_a_wrong_argument_of_watch_is_refused(what: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_watched_is_refused(what: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="watch"), opdump.capture(path=tmp_path, watch=what):
         raise AssertionError("the capture began")
@@ -199,7 +199,7 @@ def test_a_wrong_argument_of_tensorflow_install_is_refused(name: str) -> None:
             install(**{name: VALUES[kind]})
 
 
-def test_every_field_has_a_type_that_is_checked(tmp_path: Path) -> None:
+def test_every_field_has_a_type_that_is_looked_at(tmp_path: Path) -> None:
     # An unknown type hint would disable the check.
     known = (bool, int, float, str, Path, StepSet, KernelPattern, ModelSelection, type(None))
 

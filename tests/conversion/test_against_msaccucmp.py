@@ -83,7 +83,7 @@ def _differences(case: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", _names())
-def test_names_and_elements_equal_those_of_the_real_tool_or_the_difference_is_known(
+def test_names_and_elements_are_those_of_the_real_tool_or_the_difference_is_known(
     name: str, vectors: Path, tmp_path: Path
 ) -> None:
     differences = _differences(vectors / name, tmp_path / "out")

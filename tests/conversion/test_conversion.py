@@ -58,7 +58,7 @@ def test_every_tensor_becomes_a_npy_file_named_after_the_dump(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", DATA_TYPES.values(), ids=lambda kind: kind.name)
-def test_every_element_type_equals_what_the_reader_returns(kind: Any, tmp_path: Path) -> None:
+def test_every_element_type_comes_out_as_the_reader_gives_it(kind: Any, tmp_path: Path) -> None:
     raw = np.random.default_rng(kind.number).integers(0, 256, 3 * 5 * 16, dtype=np.uint8)
     if kind.name == "BOOL":
         raw &= 1
@@ -79,7 +79,7 @@ def test_every_element_type_equals_what_the_reader_returns(kind: Any, tmp_path: 
     assert len(written) == used
 
 
-def test_pieces_of_a_large_widened_tensor_equal_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_a_large_widened_tensor_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opdump.conversion.stored_tensor.PIECE", 64)
     values = np.arange(2 * 3 * 4 * 5 * 16, dtype=np.float32).reshape(2, 3, 4, 5, 16) % 256
     source = dump(
@@ -96,7 +96,7 @@ def test_pieces_of_a_large_widened_tensor_equal_the_whole(tmp_path: Path, monkey
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int4"])
 @pytest.mark.parametrize("file_type", ["npy", "bin"])
 @pytest.mark.parametrize("original_shape", [(5, 41, 4, 5), ()])
-def test_slabs_of_a_batch_equal_the_whole(
+def test_slabs_of_a_batch_are_the_whole(
     dtype: str, file_type: Any, original_shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = (5, 3, 4, 5, 16)
@@ -112,14 +112,14 @@ def test_slabs_of_a_batch_equal_the_whole(
     assert len(tree(tmp_path / "whole")) == 1
 
 
-def test_a_large_tensor_is_streamed_from_file_to_file(tmp_path: Path) -> None:
+def test_a_large_tensor_goes_from_file_to_file(tmp_path: Path) -> None:
     values = np.random.default_rng(0).random(1 << 19).astype(np.float32)
     first = tensor(np.ones(7, np.float32), io="input")
     whole(dump(tmp_path / "in", NAME, tensor(values), inputs=(first,)), tmp_path / "out")
     np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{NAME}.output.0.npy"), values)
 
 
-def test_packed_elements_are_unpacked_converted_and_packed_again(tmp_path: Path) -> None:
+def test_packed_elements_go_through_a_format_and_are_packed_again(tmp_path: Path) -> None:
     values = (np.arange(1 * 2 * 2 * 2 * 16).reshape(1, 2, 2, 2, 16) % 7 - 3).astype(np.int8)
     stored = tensor(values, "int4", format_name="NC1HWC0", original_shape=(1, 20, 2, 2))
     whole(dump(tmp_path / "in", NAME, stored), tmp_path / "out", ConversionPlan("bin", format="NCHW"))
@@ -129,7 +129,7 @@ def test_packed_elements_are_unpacked_converted_and_packed_again(tmp_path: Path)
 
 
 @given(st.data())
-def test_text_round_trips_the_elements(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_text_gives_the_same_elements_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     kind = np.dtype(data.draw(st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u8", "?", "c8"])))
     raw = np.frombuffer(data.draw(st.binary(min_size=kind.itemsize * 4, max_size=kind.itemsize * 4)), np.uint8)
     values = (raw & 1 if kind.kind == "b" else raw).view(kind)
@@ -146,7 +146,7 @@ def test_text_round_trips_the_elements(tmp_path_factory: pytest.TempPathFactory,
         np.testing.assert_array_equal(np.loadtxt(path, dtype=kind), values)
 
 
-def test_a_tensor_that_the_original_drops_silently_is_a_failure_and_the_others_are_written(tmp_path: Path) -> None:
+def test_what_the_original_loses_silently_is_a_failure_and_the_other_tensors_are_written(tmp_path: Path) -> None:
     good = tensor(np.ones(3, np.float16))
     short = replace(good, slot=1, shape=(4,))
     sliced = replace(tensor(np.ones((2, 2, 3, 4, 16), np.float16), format_name="NC1HWC0"), slot=2)
@@ -181,13 +181,13 @@ def test_a_bad_file_is_one_named_failure_and_the_next_file_is_converted(content:
 
 
 @pytest.mark.parametrize("shape", [(2**63,), (0, 2**63), (2**32, 2**32), (1,) * 64 + (2,), (2**63, 2**63, 0)], ids=str)
-def test_a_tensor_with_an_impossible_shape_is_a_failure_of_that_tensor(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_shape_that_no_array_has_is_a_failure_of_that_tensor(shape: tuple[int, ...], tmp_path: Path) -> None:
     bad = replace(tensor(np.ones(3, np.float32)), shape=shape, slot=1)
     done = converted(dump(tmp_path / "in", NAME, tensor(np.ones(3, np.float32)), bad), tmp_path / "out")
     assert [each.error for each in done.failures] in (["UndecodableTensorError"], ["CorruptDumpError"])
 
 
-def test_links_and_special_files_in_a_directory_are_reported_and_not_opened(tmp_path: Path) -> None:
+def test_links_and_special_files_in_a_directory_are_told_and_not_opened(tmp_path: Path) -> None:
     secret = dump(tmp_path / "elsewhere", "Secret.secret.1.2.3")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "Link.link.1.2.3").symlink_to(secret)
@@ -239,7 +239,7 @@ def test_a_link_in_the_place_of_an_output_is_replaced_and_its_target_left(tmp_pa
     ["123,../../escaped", "123,/etc/escaped", "123,..", "123", "\xff\xfe", "123,a\0b", "../x,Add.x.1.2.3"],
     ids=repr,
 )
-def test_a_false_mapping_is_reported_and_the_file_keeps_its_digits(row: str, tmp_path: Path) -> None:
+def test_a_mapping_that_lies_is_told_and_the_file_keeps_its_digits(row: str, tmp_path: Path) -> None:
     dump(tmp_path / "in", "123")
     (tmp_path / "in" / "mapping.csv").write_bytes(row.encode("latin-1") + b"\n")
     done = converted(tmp_path / "in", tmp_path / "out" / "deep")
@@ -289,7 +289,7 @@ def test_digits_get_their_true_name_and_long_names_a_row_of_mapping_csv(tmp_path
     assert files["inner/mapping.csv"].decode() == f"{stored},{long}.output.0.npy\n"
 
 
-def test_directories_keep_their_structure_and_the_output_is_never_a_source(tmp_path: Path) -> None:
+def test_directories_keep_their_places_and_the_output_is_no_source_of_itself(tmp_path: Path) -> None:
     dump(tmp_path / "in" / "0" / "net")
     dump(tmp_path / "in")
     for _ in range(2):
@@ -321,7 +321,7 @@ def test_several_processes_write_the_same_files(tmp_path: Path) -> None:
     assert one.tensors == 20
 
 
-def test_an_interrupt_leaves_complete_files_and_reports_what_was_done(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_whole_files_and_says_what_was_done(tmp_path: Path) -> None:
     for number in range(5):
         dump(tmp_path / "in", f"Add.add{number}.1.2.{TIME}")
 
@@ -334,7 +334,7 @@ def test_an_interrupt_leaves_complete_files_and_reports_what_was_done(tmp_path: 
     assert len(tree(tmp_path / "out")) == 2
 
 
-def test_a_failing_write_leaves_no_partial_file(tmp_path: Path) -> None:
+def test_a_failing_write_leaves_no_part_of_a_file(tmp_path: Path) -> None:
     directory = stored_tensor  # the module; its reader is made to fail in the middle of a file
     source = dump(tmp_path / "in", NAME, tensor(np.ones(64, np.float32), "bfloat16"))
     pieces = iter(["one"])
@@ -353,7 +353,7 @@ def test_a_failing_write_leaves_no_partial_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_type", ["npy", "bin", "txt"])
-def test_a_full_disk_leaves_no_partial_file(file_type: str, tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_leaves_no_part_of_a_file(file_type: str, tmp_path: Path) -> None:
     source = dump(tmp_path / "in", NAME, tensor(np.ones(1 << 20, np.int8)), tensor(np.ones(2, np.int8), slot=1))
     program = (
         "import resource, sys; from pathlib import Path; from opdump.conversion import ConversionPlan, convert\n"
@@ -374,7 +374,7 @@ def test_a_file_that_is_named_twice_is_converted_once(tmp_path: Path) -> None:
     assert (done.tensors, done.failures) == (1, [])
 
 
-def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match="is not a writable directory") as caught:
         converted(dump(tmp_path / "in"), tmp_path / "file")

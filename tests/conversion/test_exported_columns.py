@@ -34,9 +34,7 @@ def table_of(path: Path, selection: Selection, *, by_records: bool = False) -> A
 @given(
     data=st.data(), io=st.sampled_from([None, "input", "output"]), include_skipped=st.booleans(), digests=st.booleans()
 )
-def test_the_table_equals_that_of_the_records(
-    data: st.DataObject, io: Any, include_skipped: bool, digests: bool
-) -> None:
+def test_the_table_is_that_of_the_records(data: st.DataObject, io: Any, include_skipped: bool, digests: bool) -> None:
     program = data.draw(st.lists(operators, min_size=1, max_size=5))
     count = sum(len(each["tensors"]) for each in program)
     steps = data.draw(st.lists(st.lists(kinds, min_size=count, max_size=count), min_size=1, max_size=4))
@@ -52,7 +50,7 @@ def test_the_table_equals_that_of_the_records(
 @pytest.mark.parametrize(
     "kind", ["a statistic of thousands of digits", "a count beyond 64 bits", "a surrogate in a digest"]
 )
-def test_a_statistic_that_no_table_can_store_is_refused_and_reported(kind: str, tmp_path: Path) -> None:
+def test_a_statistic_that_no_table_holds_is_refused_and_told(kind: str, tmp_path: Path) -> None:
     file_steps(DumpPlan(path=tmp_path, saved_data="statistic"), [sample_step(0)])
     all_kinds()[kind](index_file(tmp_path))
     catalog = opdump.open(tmp_path)
@@ -60,7 +58,7 @@ def test_a_statistic_that_no_table_can_store_is_refused_and_reported(kind: str, 
     assert any("where a statistic was expected" in str(each) for each in catalog.problems)
 
 
-def test_the_tables_agree_on_a_training_with_a_selected_line(tmp_path: Path) -> None:
+def test_a_training_with_a_line_chosen(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with opdump.capture(path=tmp_path / "dump", saved_data="statistic") as dump:
         for step in range(4):

@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("what", ["threads", "files", "attendant"])
 @pytest.mark.parametrize("command", ["opdump", "msaccucmp"])
-def test_if_no_process_can_be_started_this_one_converts(tmp_path: Path, what: str, command: str) -> None:
+def test_where_no_other_process_is_to_be_had_this_one_converts(tmp_path: Path, what: str, command: str) -> None:
     for number in range(20):
         dump(tmp_path / "in", f"Add.add{number}.1.2.{TIME}", tensor(np.full(3, number, np.int32)))
     program = tmp_path / "program.py"
@@ -68,7 +68,7 @@ def test_if_no_process_can_be_started_this_one_converts(tmp_path: Path, what: st
 
 
 @pytest.mark.parametrize("command", ["opdump", "msaccucmp"])
-def test_a_conversion_removes_the_partial_files_of_a_killed_one(tmp_path: Path, command: str) -> None:
+def test_a_conversion_clears_what_a_killed_one_left_half_written(tmp_path: Path, command: str) -> None:
     dump(tmp_path / "in", f"Add.add.1.2.{TIME}", tensor(np.full(3, 1, np.int32)))
     dead = subprocess.run(
         [sys.executable, "-c", "from opdump.interpreter.leftovers import temporary_name; print(temporary_name())"],
@@ -98,7 +98,7 @@ def test_a_conversion_removes_the_partial_files_of_a_killed_one(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), ValueError("bad")])
-def test_a_failure_in_a_process_is_reported_for_its_files(error: Exception) -> None:
+def test_what_a_process_meets_is_told_of_its_files(error: Exception) -> None:
     future: Future[list[FileResult]] = Future()
     future.set_exception(error)
     found = _results(future, [SourceFile("a", "", "a", 1), SourceFile("b", "", "b", 1)])

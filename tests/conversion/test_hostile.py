@@ -135,7 +135,7 @@ def _everything(root: Path) -> dict[str, bytes]:
     _MAPPINGS,
     _PLANS,
 )
-def test_tampered_files_are_converted_or_reported(
+def test_files_that_were_tampered_with_are_converted_or_told(
     drawn: list[tuple[str, bytes, list[tuple[float, int, bytes]], int | None]],
     mapping: bytes | None,
     plan: ConversionPlan,
@@ -157,7 +157,7 @@ _SIZES = st.lists(st.integers(0, 40) | st.sampled_from([2**31, 2**32 - 1, 2**63 
     st.integers(-(2**31), 2**31 - 1) | st.integers(0, 4),
     _PLANS,
 )
-def test_any_shapes_and_groups_are_converted_or_reported(
+def test_any_shapes_and_groups_are_converted_or_told(
     format_name: str,
     dtype: str,
     shape: tuple[int, ...],
@@ -172,7 +172,7 @@ def test_any_shapes_and_groups_are_converted_or_reported(
 
 
 @pytest.mark.parametrize("sample", range(len(SAMPLES)))
-def test_a_file_truncated_anywhere_is_converted_or_reported(sample: int, tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_is_converted_or_told(sample: int, tmp_path: Path) -> None:
     data = SAMPLES[sample]
     for number, length in enumerate(range(0, len(data), max(1, len(data) // 40))):
         folder = tmp_path / str(number)

@@ -34,7 +34,7 @@ def _orders(source: str, target: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize(("dtype", "c0"), [("float16", 16), ("int8", 32), ("float32", 8)])
-def test_the_bytes_equal_those_of_the_whole(
+def test_the_bytes_are_those_of_the_whole(
     source: str, target: str, dtype: str, c0: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[None] = []

@@ -27,7 +27,7 @@ def asynchronous(root: Path, place: str = PLACE) -> Path:
     return root
 
 
-def test_the_tree_equals_that_of_a_synchronous_dump(tmp_path: Path) -> None:
+def test_the_tree_is_that_of_a_synchronous_dump(tmp_path: Path) -> None:
     asynchronous(tmp_path / "in")
     overflow_file(tmp_path / "in" / PLACE, f"Opdebug.Node_OpDebug.9.7.{TIME}", task=2, stream=7, status=32)
     (tmp_path / "in" / "graphs").mkdir()
@@ -63,7 +63,7 @@ def test_opdump_reads_the_tree(tmp_path: Path) -> None:
     assert catalog.problems == ()
 
 
-def test_a_device_or_model_directory_of_a_dump_is_accepted_and_another_directory_is_refused(tmp_path: Path) -> None:
+def test_a_device_or_a_model_of_a_dump_will_do_and_another_directory_is_told(tmp_path: Path) -> None:
     asynchronous(tmp_path / "in")
     for number, part in enumerate(("20240101120000", "20240101120000/3", PLACE)):
         done = convert([str(tmp_path / "in" / part)], tmp_path / f"out{number}", PLAN)

@@ -54,7 +54,7 @@ def _written(path: Path, write: Callable[[int], int]) -> int:
 @pytest.mark.parametrize("file_type", ["npy", "bin"])
 @pytest.mark.parametrize("number", DATA_TYPES, ids=lambda number: DATA_TYPES[number].name)
 @pytest.mark.parametrize("shape", [(2, 3), (5,), (1, 1, 4, 1)], ids=str)
-def test_the_file_equals_that_of_the_array(
+def test_the_file_is_that_of_the_array(
     file_type: Literal["npy", "bin"], number: int, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     plan = ConversionPlan(file_type)
@@ -90,11 +90,11 @@ def test_other_files_need_an_array(plan: ConversionPlan) -> None:
 @pytest.mark.parametrize(
     "shape", [(), (0,), (2, 0), (7,), (1,) * 33, (2**62, 2**62)], ids=lambda shape: str(shape)[:20]
 )
-def test_an_unusual_shape_is_left_to_the_array_path(shape: tuple[int, ...]) -> None:
+def test_an_unusual_shape_is_left_to_those_who_make_arrays(shape: tuple[int, ...]) -> None:
     assert plain_tensor(_tensor(1, shape, 24), ConversionPlan()) is None
 
 
-def test_unreadable_bytes_are_left_to_the_array_path_which_reports_why() -> None:
+def test_bytes_that_cannot_be_read_are_left_to_those_who_say_why() -> None:
     tensor = DumpTensor(
         io="output", slot=0, data_type=1, format=2, shape=(1,), data=UnreadableBytes(None, "not copied")
     )

@@ -31,7 +31,7 @@ def _plain(name: str) -> str:
     st.integers(1, 3000),
     st.booleans(),
 )
-def test_the_parts_in_order_equal_the_whole(
+def test_parts_one_after_the_other_are_the_whole(
     pair: tuple[str, str], small: list[int], large: list[int], c0: int, most: int, padded: bool
 ) -> None:
     source, target = pair
@@ -89,7 +89,7 @@ def _cut_shape(source: str, shape: tuple[int, ...], target: str, wanted: tuple[i
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_no_part_is_larger_than_requested(
+def test_no_part_is_larger_than_asked_for(
     source: str, shape: tuple[int, ...], target: str, wanted: tuple[int, ...]
 ) -> None:
     size = convert_format(np.zeros(shape, np.int8), source, target, shape=wanted).size
@@ -99,7 +99,7 @@ def test_no_part_is_larger_than_requested(
         assert _cut_shape(source, shape, target, wanted, most) <= most
 
 
-def test_a_shape_that_does_not_fit_is_left_to_the_whole_conversion() -> None:
+def test_what_does_not_fit_is_left_to_the_conversion_of_the_whole() -> None:
     array = np.zeros((1, 2, 4, 4, 16), np.int8)
     for wanted in ((1, 33, 4, 4), (1, 16, 4, 4), (2, 32, 4, 4), (1, 32, 4), (1, 0, 4, 4)):
         assert slabs_of(array, "NC1HWC0", "NCHW", wanted, 10) is None

@@ -91,7 +91,7 @@ def _unpack(*words: object) -> Result:
 
 
 @pytest.mark.parametrize(("layout", "saved_data", "file_format"), _CASES)
-def test_unpacked_files_equal_those_of_direct_writing(
+def test_unpacked_files_are_those_of_direct_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, saved_data: str, file_format: str
 ) -> None:
     is_device = layout == "mindspore-async"
@@ -119,7 +119,7 @@ def test_unpacked_files_equal_those_of_direct_writing(
     assert [run.complete for run in opdump.open(tmp_path / "unpacked").runs] == [True]
 
 
-def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_holds_something_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     done = _unpack(tmp_path / "packed", "-o", tmp_path)
     assert done.exit_code == 1
@@ -144,7 +144,7 @@ def test_convert_names_the_command_for_a_packed_dump(tmp_path: Path, monkeypatch
     assert "all elements of a packed run; `opdump unpack DUMP -o DIRECTORY`" in result.output
 
 
-def test_a_dump_of_only_statistics_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_alone_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, layout in (("direct", "mindspore-2.3"), ("packed", "packed")):
         _train(tmp_path / name, layout, monkeypatch, saved_data="statistic")
     assert not (tmp_path / "packed/rank_0/elements").exists()
@@ -153,7 +153,7 @@ def test_a_dump_of_only_statistics_is_unpacked(tmp_path: Path, monkeypatch: pyte
     assert _files(tmp_path / "unpacked") == _files(tmp_path / "direct")
 
 
-def test_damage_is_reported_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_damaged_is_told_and_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     file = tmp_path / "packed/rank_0/elements/1.pack"
     whole = bytearray(file.read_bytes())
@@ -169,7 +169,7 @@ def test_damage_is_reported_and_the_rest_is_written(tmp_path: Path, monkeypatch:
     assert not opdump.open(tmp_path / "out").runs[0].complete
 
 
-def test_ctrl_c_leaves_complete_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _train(tmp_path / "packed", "packed", monkeypatch)
     from opdump.layouts.mindspore_sync.writer import SyncWriter
 

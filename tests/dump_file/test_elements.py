@@ -97,7 +97,7 @@ def _by_definition() -> dict[int, float]:
     return {int(code, 2): value for code, value in codes.items()}
 
 
-def test_hifloat8_matches_the_definition_in_its_paper() -> None:
+def test_hifloat8_is_as_its_paper_defines_it() -> None:
     expected = _by_definition()
     assert sorted(expected) == list(range(256))
     found = _host("HIFLOAT8", (256,), bytes(range(256)))
@@ -187,7 +187,7 @@ def test_complex32_is_two_halves() -> None:
     assert _host("COMPLEX32", (1,), np.array([1.5, -2], np.float16).tobytes()).tolist() == [1.5 - 2j]
 
 
-def test_an_empty_shape_is_a_scalar_or_all_the_bytes() -> None:
+def test_an_empty_shape_is_a_scalar_or_all_that_is_there() -> None:
     assert _host("FLOAT", (), bytes(4)).shape == ()
     assert _host("FLOAT", (), bytes(12)).shape == (3,)
     assert _host("FLOAT", (), bytes(13)).shape == (3,)
@@ -202,7 +202,7 @@ def test_bytes_beyond_the_shape_are_padding() -> None:
     assert _host("INT4", (3,), bytes(32)).tolist() == [0, 0, 0]
 
 
-def test_bool_bytes_are_kept() -> None:
+def test_bytes_of_bool_are_kept() -> None:
     assert _host("BOOL", (3,), b"\x00\x01\x02").view(np.uint8).tolist() == [0, 1, 2]
 
 
@@ -225,7 +225,7 @@ def test_an_unknown_type_is_bytes() -> None:
     ],
     ids=range(7),
 )
-def test_a_shape_that_does_not_fit_is_named_in_the_error(shape: tuple[int, ...], message: str) -> None:
+def test_a_shape_that_does_not_fit_is_named(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(UndecodableTensorError, match=message):
         _host("FLOAT", shape, bytes(8))
 
@@ -242,7 +242,7 @@ def test_widening_is_a_table_look_up_for_any_number_of_bytes(size: int, width: i
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 65_535, 65_536, 65_541, 200_001])
-def test_six_bit_elements_are_read_from_any_number_of_bytes(count: int) -> None:
+def test_six_bits_are_taken_from_any_number_of_bytes(count: int) -> None:
     codes = np.random.default_rng(count).integers(0, 64, count).astype(np.uint8)
     bits = np.unpackbits(codes[:, None], axis=1, bitorder="little")[:, :6]
     found = _host("FLOAT6_E3M2", (count,), np.packbits(bits.reshape(-1), bitorder="little").tobytes() + b"padding")

@@ -120,7 +120,7 @@ SEEDS = _seeds()
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=range(len(SEEDS)))
-def test_a_file_truncated_anywhere_is_read_right_or_refused(seed: bytes, scratch: Path) -> None:
+def test_a_file_cut_off_anywhere_is_read_right_or_refused(seed: bytes, scratch: Path) -> None:
     whole = _outcome(scratch, seed)
     assert whole is not None
     for length in range(len(seed)):
@@ -154,7 +154,9 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     st.sampled_from(SEEDS) | dump_files().map(encoded),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.binary(max_size=12)), min_size=1, max_size=6),
 )
-def test_tampered_files_are_read_or_refused(data: bytes, changes: list[tuple[float, int, bytes]]) -> None:
+def test_files_that_were_tampered_with_are_read_or_refused(
+    data: bytes, changes: list[tuple[float, int, bytes]]
+) -> None:
     for where, dropped, put in changes:
         position = int(where * len(data))
         data = data[:position] + put + data[position + dropped :]

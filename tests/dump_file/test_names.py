@@ -88,7 +88,7 @@ def test_a_name_is_read_and_printed_back(name: str) -> None:
         "Add.a.1.2." + "9" * 256,
     ],
 )
-def test_other_names_are_not_dump_names(name: str) -> None:
+def test_other_names_are_none(name: str) -> None:
     assert parse_name(name) is None
 
 
@@ -110,7 +110,7 @@ def test_overflow_files_are_known_in_any_case_of_letters(spelling: str) -> None:
 class TestTheTwoOrders:
     NAME = "net_fc1_MatMul.MatMulV2.1.2.173"
 
-    def test_the_header_shows_that_the_name_comes_first(self) -> None:
+    def test_the_header_tells_that_the_name_comes_first(self) -> None:
         parsed = parse_dump_name(self.NAME)
         assert parsed is not None
         ordered = parsed.in_true_order("net/fc1/MatMul")
@@ -118,7 +118,7 @@ class TestTheTwoOrders:
         assert str(ordered) == self.NAME
         assert ordered.in_true_order("net/fc1/MatMul") == ordered
 
-    def test_the_header_shows_that_the_type_comes_first(self) -> None:
+    def test_the_header_tells_that_the_type_comes_first(self) -> None:
         parsed = parse_dump_name("MatMulV2.aclnnX.1.2.173")
         assert parsed is not None
         assert parsed.in_true_order("aclnnX") == parsed
@@ -129,7 +129,7 @@ class TestTheTwoOrders:
         assert parsed is not None
         assert parsed.in_true_order(true_name) == parsed
 
-    def test_without_a_header_the_prefix_of_single_operator_calls_decides(self) -> None:
+    def test_without_a_header_the_prefix_of_single_operator_calls_tells(self) -> None:
         parsed = parse_dump_name("aclnnAdd_3_Add.Add.1.2.173")
         assert parsed is not None
         assert parsed.in_true_order().op_type == "Add"
@@ -140,7 +140,7 @@ class TestTheTwoOrders:
         assert parsed.in_true_order("Add") == parsed
 
 
-def test_names_are_written_as_in_files() -> None:
+def test_names_are_written_as_files_have_them() -> None:
     assert sanitise("net/a b\\c.d-e") == "net_a_b_c_d-e"
 
 
@@ -164,7 +164,7 @@ class TestMapping:
         mapping = read_mapping(path)
         return dict(mapping.names), [str(problem) for problem in mapping.problems]
 
-    def test_a_repeated_row_is_read_once(self, tmp_path: Path) -> None:
+    def test_rows_are_read_once_however_often_they_stand_there(self, tmp_path: Path) -> None:
         names, problems = self.read(tmp_path, b"123,Add.a.1.2.3\n45,Add.b,c.1.2.3\r\n\n123,Add.a.1.2.3\n")
         assert names == {"123": "Add.a.1.2.3", "45": "Add.b,c.1.2.3"}
         assert problems == []
@@ -189,7 +189,7 @@ class TestMapping:
             (b"7,Other.a.1.2.3", "contradicts"),
         ],
     )
-    def test_a_false_row_is_reported_and_left_out(self, tmp_path: Path, row: bytes, said: str) -> None:
+    def test_a_row_that_lies_is_told_and_left_out(self, tmp_path: Path, row: bytes, said: str) -> None:
         names, problems = self.read(tmp_path, b"7,Add.a.1.2.3\n" + row + b"\n")
         assert names == {"7": "Add.a.1.2.3"}
         assert len(problems) == 1
@@ -209,7 +209,7 @@ class TestMapping:
             read_mapping(path)
 
     @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-    def test_a_table_that_is_not_a_regular_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    def test_what_is_no_file_is_refused(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
         path = tmp_path / "mapping.csv"
         make(path)
         with pytest.raises(CorruptDumpError, match=r"mapping\.csv"):

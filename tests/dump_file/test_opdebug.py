@@ -104,7 +104,7 @@ def test_other_accelerators_have_their_own_fields(kind: int, count: int, names: 
     assert decoded.header == OpdebugHeader(1, 1, kind, 0, 8 * count)
 
 
-def test_a_thread_of_65535_means_no_thread() -> None:
+def test_a_thread_of_65535_is_none() -> None:
     payload = bytearray(record(0, 11))
     struct.pack_into("<2Q", payload, 24 + 4 * 8, 7, 65535)
     (report,) = decode_opdebug(bytes(payload)).reports
@@ -185,19 +185,19 @@ def _old_records(draw: st.DrawFn) -> OpdebugRecord:
 
 
 @given(_old_records())
-def test_a_record_of_the_old_layout_round_trips(record: OpdebugRecord) -> None:
+def test_a_record_of_the_old_layout_comes_back_as_it_was(record: OpdebugRecord) -> None:
     assume(record.reports[0].model_id & 0xFFFFFFFF != 0x5A5A5A5A)  # refused, see below
     assert decode_opdebug(encode_opdebug(record)) == record
 
 
 @pytest.mark.parametrize("case", ["opdebug_old", "opdebug_old_all"])
-def test_the_real_records_round_trip(case: str, tmp_path: Path) -> None:
+def test_the_real_records_come_back_as_they_were(case: str, tmp_path: Path) -> None:
     for output in read_dump_file(case_file(tmp_path, case, f"in/{NAME}")).outputs:
         record = decode_opdebug(output.data.read())
         assert decode_opdebug(encode_opdebug(record)) == record
 
 
-def test_an_overflow_file_matches_the_documents(tmp_path: Path) -> None:
+def test_an_overflow_file_is_what_the_documents_say(tmp_path: Path) -> None:
     made = overflow_dump_file(status=0x110, model_id=514, stream_id=563, task_id=57, dump_time=1597922031178434)
     write_dump_file(tmp_path / NAME, made)
     file = read_dump_file(tmp_path / NAME)
@@ -214,7 +214,7 @@ def test_an_overflow_file_matches_the_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["DHA Atomic Add", "L2 Atomic Add"])
-def test_an_atomic_addition_is_reported_by_its_own_unit(accelerator: str) -> None:
+def test_an_atomic_addition_is_told_by_its_own_unit(accelerator: str) -> None:
     made = overflow_record(atomic_status(accelerator), accelerator=accelerator, task_id=7)
     (report,) = decode_opdebug(encode_opdebug(made)).overflows
     assert (report.accelerator, report.task_id) == (accelerator, 7)

@@ -30,7 +30,7 @@ def _with_header(header: bytes, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(header)) + header + data
 
 
-def test_every_field_of_a_device_file_is_read() -> None:
+def test_a_file_of_a_device_says_everything() -> None:
     file = read_dump_file(DEVICE / "Conv2D.two_inputs_two_outputs_buffer_space.1.2.1700000000000000")
     assert [tensor.name for tensor in file.tensors] == ["input:0", "input:1", "output:0", "output:1"]
     assert [tensor.dtype for tensor in file.tensors] == ["float32", "int32", "float16", "bool"]
@@ -68,7 +68,7 @@ def test_unknown_numbers_and_fields_are_kept(tmp_path: Path) -> None:
     assert encoded(file) == data
 
 
-def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+def test_names_that_are_no_utf_8_are_kept(tmp_path: Path) -> None:
     data = _with_header(b"\x0a\x032.0\x32\x04a\xff/b")
     file = read_bytes(data, tmp_path)
     assert file.op_name == "a\udcff/b"
@@ -164,7 +164,7 @@ def test_a_tensor_without_an_address_loses_only_itself(tmp_path: Path) -> None:
     assert read_dump_file(tmp_path / "again") == file
 
 
-def test_sizes_beyond_the_file_are_an_error_unless_addresses_explain_them(tmp_path: Path) -> None:
+def test_sizes_beyond_the_file_are_an_error_where_addresses_explain_nothing(tmp_path: Path) -> None:
     for addresses in ((0, 0), (1, 1), (1, 0)):
         message = dump_data()(version=b"2.0")
         for address in addresses:
@@ -174,7 +174,7 @@ def test_sizes_beyond_the_file_are_an_error_unless_addresses_explain_them(tmp_pa
 
 
 @pytest.mark.parametrize("field", ["shape", "original_shape"])
-def test_an_impossible_shape_loses_only_its_tensor(field: str, tmp_path: Path) -> None:
+def test_a_shape_without_sense_loses_only_its_tensor(field: str, tmp_path: Path) -> None:
     message = dump_data()(version=b"2.0")
     message.input.add(data_type=4, size=3, **{field: {"dim": [1] * 65}})
     message.output.add(data_type=4, size=2, shape={"dim": [2]})
@@ -219,7 +219,7 @@ GE = {0: "FLOAT", 1: "FLOAT16", 2: "INT8", 3: "INT32", 4: "UINT8", 6: "INT16", 7
 }
 
 
-def test_a_nano_file_is_read_with_the_enumeration_of_dump_files(tmp_path: Path) -> None:
+def test_a_nano_file_is_read_in_the_numbers_of_dump_files(tmp_path: Path) -> None:
     from opdump.dump_file import data_type
 
     values = np.arange(6, dtype=np.float32)
@@ -272,21 +272,21 @@ def test_a_nano_file_that_contradicts_itself_is_corrupt(data: bytes, message: st
         read_bytes(data, tmp_path)
 
 
-def test_nano_files_are_only_written_by_devices(tmp_path: Path) -> None:
+def test_nano_files_are_written_by_devices_alone(tmp_path: Path) -> None:
     file = read_bytes(nano_file([NanoTensor(4, (2,), b"ab")]), tmp_path)
     with pytest.raises(ValueError, match="nano files are only written by devices"):
         write_dump_file(tmp_path / "x", file)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
-def test_a_file_that_is_not_regular_is_refused_without_waiting(make: object, tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_without_waiting(make: object, tmp_path: Path) -> None:
     path = tmp_path / "Add.add.1.2.3"
     os.mkfifo(path) if make is os.mkfifo else os.mkdir(path)
     with pytest.raises(CorruptDumpError, match=r"Add\.add\.1\.2\.3: is not a regular file"):
         read_dump_file(path)
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("gone")
     for name in ("gone", "loop", "dangling", "n" * 300, "a/b"):

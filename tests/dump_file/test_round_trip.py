@@ -127,7 +127,7 @@ def test_arrays_of_any_order_are_written_in_c_order(order: Any) -> None:
     np.testing.assert_array_equal(DumpTensor.of("output", 0, array).to_host(), array)
 
 
-def test_the_type_defaults_to_that_of_the_array() -> None:
+def test_the_type_of_an_array_is_taken_where_none_is_named() -> None:
     import ml_dtypes
 
     for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint2"):

@@ -23,7 +23,7 @@ CASES = [
 ]
 
 
-def test_every_format_is_defined_in_definitions() -> None:
+def test_every_format_is_defined_here() -> None:
     assert set(DEFINITIONS) == set(DEVICE_FORMATS)
 
 
@@ -39,7 +39,7 @@ def test_elements_lie_where_the_format_says(name: str, shape: Shape, c0: int) ->
 
 @pytest.mark.parametrize("target", [name for name in PLAIN_FORMATS if name not in ("ND", "NC", "CN")])
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
-def test_a_device_format_converts_to_every_order_of_its_axes(name: str, target: str) -> None:
+def test_a_device_format_goes_to_every_order_of_its_axes(name: str, target: str) -> None:
     plain_name = PLAIN_OF[name]
     if plain_name == "ND":
         plain_name = target
@@ -55,7 +55,7 @@ def test_a_device_format_converts_to_every_order_of_its_axes(name: str, target: 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "float16", "int32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
-def test_elements_of_every_size_are_moved(name: str, dtype: str) -> None:
+def test_every_size_of_element_is_moved_whole(name: str, dtype: str) -> None:
     plain = numbered((18, 3, 5, 2) if PLAIN_OF[name] != "NCDHW" else (18, 3, 2, 5, 2), dtype)
     device = convert_format(plain, PLAIN_OF[name], name)
     np.testing.assert_array_equal(device, on_device(plain, name, 4 if name == "NC1HWC0_C04" else 16), strict=True)
@@ -65,9 +65,7 @@ def test_elements_of_every_size_are_moved(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 8, 17, 32])
 @pytest.mark.parametrize(("filters", "channels"), [(1, 1), (2, 3), (8, 16), (16, 16), (24, 8), (3, 17), (16, 4)])
 @pytest.mark.parametrize("name", ["FRACTAL_Z", "FRACTAL_Z_3D"])
-def test_groups_share_blocks_without_overwriting_each_other(
-    name: str, filters: int, channels: int, groups: int
-) -> None:
+def test_groups_share_blocks_and_none_overwrites_another(name: str, filters: int, channels: int, groups: int) -> None:
     plain = numbered(
         (filters * groups, channels, 1, 2) if name == "FRACTAL_Z" else (filters * groups, channels, 2, 1, 2)
     )
@@ -102,7 +100,7 @@ def test_plain_formats_are_transposed(source: str, target: str) -> None:
     assert np.shares_memory(result, plain)
 
 
-def test_padding_stays_if_no_shape_is_given() -> None:
+def test_padding_stays_where_no_shape_is_given() -> None:
     device = numbered((2, 2, 3, 4, 16))
     kept = convert_format(device, "NC1HWC0", "NHWC")
     assert kept.shape == (2, 3, 4, 32)
@@ -133,7 +131,7 @@ def test_leading_axes_of_fractal_nz_may_have_been_merged() -> None:
 
 
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
-def test_an_array_with_any_strides_is_read(name: str) -> None:
+def test_an_array_of_any_strides_is_read(name: str) -> None:
     plain = numbered((18, 3, 2, 5) if PLAIN_OF[name] != "NCDHW" else (18, 3, 2, 2, 5))
     device = on_device(plain, name, 16)
     turned = np.ascontiguousarray(device[::-1].T).T[::-1]
@@ -143,6 +141,6 @@ def test_an_array_with_any_strides_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_converting_to_the_same_format_returns_the_same_array(name: str) -> None:
+def test_the_same_format_is_the_same_array(name: str) -> None:
     array = numbered((2, 3, 4, 5))
     assert convert_format(array, name, name) is array

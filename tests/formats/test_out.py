@@ -32,7 +32,7 @@ def source_and_shape(source: str, target: str) -> tuple[NDArray[Any], Shape]:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_elements_and_padding_are_written_to_the_given_array(source: str, target: str) -> None:
+def test_elements_and_padding_are_written_to_what_is_given(source: str, target: str) -> None:
     array, shape = source_and_shape(source, target)
     wanted = None if source == target else shape
     expected = convert_format(array, source, target, shape=wanted)
@@ -53,7 +53,7 @@ def test_without_padding_every_element_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("groups", [3, 6])
-def test_groups_are_written_to_the_given_array(groups: int) -> None:
+def test_groups_are_written_to_what_is_given(groups: int) -> None:
     plain = numbered((18, 5, 2, 3))
     device = np.full(convert_format(plain, "NCHW", "FRACTAL_Z", groups=groups).shape, 77, plain.dtype)
     convert_format(plain, "NCHW", "FRACTAL_Z", groups=groups, out=device)
@@ -62,7 +62,7 @@ def test_groups_are_written_to_the_given_array(groups: int) -> None:
     np.testing.assert_array_equal(back, plain.transpose(0, 2, 3, 1))
 
 
-def test_a_tensor_without_elements_writes_nothing() -> None:
+def test_a_tensor_without_elements_fills_nothing() -> None:
     out = np.zeros((2, 0, 3, 4), np.float16)
     array = np.zeros((2, 0, 3, 4, 16), np.float16)
     assert convert_format(array, "NC1HWC0", "NCHW", shape=out.shape, out=out) is out
@@ -97,7 +97,7 @@ def test_an_array_that_cannot_hold_the_result_is_refused() -> None:
     refused(fixed, array, "out is read-only")
 
 
-def test_an_output_array_that_overlaps_the_input_is_refused() -> None:
+def test_an_array_among_the_elements_of_the_tensor_is_refused() -> None:
     array = numbered((2, 1, 3, 4, 16), "float16")
     before = array.copy()
     refused(array.reshape(2, 16, 3, 4), array, "out overlaps the elements of the tensor. Use separate memory")
@@ -109,7 +109,7 @@ def test_an_output_array_that_overlaps_the_input_is_refused() -> None:
     np.testing.assert_array_equal(array, before)
 
 
-def test_a_refused_conversion_writes_nothing() -> None:
+def test_nothing_is_written_where_the_conversion_is_refused() -> None:
     out = np.full((32, 48), 77, np.float16)
     with pytest.raises(FormatShapeError, match="a shape in NCHW has 4 dimensions"):
         convert_format(numbered((3, 2, 16, 16), "float16"), "FRACTAL_NZ", "NCHW", out=out)
@@ -117,7 +117,7 @@ def test_a_refused_conversion_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("target", [name for name in PLAIN_FORMATS if len(name) == 4])
-def test_slabs_are_written_through_one_array(target: str) -> None:
+def test_slabs_go_through_one_array(target: str) -> None:
     slabs = [numbered((1, 2, 3, 4, 16), "float16") + step for step in range(3)]
     out = np.zeros(convert_format(slabs[0], "NC1HWC0", target).shape, np.float16)
     for slab in slabs:

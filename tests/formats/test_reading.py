@@ -52,7 +52,7 @@ def _both_ways(
     st.sampled_from([8, 16, 32]),
     st.integers(200, 20000),
 )
-def test_groups_converted_in_parts_equal_the_whole(
+def test_groups_part_by_part_are_the_whole(
     device: str, order: int, groups: int, filters: int, channels: int, small: list[int], c0: int, most: int
 ) -> None:
     d, h, w = small
@@ -66,7 +66,7 @@ def test_groups_converted_in_parts_equal_the_whole(
     [(3, 16, 16, 3), (3, 32, 40, 3), (6, 8, 8, 3), (7, 8, 8, 4), (32, 1, 1, 2), (33, 1, 1, 3), (5, 4, 1, 1)],
 )
 @pytest.mark.parametrize("most", [600, 5000, 1 << 20])
-def test_shares_of_several_groups_and_an_incomplete_last_share(
+def test_shares_of_one_group_of_several_and_a_last_one_that_is_not_full(
     groups: int, filters: int, channels: int, shares: int, order: str, most: int
 ) -> None:
     sizes = {"N": groups * filters, "C": channels, "H": 3, "W": 2}
@@ -85,7 +85,7 @@ def test_shares_of_several_groups_and_an_incomplete_last_share(
     st.integers(1, 12),
     st.integers(200, 20000),
 )
-def test_few_channels_converted_in_parts_equal_the_whole(order: str, n: int, c: int, h: int, w: int, most: int) -> None:
+def test_few_channels_part_by_part_are_the_whole(order: str, n: int, c: int, h: int, w: int, most: int) -> None:
     _both_ways("FRACTAL_Z_C04", {"N": n, "C": c, "H": h, "W": w}, order, 1, most)
 
 
@@ -125,7 +125,7 @@ def _between(source: str, target: str, ncdhw: Shape, groups: int, most: int, c0:
     st.sampled_from([4, 8, 16, 32]),
     st.integers(2000, 20000),
 )
-def test_converting_between_device_formats_in_parts_equals_going_through_a_plain_tensor(
+def test_between_device_formats_part_by_part_is_by_way_of_a_plain_tensor(
     pair: tuple[str, str], groups: int, filters: int, channels: int, small: list[int], c0: int, most: int
 ) -> None:
     few = (channels - 1) % 4 + 1 if "FRACTAL_Z_C04" in pair else channels
@@ -192,7 +192,7 @@ def _pages_of_parts(array: Array, source: str, target: str, shape: Shape, groups
         ("FRACTAL_Z_C04", {"N": 20000, "C": 4, "H": 2, "W": 2}, "FRACTAL_Z", 1),
     ],
 )
-def test_a_part_spans_at_most_twice_the_requested_size(
+def test_a_part_spans_no_more_than_twice_what_was_asked_for(
     device: str, sizes: dict[str, int], order: str, groups: int
 ) -> None:
     first = DEVICE_FORMATS[device].plain
@@ -208,7 +208,7 @@ def test_a_part_spans_at_most_twice_the_requested_size(
 
 
 @pytest.mark.parametrize("device", DEVICE_FORMATS)
-def test_every_device_format_reports_what_it_has_read(device: str) -> None:
+def test_every_device_format_tells_what_it_has_read(device: str) -> None:
     plain = next(name for name in FORMATS if name not in DEVICE_FORMATS and can_convert(name, device))
     shape = (8, 4, 6, 5, 7)[: len(plain) if plain != "ND" else 2]
     parts: list[None] = []

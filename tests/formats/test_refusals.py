@@ -60,7 +60,7 @@ WRONG: list[tuple[str, Shape, str, Shape | None, str]] = [
 
 
 @pytest.mark.parametrize(("source", "shape", "target", "wanted", "words"), WRONG)
-def test_an_impossible_shape_is_refused(
+def test_a_shape_that_cannot_be_is_refused(
     source: str, shape: Shape, target: str, wanted: Shape | None, words: str
 ) -> None:
     with pytest.raises(FormatShapeError) as caught:
@@ -69,7 +69,7 @@ def test_an_impossible_shape_is_refused(
 
 
 @pytest.mark.parametrize("groups", [-1, 5, 18 * 2])
-def test_groups_that_do_not_divide_the_filters_are_refused(groups: int) -> None:
+def test_groups_that_do_not_part_the_filters_are_refused(groups: int) -> None:
     with pytest.raises(FormatShapeError, match="groups"):
         convert_format(numbered((18, 5, 2, 3)), "NCHW", "FRACTAL_Z", groups=groups)
 
@@ -101,13 +101,15 @@ def test_padding_beyond_any_memory_is_refused_before_it_is_allocated() -> None:
         ("FRACTAL_NZ", (0, 1, 1, 16, 16), "ND", (0, 2**62, 16)),
     ],
 )
-def test_a_shape_without_elements_is_limited_too(source: str, shape: Shape, target: str, wanted: Shape) -> None:
+def test_a_shape_without_elements_may_not_be_endless_either(
+    source: str, shape: Shape, target: str, wanted: Shape
+) -> None:
     with pytest.raises(FormatShapeError, match="larger than any memory"):
         convert_format(np.zeros(shape, np.complex128), source, target, shape=wanted)
 
 
 @pytest.mark.parametrize("name", DEVICE_FORMATS)
-def test_no_shape_makes_an_array_larger_than_the_input(name: str) -> None:
+def test_no_shape_makes_an_array_larger_than_what_was_read(name: str) -> None:
     device = np.zeros((1, 1, 16, 16) if name.startswith("FRACTAL") else (1, 1, 1, 1, 16, 16)[-(5 + (name[1] != "C")) :])
     plain = DEVICE_FORMATS[name].plain
     huge = (2**40,) * (4 if plain == "ND" else len(plain))
@@ -116,7 +118,7 @@ def test_no_shape_makes_an_array_larger_than_the_input(name: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [("FOO", "NCHW"), ("NCHW", "FOO"), ("nchw", "NHWC"), ("", "ND")])
-def test_an_unknown_format_is_named_with_the_known_ones(source: str, target: str) -> None:
+def test_an_unknown_format_is_named_with_those_that_are_known(source: str, target: str) -> None:
     assert not can_convert(source, target)
     with pytest.raises(
         UnknownFormatError, match=r"no format is called '(FOO|nchw|)'; these are known: NCHW, NHWC, .*NC1HWC0"
@@ -124,7 +126,7 @@ def test_an_unknown_format_is_named_with_the_known_ones(source: str, target: str
         convert_format(numbered((1, 1, 1, 1)), source, target)
 
 
-def test_an_impossible_conversion_names_the_possible_ones() -> None:
+def test_what_a_format_can_become_is_named() -> None:
     assert not can_convert("NC1HWC0", "NCDHW")
     with pytest.raises(
         UnknownFormatError, match="NC1HWC0 cannot be converted to NCDHW; it can be to: NCHW, NHWC, HWCN"

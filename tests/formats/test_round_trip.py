@@ -55,7 +55,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, str, Shape, int, int]:
 
 @settings(deadline=None, max_examples=300)
 @given(tensors(), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
-def test_a_device_format_round_trips(tensor: tuple[str, str, Shape, int, int], dtype: object, seed: int) -> None:
+def test_what_goes_to_the_device_comes_back(tensor: tuple[str, str, Shape, int, int], dtype: object, seed: int) -> None:
     plain_name, name, shape, groups, c0 = tensor
     values = np.random.default_rng(seed).integers(1, 7, math.prod(shape))
     plain = values.astype(dtype).reshape(shape)  # type: ignore[call-overload]

@@ -15,7 +15,7 @@ VECTORS = json.loads((DATA / "vectors.json").read_text())
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
-def test_values_equal_those_of_the_real_tool(vector: dict[str, str]) -> None:
+def test_values_are_those_of_the_real_tool(vector: dict[str, str]) -> None:
     with np.load(DATA / "vectors.npz", allow_pickle=False) as arrays:
         array, expected = arrays[f"{vector['name']}.in"], arrays[f"{vector['name']}.out"]
     shape = expected.shape
@@ -30,7 +30,7 @@ def test_values_equal_those_of_the_real_tool(vector: dict[str, str]) -> None:
     np.testing.assert_array_equal(found.reshape(expected.shape), expected)
 
 
-def test_the_vectors_exist() -> None:
+def test_there_are_vectors() -> None:
     assert {(vector["source"], vector["target"]) for vector in VECTORS} >= {
         ("NC1HWC0", "NCHW"),
         ("FRACTAL_Z", "HWCN"),
