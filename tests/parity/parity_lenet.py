@@ -116,7 +116,7 @@ def test_a_comparison_of_two_finds_no_difference(trees: Path, one: str, other: s
     assert result.matched > 80
 
 
-def test_another_update_is_told(trees: Path, tmp_path: Path) -> None:
+def test_a_different_update_is_reported(trees: Path, tmp_path: Path) -> None:
     changed = planted(tmp_path, "jax, another rate")
     for framework in PYTHONS:
         (tmp_path / framework).symlink_to(changed if framework == "jax" else trees / framework)

@@ -28,7 +28,7 @@ def test_finish_without_install_has_no_reports() -> None:
 
 
 @without_tensorflow
-def test_a_program_that_asks_for_dumps_ends_as_it_would(tmp_path: Path) -> None:
+def test_a_program_that_asks_for_dumps_ends_as_without_opdump(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import npu_bridge.npu_init\nimport tensorflow as tf\n")
     result = subprocess.run(

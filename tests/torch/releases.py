@@ -18,7 +18,7 @@ WRITES_A_NUMBER = "aten::copy_" if RELEASE < (2, 14) else "aten::fill_.Scalar"
 """The operators that `x[0] = 1` runs, as observed with 2.13 and 2.15."""
 COMPILES_UNDER_MODES_OF_THE_PROGRAM = pytest.mark.skipif(
     RELEASE < (2, 13),
-    reason=f"PyTorch {torch.__version__} guards on the list that a function mode fills, and fails without any capture (seen with 2.6, 2.10)",
+    reason=f"PyTorch {torch.__version__} guards on the list that a function mode fills, and fails even without a capture (seen with 2.6, 2.10)",
 )
 PIPELINES_INFER_SHAPES = RELEASE < (2, 13)
 """Stages run copies of tensors on the device `meta` to find the shapes of what they receive: operators without data (seen with 2.10)."""
@@ -28,16 +28,16 @@ GLOO_SENDS_LISTS_TO_ALL = RELEASE >= (2, 13)
 """gloo in 2.10 lacks `all_to_all` of lists; 2.11 and 2.12 were not tried."""
 KEEPS_PLACES_OF_WARNINGS = pytest.mark.skipif(
     RELEASE >= (2, 14),
-    reason=f"PyTorch {torch.__version__} gives warnings of operators before they return to the line of the program: torch/_ops.py",
+    reason=f"PyTorch {torch.__version__} raises the warnings of operators in torch/_ops.py, not at the line of the program",
 )
 RECORDS_BETWEEN_GRAPHS = pytest.mark.skipif(
     GUARDS_SEE_MODES,
-    reason=f"PyTorch {torch.__version__} compiles apart from modes: what runs between two graphs is not recorded",
+    reason=f"PyTorch {torch.__version__} ignores modes while it compiles: operators between two graphs are not recorded",
 )
 _NAMES_REGIONS = look_up("torch._functorch._aot_autograd.runtime_wrappers._AutogradBackwardCompiler", None) is not None
 NAMES_COMPILED_GRADIENTS = pytest.mark.skipif(
     not _NAMES_REGIONS,
-    reason=f"PyTorch {torch.__version__} does not say which region a compiled gradient belongs to: it is called compiled_backward",
+    reason=f"PyTorch {torch.__version__} does not report the region of a compiled gradient, which is named compiled_backward",
 )
 
 

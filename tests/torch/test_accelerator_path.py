@@ -244,7 +244,7 @@ def test_copies_for_digests_alone_do_not_pile_up(tmp_path: Path, monkeypatch: py
     assert len(digests) == 11
 
 
-def test_what_a_device_cannot_do_the_host_does_and_says(tmp_path: Path) -> None:
+def test_the_host_does_what_a_device_cannot_do_and_reports_it(tmp_path: Path) -> None:
     device = LateDevice()
     device.refuses = frozenset({torch.float64})
     x = torch.tensor([1.5, math.nan, -2.0])

@@ -171,7 +171,7 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("layer", ["second.0", "second._checkpoint_wrapped_module.0"])
-def test_what_a_wrapper_adds_to_a_name_may_stand_there_or_not(layer: str, tmp_path: Path) -> None:
+def test_the_part_of_a_name_that_a_wrapper_adds_is_optional(layer: str, tmp_path: Path) -> None:
     entry = ModelSelection(model_name="Wrapped", layers=(layer,))
     names, report = dumped(tmp_path, Wrapped(), entry, level="kernel")
     assert [name.rpartition("/")[2].partition("-op")[0] for name in names] == ["addmm"]

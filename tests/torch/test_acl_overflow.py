@@ -172,7 +172,7 @@ def test_a_list_of_tensors_in_place(tmp_path: Path) -> None:
     assert sorted(failed.outputs) == [0, 1]
 
 
-def test_an_operator_of_somebody_else_may_write_into_anything(tmp_path: Path) -> None:
+def test_an_operator_of_another_library_may_write_into_any_tensor(tmp_path: Path) -> None:
     with torch.library._scoped_library("opdump_overflow_test", "DEF") as library:
         library.define("scale(Tensor x) -> Tensor")
 

@@ -105,7 +105,7 @@ def test_a_disk_bound_leaves_out_elements_then_steps_then_all(tmp_path: Path, ca
     assert all(record.statistics for record in catalog.tensors(step=expected[-1]) if not record.skip)
 
 
-def test_what_stays_is_what_a_dump_without_a_bound_has(tmp_path: Path) -> None:
+def test_what_a_bound_leaves_is_the_same_as_in_a_dump_without_a_bound(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "all", **STATISTICS):
         train(20)
     most = size_of(tmp_path / "all") * 9 // 10

@@ -250,7 +250,7 @@ FILED = {
 }
 needs_gloo = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available() or sys.platform == "win32",
-    reason="never: no gloo here",
+    reason="never: PyTorch has no gloo here",
 )
 
 

@@ -65,7 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = shutil.which("mount")
     if mount is None or os.geteuid() != 0:
-        pytest.skip("a file system can be mounted by root alone")
+        pytest.skip("only root can mount a file system")
     done = subprocess.run(
         [mount, "-t", "tmpfs", "-o", "size=16m", "none", str(place)], capture_output=True, text=True, check=False
     )
@@ -94,7 +94,7 @@ def _check_what_reads(root: Path) -> opdump.Catalog:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_full_disk_is_told_and_ends_no_training(
+def test_a_full_disk_is_reported_and_does_not_end_the_training(
     layout: str, small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = _train()
@@ -207,7 +207,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(
 
 
 @pytest.mark.parametrize("layout", ["sync", "acl"])
-def test_an_index_that_another_program_holds_is_told_as_that(
+def test_an_index_that_another_program_locks_is_reported_as_locked(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opdump.index.writer._PATIENCE_SECONDS", 0.1)

@@ -26,7 +26,7 @@ from opdump.step_columns import BlockRun
 from tests.torch.answers import answer_of, differences
 from tests.torch.repeating_programs import FOLLOWED, PROGRAMS, STEPS
 
-pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="without compiled kernels nothing is followed")
+pytestmark = pytest.mark.skipif(NATIVE_FOLLOWER is None, reason="the fast path needs the compiled kernels")
 
 
 @pytest.fixture

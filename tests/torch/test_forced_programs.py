@@ -32,7 +32,9 @@ _FEW = ("exception", "overflow", "acl overflow")
 
 def _ask_the_release(program: str) -> None:
     if RELEASE < (2, 11) and program == "framework/functional_transforms, inference":
-        pytest.skip("up to PyTorch 2.10 it fails in inference mode, plain too: vmap has no rule for aten::_make_dual")
+        pytest.skip(
+            "up to PyTorch 2.10 it fails in inference mode, also without a capture: vmap has no rule for aten::_make_dual"
+        )
 
 
 def _chosen() -> list[tuple[str, str, str]]:

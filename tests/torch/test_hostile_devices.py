@@ -74,7 +74,7 @@ def test_the_capture_needs_no_library_that_deterministic_programs_forbid(tmp_pat
         assert forced.recorder.warnings == []
 
 
-def test_what_a_device_stops_doing_the_host_goes_on_with(tmp_path: Path) -> None:
+def test_the_host_continues_if_a_device_starts_to_refuse_operators(tmp_path: Path) -> None:
     device = LateDevice()
     with forced_capture(DumpPlan(path=tmp_path, **MODES["statistic"]), device) as forced:
         x = torch.tensor([1.5, math.nan, -2.0]) * 2

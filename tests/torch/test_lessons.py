@@ -58,7 +58,7 @@ def test_a_program_that_begins_to_repeat_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["stale", "off"])
-def test_what_was_not_learned_whole_is_dropped(outcome: Outcome) -> None:
+def test_an_incomplete_lesson_is_dropped(outcome: Outcome) -> None:
     lessons = Lessons()
     first = lessons.choose()
     assert first is not None
@@ -70,7 +70,7 @@ def test_what_was_not_learned_whole_is_dropped(outcome: Outcome) -> None:
     assert lessons.dropped() == []
 
 
-def test_nothing_is_chosen_once_it_was_given_up() -> None:
+def test_no_lesson_is_chosen_after_giving_up() -> None:
     lessons = Lessons()
     lessons.give_up()
     assert all(lessons.choose() is None for _ in range(100))

@@ -224,7 +224,7 @@ def test_a_mark_that_nothing_ran_in_is_told_at_the_end(tmp_path: Path) -> None:
     assert "no operator ran in the function phases" in texts[1]
 
 
-def test_marks_that_the_capture_does_not_look_at_are_told(tmp_path: Path) -> None:
+def test_marks_that_the_capture_ignores_are_reported(tmp_path: Path) -> None:
     model = Encoder()
     opdump.set_dump(model)
     try:

@@ -118,7 +118,7 @@ def test_memory_that_is_used_again_has_another_number(tmp_path: Path) -> None:
     assert len({memory.storage for memory in read if memory is not None}) == 50
 
 
-def test_what_has_no_strides_has_no_memory(tmp_path: Path) -> None:
+def test_tensors_without_strides_have_no_memory_record(tmp_path: Path) -> None:
     def program() -> None:
         torch.sparse.mm(torch.eye(3).to_sparse(), torch.ones(3, 2))
 

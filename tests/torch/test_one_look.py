@@ -213,12 +213,12 @@ _UNSEEN: Mapping[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("writer", _UNSEEN)
-def test_the_fingerprint_finds_large_writes_that_nobody_tells_of(writer: str, tmp_path: Path) -> None:
+def test_the_fingerprint_finds_large_writes_outside_of_operators(writer: str, tmp_path: Path) -> None:
     rows = _dumped(_written_by(_UNSEEN[writer]), tmp_path)
     assert _of(rows, "neg")["MD5"] != _of(rows, "abs")["MD5"]
 
 
-def test_one_element_through_an_address_is_found_with_reread_alone(tmp_path: Path) -> None:
+def test_a_write_of_one_element_through_an_address_is_found_only_with_reread(tmp_path: Path) -> None:
     # The fingerprint is a sample: docs/performance.md states this limit.
     program = _written_by(lambda x: ctypes.memset(x.data_ptr() + 4 * 100_001, 255, 4))
     once, again = _dumped(program, tmp_path / "once"), _dumped(program, tmp_path / "again", reread=True)

@@ -155,7 +155,7 @@ def values(tensors: Any) -> list[Any]:
 
 @pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available() or sys.platform == "win32",
-    reason="never: no gloo here",
+    reason="never: PyTorch has no gloo here",
 )
 @pytest.mark.timeout(900)  # several processes, possibly on a busy machine
 def test_training_on_several_processes_gives_the_same_bits_and_every_collective_is_filed(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_elements_of_a_device_are_kept_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("room", "steps", "now"), [("770kB", [4, 5], "ring 2"), ("120kB", [3, 4, 5], "statistics")])
-def test_where_elements_do_not_fit_less_is_kept_and_it_is_told(
+def test_if_elements_do_not_fit_the_ring_keeps_less_and_reports_it(
     room: str, steps: list[int], now: str, tmp_path: Path
 ) -> None:
     with opdump.capture(path=tmp_path / "d", ring=3, **{**ELEMENTS, "max_memory": room}) as dump:
@@ -261,7 +261,7 @@ def test_where_elements_do_not_fit_less_is_kept_and_it_is_told(
     assert with_elements == (set(steps) if now == "ring 2" else set())
 
 
-def test_what_was_kept_is_filed_though_no_elements_are_taken_any_more(tmp_path: Path) -> None:
+def test_kept_steps_are_written_after_the_ring_stopped_taking_elements(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", ring=3, **ELEMENTS) as dump:
         for step in range(5):
             torch.ones(4).mul_(2)
@@ -295,7 +295,7 @@ def wide_training(dump: opdump.Dump, fails: int) -> None:
         ({"captures": "overflow"}, 'captures="data"'),
     ],
 )
-def test_what_cannot_be_kept_says_what_to_write(asked: dict[str, Any], told: str) -> None:
+def test_a_setting_that_a_ring_cannot_keep_says_what_to_write_instead(asked: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=f"ring is 3.*{told}"):
         DumpPlan(path=Path("d"), **{"saved_data": "statistic", "ring": 3, **asked})
 
@@ -323,7 +323,7 @@ def test_each_nth_step_is_filed(asked: dict[str, Any], steps: list[int], tmp_pat
     assert list(dump.report.steps) == filed(tmp_path / "d") == steps
 
 
-def test_a_cadence_that_no_step_met_is_told(tmp_path: Path) -> None:
+def test_a_cadence_that_no_step_matched_is_reported(tmp_path: Path) -> None:
     with opdump.capture(path=tmp_path / "d", every=10, initial_iteration=5, **STATISTICS) as dump:
         train(steps=3)
     assert dump.report is not None

@@ -96,7 +96,7 @@ for name in sys.argv[1:]:
 """
 needs_rpc = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.rpc.is_available() or sys.platform == "win32",
-    reason="never: no RPC here",
+    reason="never: PyTorch has no RPC here",
 )
 
 
@@ -143,7 +143,7 @@ def test_a_function_that_another_process_asks_for_is_captured_where_it_runs(tmp_
 
 @needs_rpc
 @pytest.mark.timeout(600)
-def test_what_runs_without_python_for_another_process_is_told(tmp_path: Path) -> None:
+def test_operators_that_run_without_python_for_another_process_are_reported(tmp_path: Path) -> None:
     warnings = run(tmp_path, "unseen")
     assert len(warnings) == 3, warnings
     for part in (

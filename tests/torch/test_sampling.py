@@ -85,7 +85,7 @@ def without_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_statistics")
-def test_numbers_of_a_sample_are_called_so_where_there_are_no_statistics(tmp_path: Path) -> None:
+def test_numbers_of_a_sample_are_marked_if_there_are_no_statistics(tmp_path: Path) -> None:
     _multiply(tmp_path, saved_data="tensor")
     shown = typed("show", tmp_path, "--op", "mul")
     assert "the first 5 of 1,000 elements; the numbers are those of the sample" in shown

@@ -397,7 +397,7 @@ def test_a_dump_with_forked_workers_is_complete(tmp_path: Path) -> None:
     assert "aten::sin" not in kernels
 
 
-def test_a_network_that_is_called_in_a_thread_of_before_is_told(tmp_path: Path) -> None:
+def test_a_network_called_in_a_thread_from_before_the_capture_is_reported(tmp_path: Path) -> None:
     work: Queue[Any] = Queue()
     done: Queue[Any] = Queue()
     net = torch.nn.Linear(2, 1)

@@ -173,7 +173,7 @@ def test_fake_tensors_arrive_as_fake_tensors() -> None:
 
 
 @pytest.mark.parametrize("saved_data", ["statistic", "full"])
-def test_nobody_asks_fake_tensors_of_a_network_for_their_address(saved_data: SavedData, tmp_path: Path) -> None:
+def test_addresses_of_fake_tensors_of_a_network_are_not_read(saved_data: SavedData, tmp_path: Path) -> None:
     with warnings.catch_warnings(), opdump.capture(path=tmp_path, saved_data=saved_data):
         warnings.simplefilter("error")
         with FakeTensorMode():

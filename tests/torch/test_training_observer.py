@@ -215,7 +215,7 @@ def test_detaching_inside_a_forward_is_safe() -> None:
     assert observer.current().scope == "Default"
 
 
-def test_a_wrapper_that_somebody_put_around_ours_does_nothing_after_detach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapper_of_another_tool_around_ours_does_nothing_after_detach(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal()
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)  # restores the original at the end
     with journal.observer:

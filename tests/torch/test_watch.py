@@ -289,7 +289,7 @@ def test_an_operator_in_both_lists_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*_To_*"))
 
 
-def test_a_name_that_nothing_has_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_watched_name_that_matches_nothing_is_reported_at_the_end(tmp_path: Path) -> None:
     with torch.no_grad(), opdump.capture(watch=["C", "conv9"], path=tmp_path) as dump:
         Net()(torch.randn(2, 4))
     assert dump.report is not None
@@ -343,7 +343,7 @@ def test_watching_without_a_watch_capture_is_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_names_of_an_acl_json_are_told_by_its_own_keys(tmp_path: Path) -> None:
+def test_messages_about_an_acl_json_use_the_keys_of_that_file(tmp_path: Path) -> None:
     entry = {"layer": ["A", "D9"], "watcher_nodes": ["C", "B9"]}
     dump = {"dump_path": str(tmp_path), "dump_list": [entry], "dump_mode": "output", "dump_scene": "watcher"}
     (tmp_path / "acl.json").write_text(json.dumps({"dump": dump}))

@@ -90,7 +90,7 @@ def softmaxes(values: Any) -> Any:
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("function", [squares_of_positives, log_sums, softmaxes], ids=lambda each: each.__name__)
-def test_a_compiled_function_is_not_accused_against_the_same_run_by_itself(
+def test_a_compiled_function_is_not_divergent_from_the_same_function_run_eagerly(
     function: Callable[[Any], Any], tmp_path: Path, *, turned: bool
 ) -> None:
     gradient = jax.grad(function)

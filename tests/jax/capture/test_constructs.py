@@ -192,7 +192,7 @@ def test_debug_nans_raise_for_the_program_and_not_for_the_twin() -> None:
     assert recording.counts()["log"] == 1
 
 
-def test_operators_that_run_by_themselves_are_recorded_as_they_are() -> None:
+def test_operators_outside_of_functions_are_recorded() -> None:
     values = jnp.asarray(X)
     with recorded() as recording:
         answer = jnp.tanh(values) + 1

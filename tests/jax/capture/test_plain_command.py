@@ -64,7 +64,7 @@ def test_processes_that_the_program_starts_are_captured(tmp_path: Path, variable
     assert (child["end"], child["captured"], report["captured"]) == ("ended", 6, 6)
 
 
-def test_forked_processes_are_counted_and_told(tmp_path: Path) -> None:
+def test_forked_processes_are_counted_and_reported(tmp_path: Path) -> None:
     fork = """
 if (process := os.fork()) == 0:
     os._exit(0)

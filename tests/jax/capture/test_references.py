@@ -20,7 +20,7 @@ def scaled(ref: Any, factor: Any) -> Any:
 
 
 @pytest.mark.parametrize("most_bytes", [2**30, 1])
-def test_what_a_function_reads_and_writes_there_is_recorded(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_and_writes_of_a_ref_are_recorded(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twins, "MOST_BYTES", most_bytes)
     ref = new_reference(jnp.arange(3.0))
     function = jax.jit(scaled)

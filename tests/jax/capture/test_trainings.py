@@ -114,7 +114,7 @@ def test_parameters_are_filed_after_their_update() -> None:
         np.testing.assert_array_equal(value, after[name.partition(".")[2]])
 
 
-def test_the_twin_tells_how_far_it_is_from_the_program() -> None:
+def test_the_deviation_of_the_twin_from_the_program_is_recorded() -> None:
     step, state, batch = TRAININGS["resnet"]()
     function = jax.jit(step)
     with recorded(saved_data="statistic") as recording:

@@ -101,7 +101,7 @@ def test_a_construct_gives_the_same_bits_and_leaves_its_operators(construct: str
     assert recording.types() == wanted
 
 
-def test_a_view_is_listed_with_its_reason_and_the_operator_that_reads_it_names_who_wrote_the_memory() -> None:
+def test_a_view_is_listed_with_its_reason_and_its_reader_names_the_operator_that_wrote_the_memory() -> None:
     recording = same_bits(lambda: ops.relu((X * 2).reshape(3, 2)))
     (view,) = [op for op in recording.writer.ops if op.skip]
     assert (view.op_type, view.skip) == ("Reshape", "view")

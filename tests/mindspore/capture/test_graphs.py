@@ -178,7 +178,7 @@ def test_files_that_have_only_the_last_component_have_a_number_for_each_operator
 
 
 @pytest.mark.parametrize("kernels", [["Softmax"], ["Default/act-ReLU/ReLU-op9"]])
-def test_kernels_that_name_nothing_are_told_with_what_ran(tmp_path: Path, kernels: list[str]) -> None:
+def test_kernels_that_match_nothing_are_reported_with_what_ran(tmp_path: Path, kernels: list[str]) -> None:
     text = run(tmp_path, TRAINING, "-c", config(tmp_path, dump_mode=1, kernels=kernels, iteration="0-1"))
     assert f"kernels: '{kernels[0]}' matched no operator" in text
     assert "and nothing was captured: no operator that ran matches a name in `kernels`" in text
@@ -202,7 +202,7 @@ def test_a_configuration_of_acl_files_operators_as_devices_do(tmp_path: Path) ->
     assert {record.io for record in catalog.tensors(step=1)} == {"output"}
 
 
-def test_statistics_alone_leave_no_elements(tmp_path: Path) -> None:
+def test_a_dump_of_statistics_contains_no_values(tmp_path: Path) -> None:
     text = run(tmp_path, TRAINING, "--path", "dump", "--steps", "1|3")
     catalog = open_dump(tmp_path / "dump")
     assert catalog.steps == (1, 3)

@@ -90,7 +90,7 @@ def test_each_operator_of_the_backward_names_its_forward_operator_and_its_line()
     assert backward[f"Gradients/{SECOND}/Grad_BiasAdd/BiasAddGrad-op0"].arguments == {"seen": "through its gradients"}
 
 
-def test_every_input_of_a_training_step_names_who_made_it() -> None:
+def test_every_input_of_a_training_step_names_the_operator_that_made_it() -> None:
     with recorded() as recording:
         GRADIENT(X)
     made = {f"{op.op_name}:{tensor.slot}" for op in recording.ops() for tensor in recording.tensors(op, "output")}
@@ -155,7 +155,7 @@ def test_marks_of_a_list_of_cells_a_class_and_a_function_count() -> None:
     assert count(Network.construct) == 7
 
 
-def test_a_mark_in_which_nothing_ran_is_told() -> None:
+def test_a_mark_in_which_nothing_ran_is_reported() -> None:
     marks = ProgramMarks()
     other = Network()
     marks.set(other, enabled=True)
@@ -186,14 +186,14 @@ def test_statistics_are_those_of_numpy() -> None:
     assert read.statistics["avg"] == pytest.approx(float((X.asnumpy() * 100).astype(np.float64).mean()), rel=1e-6)
 
 
-def test_overflow_mode_files_the_operator_that_overflows_alone() -> None:
+def test_overflow_mode_writes_only_the_operator_that_overflows() -> None:
     with recorded(captures="overflow") as recording:
         ops.sin(X)
         ops.exp(X * 1000)
     assert recording.types() == ["Exp"]
 
 
-def test_a_defect_of_the_capture_is_told_and_the_program_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_capture_is_reported_and_the_program_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     from opdump.adapters.mindspore.pynative import recording as module
 
     def defect(_: Any) -> Any:
@@ -220,7 +220,7 @@ def test_a_forked_process_records_nothing_and_leaves_the_capture_to_its_parent()
     assert recording.types() == ["Sin", "Cos"]
 
 
-def test_a_release_without_dispatch_mode_is_told_once_and_its_steps_are_counted(
+def test_a_release_without_dispatch_modes_is_reported_once_and_its_steps_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(ms.utils, "MsDispatchMode")

@@ -99,7 +99,7 @@ def test_moments_that_xla_gets_wrong_are_named(tmp_path: Path, saved_data: Saved
 
 
 @pytest.mark.parametrize("saved_data", ["full", "statistic"])
-def test_a_compiled_call_within_a_program_is_named_by_what_it_gives(tmp_path: Path, saved_data: SavedData) -> None:
+def test_a_compiled_call_within_a_program_is_identified_by_its_result(tmp_path: Path, saved_data: SavedData) -> None:
     def program(mode, power):
         def run():
             weight = tf.Variable(W)

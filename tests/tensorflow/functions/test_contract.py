@@ -61,7 +61,7 @@ class TestTensorflowAdapter(AdapterTests):
         assert writer.tensors[-1].shape == (6,)
         assert (recorder.tally.executed, recorder.tally.captured) == (1, 1)
 
-    def test_an_operator_that_gives_a_handle_has_a_reason(self, tmp_path: Path) -> None:
+    def test_an_operator_that_returns_a_handle_is_skipped_with_a_reason(self, tmp_path: Path) -> None:
         tensor = self.tensor(np.ones((2, 3), np.float32))
         with self.captured(tmp_path) as (clock, writer, recorder):
             for _ in range(3):

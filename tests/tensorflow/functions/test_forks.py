@@ -64,7 +64,9 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_forked_processes_are_captured_until_tensorflow_works_and_told_from_then_on(tmp_path: Path) -> None:
+def test_forked_processes_are_captured_until_tensorflow_is_initialised_and_reported_from_then_on(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "forks.py").write_text(PROGRAM, encoding="utf-8")
     config = write_config(tmp_path, saved_data="tensor")
     plain = _run(tmp_path, "forks.py")

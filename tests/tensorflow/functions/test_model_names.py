@@ -110,7 +110,7 @@ def test_a_session_is_meant_by_what_it_fetches() -> None:
     assert report.warnings == ()
 
 
-def test_the_switch_of_single_operators_alone_dumps_those_outside_of_models() -> None:
+def test_dump_op_switch_without_models_dumps_operators_outside_of_models() -> None:
     found, report = dumped(dump_op_switch="on")
     assert set(found) == {""}, found
     assert "Cos" in found[""]
@@ -131,7 +131,7 @@ def test_all_models_are_meant_by_an_entry_without_a_name() -> None:
     assert report.warnings == ()
 
 
-def test_a_name_that_no_model_has_is_told_with_the_nearest() -> None:
+def test_a_name_that_no_model_has_is_reported_with_the_nearest() -> None:
     found, report = dumped(dump_list=[{"model_name": "scor"}])
     assert found == {}
     (text,) = report.warnings
@@ -139,14 +139,14 @@ def test_a_name_that_no_model_has_is_told_with_the_nearest() -> None:
     assert "iteration" not in text
 
 
-def test_a_range_that_holds_nothing_is_told() -> None:
+def test_a_range_that_contains_no_operator_is_reported() -> None:
     entry = {"model_name": "score", "opname_range": [{"begin": "mul", "end": "Sin"}]}
     _, report = dumped(dump_list=[entry], dump_level="op")
     (text,) = report.warnings
     assert "runs before" in text, text
 
 
-def test_what_cannot_be_named_says_what_can() -> None:
+def test_name_model_refuses_a_function_and_says_what_it_accepts() -> None:
     with pytest.raises(
         MarkError, match="is not a PyTorch module, a MindSpore Cell, a Keras model or the file of an ONNX model; a"
     ):

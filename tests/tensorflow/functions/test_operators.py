@@ -14,7 +14,7 @@ from opdump.adapters.graph_runtime import GraphRun, NamedOperator
 from tests.tensorflow.functions.recording import recorded
 
 
-def test_each_iteration_of_a_loop_is_told() -> None:
+def test_each_iteration_of_a_loop_is_recorded_in_a_function() -> None:
     factor = tf.Variable(1.5)
 
     @tf.function
@@ -38,7 +38,7 @@ def test_each_iteration_of_a_loop_is_told() -> None:
     assert len(recording.ops(op_type="Less")) == 5, "the condition is asked once more than the body runs"
 
 
-def test_each_iteration_of_a_loop_in_a_model_of_version_1_is_told(tmp_path: Path) -> None:
+def test_each_iteration_of_a_loop_in_a_model_of_version_1_is_recorded(tmp_path: Path) -> None:
     v1 = tf.compat.v1
     v1.disable_control_flow_v2()
     try:
@@ -83,7 +83,7 @@ def test_the_taken_branch_of_a_condition_is_recorded_and_the_other_listed() -> N
     assert np.allclose(recording.array(cosine), np.cos(-x))
 
 
-def test_operators_of_inner_functions_are_told_for_each_call() -> None:
+def test_operators_of_inner_functions_are_recorded_for_each_call() -> None:
     @tf.function
     def inner(x: Any) -> Any:
         return tf.tanh(x)
@@ -144,7 +144,7 @@ def test_an_optimizer_leaves_its_inputs_and_variables_are_read_before_it() -> No
     assert weight.numpy().tolist() == [-2.0, -2.0]
 
 
-def test_the_gradient_of_a_function_is_told_with_it() -> None:
+def test_the_gradient_of_a_function_is_recorded_with_it() -> None:
     weight = tf.Variable(2.0)
 
     @tf.function
@@ -265,7 +265,7 @@ def test_values_in_a_function_stay_what_they_were_when_a_variable_is_overwritten
         assert recording.array(op).tolist() == (np.arange(1000) + number).tolist()
 
 
-def test_element_types_that_numpy_lacks_are_told_exactly() -> None:
+def test_dtypes_that_numpy_lacks_are_recorded_exactly() -> None:
     kinds = (tf.bfloat16, tf.float16, tf.dtypes.experimental.float8_e5m2, tf.dtypes.experimental.float8_e4m3fn)
 
     @tf.function
@@ -314,7 +314,7 @@ def test_map_functions_of_datasets_are_not_touched() -> None:
     assert not recording.ops(op_type="Sin")
 
 
-def test_random_numbers_whose_state_began_before_are_left_alone() -> None:
+def test_a_function_that_drew_random_numbers_before_the_capture_is_left_unchanged() -> None:
     def drawn(capture_from: int) -> list[float]:
         tf.random.set_seed(5)
         run = tf.function(lambda: tf.random.uniform([]))
@@ -334,7 +334,7 @@ def test_random_numbers_whose_state_began_before_are_left_alone() -> None:
     assert notes[1] == []
 
 
-def test_statistics_alone_are_those_of_the_elements() -> None:
+def test_statistics_without_values_are_those_of_the_values() -> None:
     weight = tf.Variable([[0.5, 2.0], [1.5, -1.0]])
 
     @tf.function

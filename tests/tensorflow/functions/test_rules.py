@@ -136,7 +136,7 @@ def test_once_the_dump_is_lost_the_program_runs_as_without_a_capture() -> None:
             assert [name for name in called if without_suffix(name) != name] == []
 
 
-def test_only_what_is_selected_is_told_and_the_rest_listed() -> None:
+def test_only_selected_operators_are_recorded_and_the_others_listed() -> None:
     @tf.function
     def run(x: Any) -> Any:
         for _ in tf.range(3):
@@ -155,7 +155,7 @@ def test_only_what_is_selected_is_told_and_the_rest_listed() -> None:
     )
 
 
-def test_an_operator_that_overflows_is_told_alone() -> None:
+def test_only_operators_that_overflow_are_recorded() -> None:
     @tf.function
     def run(x: Any) -> Any:
         return tf.sqrt(tf.cast(x * 2.0, tf.float16) + 1)
@@ -169,7 +169,7 @@ def test_an_operator_that_overflows_is_told_alone() -> None:
     assert recording.recorder.tally.skipped["no overflow"] >= 1
 
 
-def test_calls_in_several_threads_are_all_told() -> None:
+def test_calls_in_several_threads_are_all_recorded() -> None:
     run = tf.function(lambda x: tf.exp(x) + 1)
     run(tf.constant([1.0]))
     with recorded() as recording:
@@ -209,7 +209,7 @@ def test_dumps_of_every_layout_can_be_read() -> None:
                 assert np.allclose(tensor.payload.to_host(), np.exp([1.0, float(number)])), layout
 
 
-def test_what_other_frameworks_alone_can_do_is_a_clear_error() -> None:
+def test_settings_that_only_other_frameworks_support_are_a_clear_error() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder).resolve()
         with pytest.raises(ConfigError, match="framework is 'caffe'"), opdump.capture(path=path, framework="caffe"):

@@ -234,7 +234,7 @@ def test_eager_operators_have_the_lines_that_ran_them() -> None:
     )
 
 
-def test_what_a_thread_runs_without_a_line_of_its_own_has_the_line_that_began_it() -> None:
+def test_operators_of_a_thread_without_own_lines_have_the_line_that_started_it() -> None:
     traced = tf.function(tf.exp)
     with recorded() as recording, ThreadPoolExecutor(1) as pool:
         list(pool.map(tf.floor, [tf.constant(X)] * 2))  # submitted

@@ -29,7 +29,7 @@ def names(recording, op_type):
     return [op.op_name for op in recording.ops(op_type=op_type)]
 
 
-def test_eager_operators_of_threads_and_executors_are_told() -> None:
+def test_eager_operators_of_threads_and_executors_are_recorded() -> None:
     class Worker(threading.Thread):
         def run(self):
             self.found = tf.exp(tf.constant(X))
@@ -83,7 +83,7 @@ def test_steps_that_a_thread_ends_are_those_of_the_first_thread_too() -> None:
     assert recording.ops(op_type="Sin") == []
 
 
-def test_what_python_functions_run_in_a_graph_is_told() -> None:
+def test_operators_of_python_functions_in_a_graph_are_recorded() -> None:
     def doubled(x):
         return tf.cos(x) * 2.0
 
@@ -98,7 +98,7 @@ def test_what_python_functions_run_in_a_graph_is_told() -> None:
     assert np.allclose(recording.array(cosine), np.cos(X))
 
 
-def test_what_generators_of_data_sets_run_is_told() -> None:
+def test_operators_of_data_set_generators_are_recorded() -> None:
     def numbers():
         for number in range(2):
             yield tf.exp(tf.constant(float(number)))
@@ -116,7 +116,7 @@ def told_of(data, consume, steps="all", **plan):
     return recording, {op.op_type for op in recording.skipped(skip="not observed")}, recording.recorder.warnings
 
 
-def test_functions_of_data_sets_are_listed_and_told() -> None:
+def test_functions_of_data_sets_are_listed_and_reported() -> None:
     data = (
         tf.data.Dataset.range(8)
         .map(lambda each: tf.tanh(tf.cast(each, tf.float32)), num_parallel_calls=2)
@@ -151,7 +151,7 @@ def test_functions_of_data_sets_are_listed_and_told() -> None:
     assert any("the operators of reduce_lambda" in text for text in warnings), warnings
 
 
-def test_functions_of_data_sets_are_told_where_only_overflows_are_dumped() -> None:
+def test_functions_of_data_sets_are_reported_if_only_overflows_are_dumped() -> None:
     data = tf.data.Dataset.range(3).map(lambda each: tf.tanh(tf.cast(each, tf.float32)))
     for consume in (list, lambda data: tf.function(lambda: data.reduce(0.0, lambda state, each: state + each))()):
         recording, _, warnings = told_of(data, consume, captures="overflow", layout="acl", saved_data="tensor")
@@ -179,7 +179,7 @@ def test_functions_of_data_sets_within_functions_of_data_sets_are_listed() -> No
         )
 
 
-def test_an_iterator_that_is_older_than_the_capture_is_told_too() -> None:
+def test_an_iterator_that_is_older_than_the_capture_is_reported_too() -> None:
     iterator = iter(tf.data.Dataset.range(8).map(lambda each: each * 3))
     _, types, warnings = told_of(iterator, next)
     assert "Mul" in types
@@ -214,7 +214,7 @@ def test_bodies_of_loops_over_data_sets_are_listed() -> None:
         )
 
 
-def test_functions_behind_keras_fit_are_told_and_its_own_are_not() -> None:
+def test_data_set_functions_of_the_program_under_keras_fit_are_reported_and_those_of_keras_are_not() -> None:
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     x, y = np.ones((8, 3), np.float32), np.ones((8, 2), np.float32)

@@ -100,7 +100,7 @@ def test_only_dumped_steps_are_looked_at() -> None:
     assert [op.step for op in launches(recording)] == [1]
 
 
-def test_what_only_changes_variables_is_skipped() -> None:
+def test_a_compiled_function_that_only_changes_variables_is_skipped() -> None:
     weight = tf.Variable(X)
 
     @tf.function(jit_compile=True)
@@ -130,7 +130,7 @@ def test_keras_trains_on_with_the_same_bits() -> None:
     assert told <= functions, notes
 
 
-def test_where_xla_leaves_the_processor_alone_all_operators_are_shown() -> None:
+def test_all_operators_are_recorded_if_xla_does_not_compile_for_cpus() -> None:
     """`set_jit` and `global_jit_level` apply to GPUs, unless a flag extends them."""
     tf.config.optimizer.set_jit(True)
     try:
@@ -158,7 +158,7 @@ def test_a_compiled_function_in_a_session_is_one_operator() -> None:
         assert any(op.op_name in note and SEE in note for note in found.capture.recorder.warnings)
 
 
-def test_a_session_with_a_level_is_shown_where_xla_leaves_the_processor_alone() -> None:
+def test_a_session_with_a_jit_level_is_recorded_if_xla_does_not_compile_for_cpus() -> None:
     found, _ = in_session(training, level=1)
     assert {"Tanh", "MatMul"} <= {op.op_type for op in found.ops()}
 

@@ -28,7 +28,7 @@ v1.disable_control_flow_v2()
     ],
     ids=["descent of a reference", "momentum of a reference", "Adam of a reference", "Adam", "momentum"],
 )
-def test_what_an_update_read_is_the_value_before_it(optimizer, ref) -> None:
+def test_the_input_of_an_update_is_the_value_before_it(optimizer, ref) -> None:
     def build():
         x, feed = x_fed()
         w = v1.get_variable("w", initializer=np.full((8, 2), 0.5, np.float32))

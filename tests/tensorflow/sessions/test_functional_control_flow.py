@@ -252,7 +252,7 @@ def test_a_function_that_reads_a_variable_is_computed_apart() -> None:
     assert not found.capture.notes, found.capture.notes
 
 
-def test_a_function_that_writes_a_variable_is_told() -> None:
+def test_a_function_that_writes_a_variable_is_reported() -> None:
     found, _ = trained_by_a_call(updates=True)
     read = [
         value

@@ -73,7 +73,7 @@ def test_feeds_are_operators(programs: dict[str, Any]) -> None:
     assert "loop/NextIteration:0" in operators["loop/Merge"].inputs
 
 
-def test_an_operator_of_which_one_output_is_fed_is_there_beside_the_feed(programs: dict[str, Any]) -> None:
+def test_an_operator_with_one_fed_output_is_in_the_graph_next_to_the_feed(programs: dict[str, Any]) -> None:
     (root,) = _graphs(programs["partly fed"])
     operators = {operator.name: operator for operator in root.operators}
     assert operators["parts_0"].op_type == "Data"

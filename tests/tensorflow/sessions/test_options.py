@@ -394,7 +394,7 @@ def put_in_place_of(directory):
             directory.write_text("in the way")
 
 
-def test_a_directory_that_goes_away_is_told() -> None:
+def test_a_directory_that_disappears_is_reported() -> None:
     """With "stop", the next call raises; otherwise the program continues with the same answers, and the report names the loss."""
     for on_error in ("stop", None):
         path = Path(tempfile.mkdtemp(prefix="opdump-test-"))

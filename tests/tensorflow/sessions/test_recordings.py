@@ -277,7 +277,7 @@ def test_overflow_detection_keeps_the_operator_that_overflows() -> None:
     assert found["has_file"]
 
 
-def test_a_failure_in_a_function_of_a_data_set_is_that_of_who_asked_for_its_element() -> None:
+def test_a_failure_in_a_data_set_function_is_attributed_to_the_operator_that_requested_the_element() -> None:
     case = failures_of_data_sets()
     assert case["said"] == ["", "", "InvalidArgumentError"]
     (message,) = case["messages"]

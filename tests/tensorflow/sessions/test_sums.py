@@ -109,12 +109,12 @@ def test_training_with_sums_is_the_same_bit_for_bit() -> None:
             _compare(network, optimizer, resource, streams=False)
 
 
-def test_training_with_sums_is_the_same_where_outputs_alone_are_dumped() -> None:
+def test_training_with_sums_is_the_same_if_only_outputs_are_dumped() -> None:
     for network, resource in itertools.product(NETWORKS, (True, False)):
         _compare(network, "Adam", resource, streams=False, inputs=False)
 
 
-def test_training_with_sums_is_the_same_where_tensors_are_streamed() -> None:
+def test_training_with_sums_is_the_same_if_tensors_are_streamed() -> None:
     for network, resource in itertools.product(NETWORKS, (True, False)):
         _compare(network, "Adam", resource, streams=True)
         _compare(network, "gradient descent", resource, streams=True, inputs=False)
@@ -130,7 +130,7 @@ def test_graphs_that_are_not_rewritten_are_recorded_whole() -> None:
         assert not gaps(found), gaps(found)
 
 
-def test_any_choice_of_summands_leaves_the_sum_as_it_was() -> None:
+def test_dumping_any_subset_of_the_operands_does_not_change_the_sum() -> None:
     """Five operands, with every subset of them dumped."""
     values = np.random.default_rng(3).normal(size=3000).astype(np.float32)
     names = "abcde"

@@ -326,7 +326,7 @@ def test_a_forked_child_changes_nothing() -> None:
     assert steps_of_models(found) == [[0, 1]]
 
 
-def test_what_trains_or_updates_is_a_step_and_the_rest_is_not() -> None:
+def test_runs_that_train_or_update_are_steps_and_others_are_not() -> None:
     def program():
         folder = tempfile.mkdtemp()
         x, w, loss, train = model(global_step=True)
