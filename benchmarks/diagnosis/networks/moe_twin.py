@@ -1,4 +1,4 @@
-"""The same experts as stacked weights: every expert sees every token, and scattered shares select."""
+"""The same experts as stacked weights: every expert sees every token, and scattered shares weight the outputs."""
 
 import numpy as np
 import torch
