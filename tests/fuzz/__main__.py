@@ -1,10 +1,12 @@
-"""Mutates files of every kind that opdump reads, and counts what its readers make of them.
+"""Mutate files of every kind that opdump reads, and count how its readers handle them.
 
-    python -m tests.fuzz [--inputs 1000000 | --each N | --known] [--seed 0] [--reader NAME] [--jobs 2] [--kept DIRECTORY]
+    python -m tests.fuzz [--inputs 1000000 | --each N | --known] [--seed 0] [--reader NAME] [--jobs 2]
+                         [--kept DIRECTORY]
 
-`make fuzz`: an input is read, or refused by an error that opdump raises on purpose; anything else is a finding: a traceback, a
-death, more than 5 s of the processor or 128 MiB of memory. Ends with 1 where there was one. The first input of each kind of
-finding is filed, made smaller; moved to tests/fuzz/found it is read again by every `make test`. The same seed makes the same inputs.
+`make fuzz`: each input must be read, or refused with an error that opdump raises on purpose; anything else is a
+finding: a traceback, a crash, more than 5 s of CPU time or 128 MiB of memory. Exits with 1 if there was a finding. The
+first input of each kind of finding is minimised and kept; if it is moved to tests/fuzz/found, every `make test` reads
+it again. The same seed makes the same inputs.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def main() -> int:
 
 
 def _read_known(readers: Sequence[Reader]) -> int:
-    """Reads what lies in the tree, without mutations."""
+    """Read the seeds and the inputs in the tree, without mutations."""
     wrong = 0
     for reader in readers:
         known = [*reader.seeds().items(), *reader.found()]

@@ -1,6 +1,7 @@
-"""Processes that read inputs within bounds: of memory, of time for each input, of what they may write.
+"""Processes that read inputs within limits on memory, on CPU time per input, and on what they may write.
 
-One process reads many inputs. Only what kills it costs a process: where it was is in memory that its parent sees.
+One process reads many inputs, and only an input that kills it costs a process. Its position is in memory that the
+parent shares.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from opdump.errors import OpdumpError
 from tests.fuzz.readers import INPUT, OUTPUT, Reader
 
 _MEMORY: Final = 512 << 20
-"""How much address space an input may take beyond what the process has; inputs are of 128 KiB at most."""
+"""The address space that an input may add to the process; inputs have at most 128 KiB."""
 _GROWTH: Final = 128 << 20
-"""By how much it may raise the peak of resident memory."""
+"""The increase of peak resident memory that an input may cause."""
 SECONDS: Final = 5.0
-"""Of the processor, for an input."""
+"""CPU time per input."""
 _WAITING: Final = 120.0
 _FILE: Final = 64 << 20
 _SOURCES: Final = f"{os.sep}opdump{os.sep}"
@@ -39,7 +40,7 @@ _NUMBERS: Final = struct.Struct("<qqqq")
 
 
 class Counts(NamedTuple):
-    """`last` is the number of the input that is being read, or was read last."""
+    """`last` is the number of the input that is being read or was read last."""
 
     last: int = -1
     read: int = 0
@@ -48,7 +49,7 @@ class Counts(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What went wrong with an input. Two with one `place` are taken for the same defect."""
+    """What went wrong with an input. Two findings with the same `place` count as the same defect."""
 
     number: int
     place: str
@@ -57,7 +58,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Process:
-    """A process at work, and where it tells what it finds."""
+    """A running process, and the pipe through which it reports findings."""
 
     pid: int
     told: int
@@ -70,7 +71,7 @@ class Process:
         return Counts(*_NUMBERS.unpack_from(self.shared))
 
     def hear(self) -> bool:
-        """Takes what the process has told; False where it has ended."""
+        """Read what the process reported; False if it has ended."""
         part = os.read(self.told, 1 << 16)
         self._text += part
         *lines, self._text = self._text.split(b"\n")
@@ -78,7 +79,9 @@ class Process:
         return bool(part)
 
     def end(self) -> tuple[Counts, int]:
-        """Waits for the end; the counts, and the peak of resident memory in KiB. A death is the finding of the last input."""
+        """Wait for the end; return the counts and the peak resident memory in KiB. A crash is a finding of the last
+        input.
+        """
         _, status, used = os.wait4(self.pid, 0)
         counts = self.counts()
         if status != 0:
@@ -92,7 +95,7 @@ class Process:
 
 
 def start(reader: Reader, inputs: Iterable[tuple[int, str, bytes]], *, seconds: float = SECONDS) -> Process:
-    """A process that reads the inputs: number, place in the directory of inputs, content."""
+    """Start a process that reads the inputs: number, path in the directory of inputs, content."""
     shared = mmap.mmap(-1, _NUMBERS.size)
     _NUMBERS.pack_into(shared, 0, *Counts())
     scratch = Path(tempfile.mkdtemp(prefix="opdump-fuzz-"))
@@ -107,7 +110,7 @@ def start(reader: Reader, inputs: Iterable[tuple[int, str, bytes]], *, seconds: 
 
 
 def outcome(reader: Reader, place: str, data: bytes, *, seconds: float = SECONDS) -> Finding | None:
-    """What goes wrong with one input, in a process of its own."""
+    """The finding for one input, read in its own process."""
     process = start(reader, [(0, place, data)], seconds=seconds)
     while process.hear():
         pass
@@ -157,7 +160,7 @@ def _work(
                 path.write_bytes(honest[place])
             _empty(scratch / OUTPUT)
         status = 0
-    except BaseException:  # noqa: BLE001  # the process must not go on as a copy of its parent
+    except BaseException:  # noqa: BLE001  # the process must not continue as a copy of its parent
         traceback.print_exc(file=sys.__stderr__)
         with contextlib.suppress(OSError):
             (scratch / "death").write_text(traceback.format_exc())
@@ -166,7 +169,7 @@ def _work(
 
 
 def _bind(scratch: Path) -> None:
-    """Takes on the bounds. What ends the process by a signal leaves a trace in the file `death`."""
+    """Apply the limits. A fatal signal leaves a traceback in the file `death`."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -185,7 +188,7 @@ def _bind(scratch: Path) -> None:
 
 
 def _is_sanitized() -> bool:
-    """A sanitizer's own memory takes terabytes of addresses."""
+    """Under a sanitizer, the address space cannot be limited: its own memory maps terabytes."""
     return "san" in os.environ.get("LD_PRELOAD", "")
 
 
@@ -196,7 +199,7 @@ def _read(read: Callable[[Path], object], path: Path, teller: _Teller, seconds: 
         read(path)
     except OpdumpError:
         teller.count(refused=teller.counts.refused + 1)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it is a finding
+    except BaseException as error:  # noqa: BLE001  # any other error is a finding
         text = traceback.format_exc()
         teller.tell(f"{type(error).__name__} {_place_in(text)}", text)
     else:
@@ -220,7 +223,7 @@ def _peak() -> int:
 
 
 def _place_in(trace: str) -> str:
-    """The innermost line of opdump in a traceback: of Python, which has it last, or of faulthandler, which has it first."""
+    """The innermost line of opdump in a traceback: Python prints it last, faulthandler first."""
     lines = [line for line in trace.splitlines() if line.lstrip().startswith("File ") and _SOURCES in line]
     lines = [line for line in lines if f"{os.sep}tests{os.sep}" not in line] or lines
     if not lines:

@@ -1,4 +1,4 @@
-"""Mutations of bytes, whatever they hold: flips, numbers at their bounds, cuts, copies, parts of another file."""
+"""Mutations of bytes, regardless of their format: bit flips, boundary numbers, cuts, copies, parts of another file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from random import Random
 from typing import Final
 
 Mutation = Callable[[bytes, Random, Sequence[bytes]], bytes]
-"""Bytes, a source of chance and the other seeds of the reader, to other bytes."""
+"""Maps bytes, a random source and the reader's other seeds to new bytes."""
 
 LONGEST: Final = 1 << 17
-"""No mutation makes more of a file."""
+"""The largest size that a mutation may produce."""
 _BOUNDS: Final = tuple(
     sorted(
         {
@@ -26,7 +26,7 @@ _SIZES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 def number_at_a_bound(random: Random) -> int:
-    """Most often a power of two of a width that fields have, or beside it; else a small number, or any."""
+    """Usually a power of two of a common field width, or a neighbour of one; otherwise a small or an arbitrary number."""
     kind = random.randrange(4)
     if kind < 2:
         return random.choice(_BOUNDS)
@@ -34,7 +34,7 @@ def number_at_a_bound(random: Random) -> int:
 
 
 def a_range(data: bytes, random: Random, longest: int = 64) -> tuple[int, int]:
-    """Beginning and end of a part of the data, most often a short one."""
+    """Start and end of a part of the data, usually a short one."""
     begin = random.randrange(len(data) + 1)
     longest = len(data) if random.randrange(8) == 0 else longest
     return begin, min(len(data), begin + random.randint(1, max(1, longest)))
@@ -56,7 +56,7 @@ def set_a_byte(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def set_a_number(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """A number of 8 to 64 bits, most often at a multiple of its size: lengths, counts, offsets."""
+    """Write a number of 8 to 64 bits, usually at a multiple of its size: lengths, counts, offsets."""
     size = random.choice((*_SIZES,))
     if len(data) < size:
         return data
@@ -65,7 +65,7 @@ def set_a_number(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
         place -= place % size
     order = random.choice("<<<>")
     value = number_at_a_bound(random)
-    if random.randrange(3) == 0:  # one that is right for another place, or nearly
+    if random.randrange(3) == 0:  # a number that is right somewhere else, or nearly right
         value = len(data) - place + random.randint(-9, 9)
     number = struct.pack(order + _SIZES[size], value % (1 << 8 * size))
     return data[:place] + number + data[place + size :]
@@ -103,7 +103,7 @@ def move(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def splice(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """The beginning of one file and the end of another, or a part of another in the middle."""
+    """Join the start of one file with the end of another, or insert a part of another file."""
     other = random.choice(seeds)
     if random.randrange(2):
         return data[: random.randrange(len(data) + 1)] + other[random.randrange(len(other) + 1) :]

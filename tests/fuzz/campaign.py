@@ -1,4 +1,4 @@
-"""Many inputs for many readers, in several processes; what went wrong is kept as files, one for each kind of failure."""
+"""Many inputs for many readers, in several processes; one file is kept for each kind of failure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.fuzz.mutations import input_of
 from tests.fuzz.readers import Reader
 
 _BATCH: Final = 2000
-"""Inputs of one process."""
+"""Inputs per process."""
 _MOST_DEATHS: Final = 200
-"""A reader that kills more processes than this has been tried enough."""
+"""A reader that killed more processes than this has been tested enough."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What a reader made of its inputs. `places` has the first finding of each kind, and how often there was one."""
+    """The results of a reader. `places` has the first finding of each kind, `often` the number of findings."""
 
     reader: Reader
     inputs: int = 0
@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Share:
-    """What is left of the numbers of one batch."""
+    """The remaining input numbers of one batch."""
 
     found: Found
     first: int
@@ -56,7 +56,7 @@ class _Share:
 
 
 def shares(readers: Sequence[Reader], inputs: int) -> dict[str, int]:
-    """How many of all inputs each reader gets: at least one."""
+    """The number of inputs for each reader: at least one."""
     whole = sum(reader.share for reader in readers)
     return {reader.name: max(1, inputs * reader.share // whole) for reader in readers}
 
@@ -64,7 +64,7 @@ def shares(readers: Sequence[Reader], inputs: int) -> dict[str, int]:
 def fuzz(
     readers: Sequence[Reader], *, wanted: Mapping[str, int], seed: int, jobs: int, ended: Callable[[Found], None]
 ) -> list[Found]:
-    """Reads mutated inputs, as many as `wanted` of each reader, in so many processes; `ended` is told of each reader that is done."""
+    """Read `wanted` mutated inputs with each reader, in `jobs` processes; call `ended` for each reader that is done."""
     found = [Found(reader) for reader in readers]
     waiting = [
         _Share(each, first, min(first + _BATCH, wanted[each.reader.name]))
@@ -108,7 +108,7 @@ def _inputs(share: _Share, seed: int) -> Iterator[tuple[int, str, bytes]]:
 
 
 def _ended(process: Process, share: _Share) -> bool:
-    """Takes what a process did; whether nothing is left of its share."""
+    """Add the results of a process; return whether its share is finished."""
     counts, kilobytes = process.end()
     found = share.found
     found.take(counts, process.findings)
@@ -122,7 +122,7 @@ def _ended(process: Process, share: _Share) -> bool:
 
 
 def keep(found: Found, seed: int, folder: Path) -> Iterator[tuple[Finding, Path]]:
-    """Files the first input of each kind of failure, as small as it becomes cheaply; the finding and its file."""
+    """Save the first input of each kind of failure, cheaply minimised; yield the finding and its file."""
     seeds = found.reader.seeds()
     places, contents = list(seeds), list(seeds.values())
     for finding in found.places.values():

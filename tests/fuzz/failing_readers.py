@@ -1,4 +1,4 @@
-"""Readers that fail in every way that the fuzzer must notice; prints what it says of each, as JSON.
+"""Readers that fail in every way that the fuzzer must notice; prints the finding for each, as JSON.
 
 python -m tests.fuzz.failing_readers
 """

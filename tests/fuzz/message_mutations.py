@@ -1,4 +1,6 @@
-"""Mutations that keep the form of a file: protobuf messages, dump files with one, nano files, npy headers, pages of SQLite."""
+"""Mutations that keep the format of a file: protobuf messages, dump files that contain one, nano files, npy headers,
+SQLite pages.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ class _Field:
     number: int
     kind: int
     value: int | bytes | list[_Field]
-    """A number; the bytes of a text, or of a fixed number; the fields of a message."""
+    """A number; the bytes of a text or of a fixed-width number; the fields of a message."""
 
 
 def change_a_field(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """Changes one field of a protobuf message, at any depth; lengths around it follow."""
+    """Change one field of a protobuf message, at any depth, and update the lengths around it."""
     try:
         tree = _parsed(data)
     except ValueError:
@@ -41,7 +43,7 @@ def change_a_field(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes
         fields[at:at] = [field] * min(random.choice((1, 1, 2, 50, 20_000)), LONGEST // (len(_encoded([field])) + 1))
     elif kind == 2:
         others, place = random.choice(places)
-        fields.insert(at, _copied(others[place]))  # not the field itself, which may hold this place
+        fields.insert(at, _copied(others[place]))  # not the field itself, which may contain the target
     elif kind == 3:
         field.number = random.choice((1, 2, 3, field.number + 1, 536870911, random.randrange(1, 40)))
     elif isinstance(field.value, int):
@@ -53,7 +55,7 @@ def change_a_field(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes
 
 
 def change_a_length(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """A number of variable length replaced in the bytes, nothing around it."""
+    """Replace a variable-length number in the bytes, without updating anything else."""
     if not data:
         return data
     begin = random.randrange(len(data))
@@ -64,7 +66,7 @@ def change_a_length(data: bytes, random: Random, seeds: Sequence[bytes]) -> byte
 
 
 def _in_header(mutation: Mutation) -> Mutation:
-    """The mutation of the header of a dump file, whose length follows."""
+    """Apply a mutation to the header of a dump file, and update its length."""
 
     def change(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
         length = int.from_bytes(data[:8], "little")
@@ -77,7 +79,7 @@ def _in_header(mutation: Mutation) -> Mutation:
 
 
 def change_a_npy_header(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """Of versions 1.0 and 2.0; the length of the header follows."""
+    """Mutate a header of version 1.0 or 2.0, and update its length."""
     wide = data[6:7] == b"\x02"
     start, form = (12, "<I") if wide else (10, "<H")
     if len(data) < start:
@@ -89,7 +91,7 @@ def change_a_npy_header(data: bytes, random: Random, seeds: Sequence[bytes]) -> 
 
 
 def change_a_page(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """The header of a page of SQLite, a pointer to one of its cells, or the beginning of a cell."""
+    """Change the header of a SQLite page, a cell pointer, or the start of a cell."""
     pages = len(data) // _PAGE
     if not pages:
         return data
@@ -107,7 +109,7 @@ def change_a_page(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def _parsed(data: bytes, depth: int = 0) -> list[_Field]:
-    """The fields of a message, those of messages in it too, as far as the bytes can be one."""
+    """The fields of a message and of nested messages, as far as the bytes can be parsed as one."""
     fields, position = [], 0
     while position < len(data):
         key, position = _number(data, position)

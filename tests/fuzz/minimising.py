@@ -1,4 +1,4 @@
-"""Makes an input smaller that still fails in the same place."""
+"""Shrink an input that fails, so that it still fails in the same place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ _SECONDS: Final = 10.0
 
 
 def minimised(data: bytes, still_fails: Callable[[bytes], bool]) -> bytes:
-    """The data without the parts that its failure does not need, as far as a few seconds bring it; at last single bytes go."""
+    """The data without parts that its failure does not need, as far as a few seconds allow; single bytes are tried
+    last.
+    """
     end = time.monotonic() + _SECONDS
     size = max(1, len(data) // 2)
     while size and time.monotonic() < end:

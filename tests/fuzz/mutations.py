@@ -1,4 +1,4 @@
-"""The input of a number: a seed of the reader, mutated one to four times. The same number gives the same input."""
+"""The input for a number: a seed of the reader, mutated one to four times. The same number makes the same input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.message_mutations import DATABASE, DUMP_FILE, MESSAGE, NPY
 from tests.fuzz.text_mutations import JSON, TABLE, TEXT
 
 Kind = Literal["bytes", "text", "table", "json", "message", "dump file", "npy", "database"]
-"""What a file is made of; mutations of plain bytes go with every kind."""
+"""The format of a file; mutations of plain bytes apply to every kind."""
 
 _OF_KIND: Final[Mapping[Kind, tuple[Mutation, ...]]] = {
     "bytes": BYTES,
@@ -26,7 +26,7 @@ _OF_KIND: Final[Mapping[Kind, tuple[Mutation, ...]]] = {
 
 
 def input_of(seeds: Sequence[bytes], kind: Kind, name: str, seed: int, number: int) -> tuple[int, bytes]:
-    """Which of the seeds input `number` of the reader `name` is made of, and the input."""
+    """The index of the seed behind input `number` of the reader `name`, and the input."""
     random = Random(f"{name} {seed} {number}")
     which = random.randrange(len(seeds))
     data = seeds[which]

@@ -1,4 +1,4 @@
-"""What is fuzzed: every function that reads a file which somebody else may have written."""
+"""The fuzzed functions: every function that reads a file from an untrusted source."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _DATA: Final = HERE.parent / "data"
 _INDEX: Final = "rank_0/.dump_metadata/index.sqlite"
 INPUT: Final = "input"
 OUTPUT: Final = "output"
-"""The directories that an input is read in, and that its reader may write to."""
+"""The directories that an input is read from, and that its reader may write to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`read` gets the path of an input, and raises OpdumpError for what it refuses.
+    """`read` gets the path of an input, and raises OpdumpError if it refuses it.
 
-    `share` is its part of all inputs beside the others. Seeds are the files of its folder in the corpus, and `files`. `around` makes
-    what lies around an input, which then has the place of its seed among that.
+    `share` is the reader's weight among all inputs. Seeds are the files of its folder in the corpus, and `files`.
+    `around` creates the surroundings of an input, which then takes the place of its seed among them.
     """
 
     name: str
@@ -69,18 +69,18 @@ class Reader:
     around: Callable[[Path], None] | None = None
 
     def seeds(self) -> Mapping[str, bytes]:
-        """The seeds by their place, relative to the directory that an input is read in."""
+        """The seeds by path, relative to the directory that an input is read from."""
         found = {f"{path.parent.name}-{path.name}": path.read_bytes() for path in self.files}
         return found | dict(_files_below(CORPUS / self.name))
 
     def found(self) -> Iterator[tuple[str, bytes]]:
-        """Inputs that once found a defect, with their places."""
+        """Inputs that once found a defect, with their paths."""
         for folder in sorted((FOUND / self.name).glob("*")):
             yield from _files_below(folder)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Relative paths and contents; what ends in `.gz` comes unpacked."""
+    """Relative paths and contents; files that end in `.gz` are decompressed."""
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         name, data = path.relative_to(folder).as_posix(), path.read_bytes()
         yield name.removesuffix(".gz"), gzip.decompress(data) if name.endswith(".gz") else data
@@ -107,7 +107,7 @@ _PLANS: Final = (
 
 
 def _convert(path: Path) -> None:
-    """By one plan of several, which the content chooses."""
+    """Convert with one of several plans; the content determines which."""
     plan = _PLANS[zlib.crc32(path.read_bytes()) % len(_PLANS)]
     done = convert([str(path)], _output(path), plan, jobs=1)
     for failure in done.failures:
@@ -158,14 +158,14 @@ def _ge_graph(path: Path) -> None:
 
 
 def _dump(path: Path) -> None:
-    """The dump around the path, whole: what its catalog gives, and the elements of its tensors."""
+    """Read the complete dump around the path: its catalog, and the values of its tensors."""
     problems = _problems(path)
     if problems:
         raise CorruptDumpError(problems[0])
 
 
 def _index(path: Path) -> None:
-    """The same of an index, which may list files that are not there."""
+    """Do the same for an index, which may list files that do not exist."""
     refused = [problem for problem in _problems(path) if path.name in problem]
     if refused:
         raise CorruptDumpError(refused[0])
@@ -185,7 +185,7 @@ def _problems(path: Path) -> list[str]:
 
 
 def _config(path: Path) -> None:
-    """By the dialect of the seed's name, or by the content where that names none."""
+    """Use the dialect in the seed's name, or detect it from the content if the name has none."""
     named = path.name.partition("-")[0]
     dialect = named if named in ("acl", "mindspore", "tensorflow") else None
     output = _output(path)
@@ -198,7 +198,7 @@ def _mapping(path: Path) -> None:
 
 
 def _names(path: Path) -> None:
-    """Names of files, a line each: none is refused, some are names of no dump."""
+    """Parse names of files, one per line: none is refused, but some are not names of dump files."""
     for line in path.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
         for parse in (
             dump_names.parse_name,

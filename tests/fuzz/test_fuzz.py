@@ -1,4 +1,6 @@
-"""A little of `make fuzz`: what found a defect before, some inputs of each reader, and readers that fail on purpose."""
+"""A short version of `make fuzz`: inputs that found a defect before, some inputs per reader, and readers that fail on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _EACH = 60
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: it forks, and other tests leave threads."""
+    """Run in a separate process, because it forks and other tests leave threads."""
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, check=False)
 
 
@@ -35,7 +37,7 @@ def test_seeds_and_inputs_that_found_a_defect_are_read_or_refused() -> None:
 def test_the_seed_of_the_index_is_of_the_version_that_is_written() -> None:
     (reader,) = (each for each in READERS if each.name == "index")
     (seed,) = reader.seeds().values()
-    assert seed[60:64] == SCHEMA_VERSION.to_bytes(4, "big"), "make one that has all that this version can have"
+    assert seed[60:64] == SCHEMA_VERSION.to_bytes(4, "big"), "create a seed that uses everything in this version"
 
 
 def test_some_mutated_inputs_of_each_reader_are_read_or_refused() -> None:
@@ -73,7 +75,7 @@ def test_a_number_gives_the_same_input_again_and_most_inputs_are_new(reader: obj
 
 
 def test_mutations_of_messages_keep_lengths_right() -> None:
-    """Most of what they make of a message can be parsed, which plain bytes could not."""
+    """Most mutated messages can be parsed, unlike mutated plain bytes."""
     from opdump.errors import CorruptDumpError
     from opdump.layouts.graph_files.mindspore.pb import decode_pb
 

@@ -1,4 +1,4 @@
-"""Mutations of texts: numbers, words, lines, cells, brackets and values of JSON."""
+"""Mutations of texts: numbers, words, lines, cells, brackets and JSON values."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def replace_a_number(data: bytes, random: Random, seeds: Sequence[bytes]) -> byt
 
 
 def replace_a_word(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """By another word of the seeds, or by something odd."""
+    """Replace a word by one from the seeds, or by something unusual."""
     words = _WORD.findall(random.choice(seeds))
     fresh = random.choice(words) if words and random.randrange(3) else random.choice(_ODD_TEXTS)
     return _replaced(_WORD, data, fresh, random)
@@ -124,7 +124,7 @@ def insert_a_text(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def change_lines(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """A line removed, doubled, moved, taken from another seed, or many times itself."""
+    """Remove, duplicate, move, import or multiply a line."""
     lines = data.split(b"\n")
     place, other = random.randrange(len(lines)), random.randrange(len(lines))
     kind = random.randrange(5)
@@ -142,7 +142,7 @@ def change_lines(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def change_a_cell(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """A cell of a line of a table: another, none, one more, an odd one."""
+    """Change a cell in a line of a table: replace, remove, add or corrupt it."""
     lines = data.split(b"\n")
     place = random.randrange(len(lines))
     cells = lines[place].split(b",")
@@ -161,7 +161,7 @@ def change_a_cell(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def change_a_value(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """A value of JSON replaced, removed, wrapped or taken from elsewhere; what is no JSON stays as it is."""
+    """Replace, remove, wrap or import a JSON value; other text is returned unchanged."""
     try:
         tree = json.loads(data)
         places = list(_places(tree))
@@ -190,7 +190,7 @@ def change_a_value(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes
 
 
 def _places(tree: Any, depth: int = 0) -> list[tuple[Any, Any]]:
-    """Every place of a tree: what holds it, and its key or number."""
+    """Every place in a tree: the container, and the key or index."""
     if depth > _DEEPEST or not isinstance(tree, dict | list):
         return []
     keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))

@@ -1,4 +1,4 @@
-"""Graphs that tests write: those of a training program, and a file as a device writes it."""
+"""Graphs that tests write: those of a training program, and a file in the form that a device writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opdump.layouts.graph_files.ge import GeGraph, GeOperator, GeOrigin, GeTenso
 
 
 def graph(name: str, *op_types: str, attributes: Mapping[str, Any] | None = None) -> GeGraph:
-    """A graph of operators of these types, one behind the other."""
+    """A graph of a chain of operators of these types."""
     names = [f"{op_type.lower()}_{place}" for place, op_type in enumerate(op_types)]
     operators = tuple(
         GeOperator(
@@ -79,4 +79,4 @@ graph {
 graph { name: "sub" }
 attr { key: "om_info_list" value { list { i: 1 i: 2 } } }
 """
-"""Fields that nobody here knows, lists in brackets, escapes, strings in parts: what the text format allows."""
+"""Unknown fields, lists in brackets, escapes, strings in parts: features that the text format allows."""

@@ -1,4 +1,4 @@
-"""Where graph files go, what they are called, and what a dump notes of them."""
+"""The directories and names of graph files, and the notes of a dump about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph files are read: those of opdump in both forms, those of devices, and hostile ones."""
+"""Reading graph files: opdump's in both forms, those of devices, and hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.ge_graph.graphs import OF_A_DEVICE, graph
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NUMBER = st.integers(-(2**63), 2**63 - 1)
-# Text has eight digits of a number, JSON all: these have fewer.
+# Text keeps eight digits of a number, JSON all of them: these have fewer.
 FLOAT = st.one_of(
     st.integers(-(2**16), 2**16).map(lambda number: number / 8), st.sampled_from([float("inf"), float("-inf")])
 )
@@ -170,7 +170,7 @@ def test_the_text_format_is_read_as_protobuf_writes_it(
     )
     tree = parse_text_tree(text, KNOWN, "a.txt")
     assert _as_numbers(tree) == _tree(message)
-    assert parse_text_tree(text, {}, "a.txt") == {}, "all of it is passed over"
+    assert parse_text_tree(text, {}, "a.txt") == {}, "all of it is ignored"
 
 
 def _as_numbers(tree: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -190,7 +190,7 @@ def test_no_text_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathF
     for suffix in ("", ".json"):
         path = directory / f"ge_proto_00001_Build.txt{suffix}"
         path.write_text(text)
-        with contextlib.suppress(CorruptDumpError):  # and no other error
+        with contextlib.suppress(CorruptDumpError):  # no other error may be raised
             assert all(isinstance(each, GeGraph) for each in read_ge_graph(path))
 
 

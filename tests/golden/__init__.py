@@ -1,1 +1,1 @@
-"""Hashes of what captures write, of what configs are read as, and of what conversions produce: a change of structure changes none of them."""
+"""Hashes of what captures write, how configs are read and what conversions produce; refactoring must not change any."""

@@ -1,11 +1,11 @@
 """Run the captures of the golden files in one process, and hash every file that they write.
 
-    python -m tests.golden.captures             print what differs from tests/golden/captures.json, exit status 1 if anything does
-    python -m tests.golden.captures --write     write that file anew
-    python -m tests.golden.captures --keep DIR  also keep the dumps there, as text without times, to be compared with those of another revision
+    python -m tests.golden.captures             print the differences from tests/golden/captures.json
+    python -m tests.golden.captures --write     rewrite that file
+    python -m tests.golden.captures --keep DIR  also keep the dumps in DIR, as text without times, to compare revisions
 
-Times, process numbers and the directory are replaced before files are hashed; the index is hashed as its rows. The files of a capture that have
-the same suffix share a hash, which includes their names.
+Times, process ids and the directory are replaced before files are hashed; the index is hashed as its rows. The files of
+a capture with the same suffix share a hash, which includes their names. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.golden.programs import PROGRAMS
 GOLDEN: Final = Path(__file__).with_suffix(".json")
 Settings = Mapping[str, Any]
 Hashes = dict[str, dict[str, str]]
-"""By capture, and by suffix of the files: the number of files and their hash."""
+"""By capture and file suffix: the number of files and their hash."""
 
 _ACL: Final = {"dump_list": [], "dump_mode": "all"}
 
@@ -104,11 +104,13 @@ _SAME_RUN: Final = """
     UPDATE runs SET started = 0, ended = 0, process = 0, framework_version = '', opdump_version = '', command = ''
 """
 _DUMP_TIME: Final = re.compile(rb"\n\x032\.0\x10[\x80-\xff]+[\x00-\x7f]")
-"""The first two fields of a dump file of protobuf: the version and the time."""
+"""The first two fields of a protobuf dump file: the version and the time."""
 
 
 def written(folder: Path, kept: Path | None = None) -> Hashes:
-    """Run every capture below `folder`, and hash what each writes. If `kept` is a directory, the files are copied there as they are hashed."""
+    """Run every capture below `folder`, and hash what each writes. If `kept` is a directory, copy the files there in
+    their hashed form.
+    """
     return {name: _captured(folder / name.replace(" ", "-"), *CAPTURES[name], kept) for name in CAPTURES}
 
 
@@ -136,7 +138,7 @@ def _captured(place: Path, program: str, settings: Settings, kept: Path | None) 
 
 
 def _keywords(settings: Settings, place: Path, dump: Path) -> dict[str, Any]:
-    """The keywords of `opdump.capture`, which dumps into `dump`; a config becomes a file."""
+    """The keywords of `opdump.capture` for a dump into `dump`; a config becomes a file."""
     if "config" not in settings:
         return {**settings, "path": str(dump)}
     dump.mkdir()
@@ -151,7 +153,7 @@ def _keywords(settings: Settings, place: Path, dump: Path) -> dict[str, Any]:
 
 
 def _run(script: Path, keywords: Settings) -> None:
-    """Run a program in a thread: the stacks of a thread begin with the program, whatever runs this module."""
+    """Run a program in a thread, whose stacks begin with the program, whatever runs this module."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(runpy.run_path, str(script), {"SETTINGS": keywords}).result()
 
@@ -161,7 +163,7 @@ def _content(path: Path, place: Path) -> bytes:
 
 
 def _raw(path: Path) -> bytes:
-    if path.suffix == ".pack":  # a time stamp, and a hash of it, is in the header of each tensor
+    if path.suffix == ".pack":  # the header of each tensor contains a time stamp, and a hash of it
         tensors = (tensor for each in opdump.open(path.parents[1]).ops() for tensor in each.tensors)
         return b"".join(tensor.numpy().tobytes() for tensor in tensors if not tensor.skip)
     if path.suffix != ".sqlite":
@@ -172,7 +174,7 @@ def _raw(path: Path) -> bytes:
 
 
 def differences(found: Hashes, golden: Hashes) -> list[str]:
-    """Name what differs, a line each."""
+    """The differences, one per line."""
     return [
         f"{name}: {suffix} files: {found.get(name, {}).get(suffix)}, expected {golden.get(name, {}).get(suffix)}"
         for name in sorted({*found, *golden})

@@ -1,4 +1,4 @@
-"""Programs whose numbers are exact: small integers and powers of two, so that no processor and no order of summation changes a bit.
+"""Programs with exact numbers (small integers, powers of two): no CPU and no order of summation changes a bit.
 
 Each is the text of a file. It is run with `SETTINGS`, the keywords of `opdump.capture`.
 """

@@ -1,6 +1,6 @@
-"""A change of structure changes no file of a dump.
+"""Refactoring changes no file of a dump.
 
-A change that is meant to change files writes the hashes anew: `python -m tests.golden.captures --write`.
+A change that is meant to change files rewrites the hashes: `python -m tests.golden.captures --write`.
 """
 
 from __future__ import annotations

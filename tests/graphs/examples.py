@@ -1,4 +1,4 @@
-"""Graphs for the tests: one by hand, and a strategy for any."""
+"""Graphs for the tests: one made by hand, and a strategy for arbitrary ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASES = ("forward", "recomputation", "backward", "optimizer")
 
 
 def small_graph() -> Graph:
-    """A convolution, a view of its second output, a gradient, an update; with every kind of source."""
+    """A convolution, a view of its second output, a gradient and an update, with every kind of source."""
     stack = (
         Frame("/home/me/train.py", 175, "forward", "x = self.conv3(x)  # half of a/b:12/"),
         Frame("train.py", 3, "main", ""),
@@ -72,7 +72,7 @@ def small_graph() -> Graph:
 
 
 def without_functions(graph: Graph) -> Graph:
-    """The graph as a file can hold it: frames without the names of their functions."""
+    """The graph as a file can store it: frames without function names."""
     nodes = tuple(
         GraphNode(
             op_name=node.op_name,

@@ -1,4 +1,4 @@
-"""A file that does not hold what it must hold says so, and says where."""
+"""A corrupt file raises an error that names the place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growing a graph."""
+"""Building a graph."""
 
 from __future__ import annotations
 

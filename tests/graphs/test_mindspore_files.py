@@ -1,4 +1,4 @@
-"""Files that MindSpore 2.7 and 2.10 wrote, and the sample of MindSpore 2.3's documents."""
+"""Files that MindSpore 2.7 and 2.10 wrote, and the sample in MindSpore 2.3's documents."""
 
 from __future__ import annotations
 

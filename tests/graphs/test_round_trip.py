@@ -1,4 +1,4 @@
-"""What is written is what is read."""
+"""Reading returns what was written."""
 
 from __future__ import annotations
 

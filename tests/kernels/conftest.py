@@ -18,7 +18,7 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def threads_restored() -> Iterator[None]:
-    """A test may set how many threads work; the next one finds what was."""
+    """Restore the number of threads after the test."""
     before = kernels.threads()
     yield
     kernels.set_threads(before)

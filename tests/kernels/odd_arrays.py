@@ -1,6 +1,7 @@
-"""Arrays of every kind that numpy can make, for hypothesis: any bytes, at any address, with any strides, in either byte order, read-only.
+"""Arrays of every kind that numpy can make, for hypothesis.
 
-Their memory lies against a page that nobody may read: a kernel that reads one byte too many, before or behind, dies.
+They have any bytes, at any address, with any strides, in either byte order, and may be read-only. Their memory borders
+on an unreadable page: a kernel that reads one byte too many, before or after, crashes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SPECIAL: Final = (
 
 
 class GuardedMemory:
-    """So many bytes between two pages that nobody may read. The addresses of one object stay the same."""
+    """Memory between two unreadable pages. The addresses of one object stay the same."""
 
     def __init__(self) -> None:
         page = mmap.PAGESIZE
@@ -41,7 +42,7 @@ class GuardedMemory:
         self._bytes = np.frombuffer(self._memory, np.uint8, _ROOM, page)
 
     def put(self, content: NDArray[np.uint8], *, at_end: bool) -> NDArray[np.uint8]:
-        """The bytes, right behind one of the two pages or right before the other."""
+        """Store the bytes directly after the first page, or directly before the second."""
         if content.size > _ROOM:
             raise ValueError(f"{content.size} bytes do not fit into {_ROOM}")
         place: NDArray[np.uint8] = self._bytes[_ROOM - content.size :] if at_end else self._bytes[: content.size]
@@ -50,7 +51,7 @@ class GuardedMemory:
 
 
 def storage(dtype: str) -> np.dtype[Any]:
-    """What numpy holds elements of that type in."""
+    """The numpy dtype that stores elements of this type."""
     return np.dtype("uint16" if dtype == "bfloat16" else dtype)
 
 
@@ -65,7 +66,9 @@ def shapes(draw: st.DrawFn) -> tuple[int, ...]:
 
 @st.composite
 def odd_arrays(draw: st.DrawFn, memory: GuardedMemory, dtype: str, shape: Sequence[int]) -> Array:
-    """An array of that shape and type: strides in bytes that may be negative, zero, overlapping, and none of an element's size."""
+    """An array of this shape and type: strides in bytes may be negative, zero, overlapping, or no multiple of the
+    element size.
+    """
     kind = storage(dtype)
     order = draw(st.permutations(range(len(shape))))
     strides = [0] * len(shape)
@@ -95,7 +98,7 @@ def odd_arrays(draw: st.DrawFn, memory: GuardedMemory, dtype: str, shape: Sequen
 
 
 def _content(dtype: str, size: int, seed: int) -> NDArray[np.uint8]:
-    """Bytes that are ordinary numbers, special ones, or anything."""
+    """Bytes that are ordinary numbers, special ones, or arbitrary."""
     numbers = np.random.default_rng(seed)
     found = numbers.integers(0, 256, size, np.uint8)
     if seed % 3 == 0 or dtype == "bool":
@@ -115,7 +118,7 @@ def _content(dtype: str, size: int, seed: int) -> NDArray[np.uint8]:
 
 
 def plain(array: Array) -> Array:
-    """The same elements, adjacent, aligned and in the byte order of the machine."""
+    """The same elements, contiguous, aligned and in native byte order."""
     return np.array(array, array.dtype.newbyteorder("="), order="C", copy=True)
 
 

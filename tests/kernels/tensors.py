@@ -1,4 +1,4 @@
-"""Tensors that a summary can get wrong, and what float64 says about them."""
+"""Tensors that are hard to summarise, and their float64 statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[np.generic]
 
 
 def as_dtype(values: NDArray[np.float64], dtype: str) -> Array:
-    """The values in a floating type; bfloat16 as the uint16 array that holds its bits, rounded towards zero."""
+    """The values in a floating type; bfloat16 as a uint16 array of its bits, rounded towards zero."""
     with np.errstate(over="ignore"):
         if dtype == "bfloat16":
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
@@ -30,7 +30,7 @@ def as_float64(array: Array, dtype: str) -> NDArray[np.float64]:
         values = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     elif dtype == "bool":
         values = array.view(np.uint8).astype(np.bool_)
-    with np.errstate(invalid="ignore"):  # of a NaN that signals
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
         return values.astype(np.float64)
 
 
@@ -79,7 +79,7 @@ def _denormal(dtype: str, count: int) -> Array:
 
 
 def _huge(dtype: str, count: int) -> Array:
-    """Near the largest number: the squares of float64 overflow, and so does their sum."""
+    """Values near the largest number: their squares and the sum of those overflow float64."""
     largest = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
     values = np.full(count, largest.get(dtype, 1.7976931348623157e308))
     values[1::2] *= 0.5
@@ -109,11 +109,11 @@ FLOAT_CASES: dict[str, Callable[[str, int], Array]] = {
     "cancelling": _cancelling,
 }
 
-# Around the sixteen lanes, a block of 2048, a chunk of 65536, and enough to be cut up for threads.
+# Around the sixteen lanes, a block of 2048, a chunk of 65536, and large enough to be split for threads.
 COUNTS = (0, 1, 2, 15, 16, 17, 31, 100, 2047, 2048, 2049, 65536, 65537, 300_001)
 
 
-# (dtype, case) of each kind of tensor that native, twin and numpy are compared on, at each of the COUNTS.
+# (dtype, case) of each kind of tensor on which native, twin and numpy are compared, at each of the COUNTS.
 KINDS = [(dtype, case) for dtype in FLOATS for case in FLOAT_CASES]
 KINDS += [(dtype, "ordinary") for dtype in (*INTEGERS, "bool")]
 
@@ -123,7 +123,7 @@ def make(dtype: str, case: str, count: int) -> Array:
 
 
 def expected(values: NDArray[np.float64]) -> Summary:
-    """What numpy and math.fsum say of float64 values: counts and extremes exactly, sums as well as they can be known."""
+    """numpy and math.fsum in float64: counts and extremes exactly, sums as precisely as possible."""
     flat = values.ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         squares = flat * flat

@@ -1,4 +1,4 @@
-"""A tensor is read in place, through what it says of itself; the compiled table and its twin say the same of it."""
+"""A tensor is read in place, from its own attributes; the compiled table and its Python twin return the same."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PAIRS = list(
     )
 )
 OP = OpRecord("Add", "Default/Add-op0", 1)
-"""An operator to which the tensors belong."""
+"""The operator that the tensors belong to."""
 
 
 class Taking:
-    """A table, what fills it, and the tensors that had to be looked at otherwise."""
+    """A table, the object that fills it, and the tensors that it passed to the fallback."""
 
     def __init__(self, pair: tuple[Any, Any, Any]) -> None:
         self.table = pair[0]()

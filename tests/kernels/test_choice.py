@@ -20,13 +20,13 @@ PACKAGE = Path(opdump.__file__).parent
 
 
 def run(code: str, *, source: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter with these variables set, with the opdump in `source` if one is given."""
+    """Run code in a fresh interpreter with these variables set, with the opdump in `source` if given."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OPDUMP_")}
     command = [sys.executable, "-c", code]
     if source is not None:
-        # Without the site module an editable installation cannot put its own opdump first.
+        # Without the site module, an editable installation cannot come first in the path.
         command.insert(1, "-S")
-        # numpy may lie where a .pth file of the environment points to, and -S reads none.
+        # numpy may be in a place that a .pth file names, and -S reads no .pth files.
         places = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(np.__file__).parents[1]))
         plain["PYTHONPATH"] = os.pathsep.join([str(source), *dict.fromkeys(places)])
     return subprocess.run(
@@ -36,7 +36,7 @@ def run(code: str, *, source: Path | None = None, **environ: str) -> subprocess.
 
 @pytest.fixture(scope="module")
 def without_native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it installs on a machine without a compiler."""
+    """The package as installed on a machine without a compiler."""
     source = tmp_path_factory.mktemp("source")
     (source / "opdump").mkdir()
     for name in ("__init__.py", "errors.py", "interpreter", "kernels"):

@@ -1,4 +1,4 @@
-"""`DigestBatch` gives what hashlib and xxHash give: compiled, by every instruction set and number of threads, and in Python."""
+"""`DigestBatch` equals hashlib and xxHash: compiled, for every instruction set and number of threads, and in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PUBLISHED = {
     b"y" * 200: "833cf59a501ae2a8661514be62296c9c",
     b"z" * 1000: "66a9b2d587876ce7cd3a574700eddf41",
 }
-"""XXH3 with 128 bits by libxxhash 0.8.3."""
+"""128-bit XXH3 digests by libxxhash 0.8.3."""
 
 
 @pytest.fixture(params=[1, 2])
@@ -67,7 +67,7 @@ def _sha1(elements: np.ndarray) -> str:
 
 
 def bytes_of_xxhash(count: int) -> np.ndarray:
-    """The bytes that the sanity tests of xxHash hash."""
+    """The bytes that xxHash's sanity tests hash."""
     found, state = bytearray(), 2654435761
     for _ in range(count):
         found.append(state >> 56)

@@ -1,4 +1,4 @@
-"""The caller's floating-point mode, which PyTorch can change, does not reach the kernels."""
+"""The caller's floating-point mode, which PyTorch can change, does not affect the kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_flushed_denormals_of_the_caller_change_nothing(instruction_set: str, dt
         finally:
             torch.set_flush_denormal(False)
         assert flushed == before
-        # What follows from the totals is computed in Python, in the caller's mode.
+        # Statistics derived from the totals are computed in Python, in the caller's mode.
         assert (flushed_pair.different, flushed_pair.max_absolute, flushed_pair.ulps) == (
             pair.different,
             pair.max_absolute,

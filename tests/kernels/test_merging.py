@@ -1,4 +1,4 @@
-"""What statistics of parts give together is what the whole tensor has."""
+"""Merging the statistics of parts yields the statistics of the whole tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Narrow elements are summarised from their bits: every bit pattern, totals at their limits, NaN and Inf wherever a block begins."""
+"""Narrow elements are summarised from their bits: every bit pattern, totals at their limits, NaN and Inf at any block
+offset.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def test_totals_hold_the_largest_numbers(instruction_set: str, dtype: str, count
 def test_any_bits_at_any_place(
     dtype: str, instruction_set: str, count: int, start: int, seed: int, cleared: int
 ) -> None:
-    """Of elements of two bytes so many of the upper bits are cleared: without that, nearly every tensor has NaN."""
+    """Clears some of the upper bits of 16-bit values: otherwise nearly every tensor would contain NaN."""
     storage = {"bool": "u1", "float16": "u2", "bfloat16": "u2"}.get(dtype, dtype)
     numbers = np.random.default_rng(seed).integers(0, 1 << 16, start + count).astype(np.uint16)
     numbers &= np.uint16(0xFFFF >> cleared)

@@ -1,4 +1,6 @@
-"""Summaries, digests and metrics of odd arrays are those of a plain copy, by every instruction set; numpy and hashlib are the judges."""
+"""Summaries, digests and metrics of odd arrays equal those of a plain copy, for every instruction set; numpy and
+hashlib are the reference.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def _by_every_instruction_set(compute: Any) -> list[Any]:
 def assert_is_right(found: Summary, values: NDArray[np.float64]) -> None:
     with np.errstate(over="ignore"):
         beyond = math.isinf(np.abs(values[np.isfinite(values)]).sum())
-    if beyond:  # whether such a sum leaves float64 on its way depends on its order
+    if beyond:  # whether such a sum overflows float64 on the way depends on its order
         found = found._replace(sum=expected(values).sum)
     assert_agrees_with_numpy(found, values)
 
@@ -88,7 +90,7 @@ def test_the_metrics_are_those_of_plain_copies(data: st.DataObject) -> None:
 @given(st.data())
 @settings(max_examples=40)
 def test_the_digests_are_those_of_hashlib(data: st.DataObject) -> None:
-    """Of the elements in the order of their indices, in the byte order of the machine."""
+    """The digests of the elements in index order and native byte order."""
     dtype = data.draw(st.sampled_from(DTYPES))
     array = data.draw(odd_arrays(_ONE, dtype, data.draw(shapes())))
     found = ElementStatistics(("md5", "hash", "xxh3")).of(array)
@@ -119,7 +121,7 @@ def test_a_batch_gives_the_digests_of_hashlib_in_any_order(
     def digests() -> list[str]:
         batch = DigestBatch(("md5", "xxh3", "hash"), capacity)
         for place, content in enumerate(contents):
-            there = _ONE.put(content, at_end=place % 2 == 0)  # it is the next one's place, too
+            there = _ONE.put(content, at_end=place % 2 == 0)  # the next message overwrites this memory
             assert batch.add(there.ctypes.data, there.size) == place
             if place in asked_after:
                 assert batch.digests(place // 2)["md5"] == right[place // 2]
@@ -229,7 +231,8 @@ def test_a_guarded_page_ends_a_process_that_reads_it() -> None:
         "memory = GuardedMemory()\nplace = memory.put(np.zeros(64, np.uint8), at_end={})\n"
         "table = kernels.SummaryTable()\ntable.add(place.ctypes.data + {}, 8, 64)\nprint('read')"
     )
-    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0"}  # a death on purpose is no report
+    # The crash is intended, so a sanitizer must not report it.
+    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0"}
     ended = [
         subprocess.run(
             [sys.executable, "-c", program.format(*each)], capture_output=True, text=True, check=False, env=environ

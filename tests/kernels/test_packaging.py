@@ -1,4 +1,4 @@
-"""What `pip install` makes of the sources, with a compiler and without one."""
+"""The result of `pip install` from source, with a compiler and without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# What the build reads; a whole checkout would bring environments and caches along.
+# Only what the build reads; a whole checkout would include environments and caches.
 SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "native", "src")
 
 SUMMARISE = """
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh checkout, as far as the build is concerned."""
+    """A fresh checkout with everything that the build needs."""
     root = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -41,7 +41,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(*command: str, environ: dict[str, str] | None = None, cwd: Path | None = None) -> str:
-    # cmake and ninja may be there only beside the interpreter.
+    # cmake and ninja may be installed only beside the interpreter.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OPDUMP_")}
     result = subprocess.run(
@@ -57,14 +57,14 @@ def call(*command: str, environ: dict[str, str] | None = None, cwd: Path | None 
 
 
 def run_installed(target: Path) -> tuple[Path, str, str]:
-    """Where opdump.kernels came from, what runs, and a summary, from the installation in `target`."""
+    """The path of opdump.kernels, the active kernels, and a summary, from the installation in `target`."""
     installed = os.pathsep.join([str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     lines = call("-S", "-c", SUMMARISE, environ={"PYTHONPATH": installed}, cwd=target).splitlines()
     return Path(lines[0]), lines[1], lines[2]
 
 
 def assert_start_hook_is_there(target: Path) -> None:
-    """The file that Python reads at its start is installed and listed, so that it goes when the package is uninstalled."""
+    """Check that the start-up file is installed and listed in RECORD, so that uninstalling the package removes it."""
     (line,) = filter(None, (target / "opdump_start.pth").read_text().split("\n"))
     assert "opdump_start.pth," in next(target.glob("opdump-*.dist-info/RECORD")).read_text()
     code = f"import sys; exec({line!r}); print([name for name in sys.modules if name.startswith('opdump')])"
@@ -99,7 +99,7 @@ def test_a_wheel_holds_the_package_and_the_compiled_kernels_and_no_sources(sourc
         assert len([name for name in names if name.startswith(f"opdump/{room}/_native.") and name.endswith(".so")]) == 1
     assert {"opdump/py.typed", "opdump/kernels/reference.py", "opdump/kernels/_native.pyi"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert "opdump_start.pth" in names, "beside the package, where Python looks for such files"
+    assert "opdump_start.pth" in names, "beside the package, where Python searches for .pth files"
     assert not [name for name in names if name.endswith((".cpp", ".h")) or name.startswith(("tests/", "native/"))]
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
     origin, active, _ = run_installed(tmp_path / "installed")

@@ -1,4 +1,6 @@
-"""The pass over two tensors: compiled and twin, for every instruction set of this machine, against each other and numpy."""
+"""The pass over two tensors: compiled and twin, for every instruction set of this machine, against each other and
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from opdump.kernels import DTYPE_CODES, PairMetrics, compare_pair, pair_referenc
 from opdump.kernels.pair_metrics import metrics_of_pair
 from tests.kernels.tensors import FLOATS, INTEGERS, KINDS, Array, as_dtype, as_float64, make, ordinary
 
-# Around lanes, blocks and chunks; rows that blocks, chunks and spans cut; short rows, many axes, axes of one index.
+# Around lanes, blocks and chunks; rows that blocks, chunks and spans cut; short rows, many axes, axes of length one.
 SHAPES: tuple[tuple[int, ...], ...] = (
     (),
     (0,),
@@ -52,13 +54,13 @@ def twin(a: Array, b: Array, **options: Any) -> PairMetrics:
 
 
 def assert_same(found: PairMetrics, right: PairMetrics) -> None:
-    """To the bit, with the signs of zeros."""
+    """Check bitwise equality, including the signs of zeros."""
     for field in fields(PairMetrics):
         assert repr(getattr(found, field.name)) == repr(getattr(right, field.name)), field.name
 
 
 def changed(array: Array, dtype: str, case: str = "ordinary") -> Array:
-    """Most elements are the same, some near, some far; NaN and infinities come, go and stay."""
+    """A copy in which most elements are the same, some near, some far; NaN and infinities appear, disappear and stay."""
     generator = np.random.default_rng(array.size)
     other: Array = np.array(array, copy=True)
     flat = other.reshape(-1)
@@ -121,7 +123,7 @@ def test_a_long_axis_has_fewer_sums_or_none(shape: tuple[int, ...], axes: list[i
 
 
 def expected(a: NDArray[np.float64], b: NDArray[np.float64], atol: float, rtol: float) -> dict[str, Any]:
-    """What numpy says of two finite arrays."""
+    """The metrics of two finite arrays, by numpy."""
     difference = np.abs(a - b)
     relative = difference[a != 0] / np.abs(a[a != 0])
     known = (a != 0) | (b == 0)
@@ -253,7 +255,7 @@ def test_the_first_of_equal_elements_and_the_first_nan_are_the_largest(instructi
 
 @st.composite
 def views(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of that shape, somewhere in another one."""
+    """An array of this shape, as a view of another one."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 2, -1, -3, 0])) for _ in shape]
     within = [1 if step == 0 else size * abs(step) for size, step in zip(shape, steps, strict=True)]

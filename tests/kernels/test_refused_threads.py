@@ -1,4 +1,4 @@
-"""A system that gives no more threads takes speed and nothing else."""
+"""If the system refuses further threads, only speed is lost."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ print(kernels.active(), kernels.summarise(np.arange(4_000_000, dtype=np.float32)
 
 
 def test_a_summary_needs_no_other_thread() -> None:
-    # Threads take stacks as large as this limit, those of C++ too, and no address space holds one.
+    # Each thread, also in C++, reserves a stack of this size, which no address space has room for.
     limited = f"ulimit -S -s {1 << 37} && exec {sys.executable} -c '{_PROGRAM}'"
-    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library gives up without its threads
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library aborts without its threads
     with_threads, without = (
         subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environ)
         for command in ([sys.executable, "-c", _PROGRAM], ["bash", "-c", limited])

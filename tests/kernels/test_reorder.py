@@ -68,7 +68,7 @@ def test_elements_come_where_numpy_puts_them(
     destination = np.zeros(source.shape, dtype)
     copied(copy, source, destination)
     np.testing.assert_array_equal(destination, source)
-    # And the other way: what was scattered is gathered.
+    # And the reverse: gather what was scattered.
     scattered = np.zeros(shape, dtype).transpose(order)
     copied(copy, destination, scattered)
     np.testing.assert_array_equal(scattered, source)
@@ -112,8 +112,8 @@ def test_every_size_around_a_block_is_transposed_at_any_address(instruction_set:
                 assert memory[offset + size] == 77
 
 
-# Rows of the destination that begin at the same or at every place of a line, one part of a row and several, a last part
-# that is short, rows beyond the last whole block.
+# Rows of the destination that begin at the same or at every offset in a cache line; rows of one part and of several; a
+# short last part; rows after the last whole block.
 STREAMED = [
     ("u1", 32, 3136, 170),
     ("u1", 33, 1025, 500),
@@ -141,7 +141,7 @@ def test_large_planes_of_many_rows_are_written_whole_and_nothing_beside_them(
 ) -> None:
     kernels.set_threads(threads)
     source = numbered((planes, columns, rows), dtype).transpose(0, 2, 1)
-    assert source.nbytes >= 16 * 1024 * 1024, "smaller ones are not streamed"
+    assert source.nbytes >= 16 * 1024 * 1024, "smaller arrays are not streamed"
     memory = np.full(source.nbytes + 128, 77, np.uint8)
     destination = memory[offset : offset + source.nbytes].view(dtype).reshape(source.shape)
     copied(kernels.copy_strided_pointer, source, destination)

@@ -1,4 +1,4 @@
-"""A view that was read is not read again while its storage, version, geometry and memory stay; compiled and in numpy."""
+"""A view is not read again while its storage, version, geometry and memory stay the same; compiled and in numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = list(dict.fromkeys(((SummaryTable, BatchSummarizer, DigestBatch, SeenTen
 
 
 class Taking:
-    """What was read, and what is said of where a tensor lies."""
+    """What was read, and the storage that is reported for a tensor."""
 
     def __init__(self, parts: tuple[Any, Any, Any, Any], least_bytes: int = 0) -> None:
         table, taker, digests, seen = parts
@@ -27,7 +27,7 @@ class Taking:
         self.taker = taker(self.table, prototype, (torch.Tensor,), self.digests, self.seen, lambda _: self.place)
 
     def take(self, tensor: Any) -> int:
-        """The row of its summary, by which its digest is known too."""
+        """Take a tensor; return the row of its summary, which also identifies its digest."""
         entries: list[TensorSnapshot] = []
         self.taker.take_all(None, "input", ((0, "", tensor, "", ""),), entries, lambda *_: None)
         assert entries[0].row in self.digests.by_row()
@@ -87,7 +87,7 @@ def test_both_ends_and_any_large_part_are_looked_at(parts: Any, place: int, byte
     assert taking.take(tensor) == 1
 
 
-def test_a_page_is_looked_at_somewhere(parts: Any) -> None:
+def test_a_change_in_the_middle_of_a_large_tensor_is_noticed(parts: Any) -> None:
     for page in range(1, 200, 13):
         taking, tensor = Taking(parts), torch.zeros(200 * 1024)
         taking.take(tensor)

@@ -40,7 +40,7 @@ def assert_agrees_with_numpy(found: Summary, values: NDArray[np.float64]) -> Non
     right = expected(values)
     assert found[:9] == pytest.approx(right[:9], rel=0, abs=0, nan_ok=True)
     assert found.sum_squares == pytest.approx(right.sum_squares, rel=1e-12, abs=0, nan_ok=True)
-    # Where almost everything cancels, what remains is known no better than the rounding of what went in.
+    # If almost everything cancels, the remainder is only as precise as the rounding of the inputs.
     finite = values[np.isfinite(values)]
     with np.errstate(over="ignore"):
         magnitude = float(np.abs(finite).sum())

@@ -116,7 +116,7 @@ def test_threads_may_share_a_table(threads_restored: None) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_tensors_are_added_at_once(table_type: Table, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("float32", "int8", "bool", "float64", "uint16")
-    # Some that threads share, some that are grouped, and some without elements.
+    # Some large enough to be split among threads, some grouped, and some without elements.
     counts = [0, 1, 3 * 2**17, 40, 70_000, 5, 600_000, *range(100, 400)]
     arrays = [ordinary(names[place % len(names)], count) for place, count in enumerate(counts)]
     codes = [DTYPE_CODES[array.dtype.name] for array in arrays]

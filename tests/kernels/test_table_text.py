@@ -1,4 +1,4 @@
-"""Tables that are filled with numbers: the same bytes compiled and in Python."""
+"""Tables that are filled with numbers: the same bytes, compiled and in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BITS = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack("d", struct.pac
 _HALVES = st.builds(
     lambda digits, places: (digits + 0.5) * 10.0**places, st.integers(99_999, 1_000_000), st.integers(-30, 30)
 )
-"""Between two numbers of six digits: exactly so, or as near as a double comes."""
+"""Halfway between two six-digit numbers: exactly, or as near as a double comes."""
 _AROUND_TENS = st.builds(
     lambda power, towards: math.nextafter(10.0**power, towards),
     st.integers(-40, 40),

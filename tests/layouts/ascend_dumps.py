@@ -1,4 +1,4 @@
-"""Builds dumps as Ascend devices leave them."""
+"""Build dumps in the form that Ascend devices write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAMP = 1_732_082_705_016_774
 def tensor(
     io: IO, slot: int, array: npt.NDArray[Any], *, dtype: str = "", layout: str = "ND", short: int = 0
 ) -> DumpTensor:
-    """A tensor of a dump file; the last `short` bytes are missing."""
+    """A tensor of a dump file, with the last `short` bytes missing."""
     number = BY_NAME[dtype or array.dtype.name].number
     data = encode_elements(array, number)
     return DumpTensor(
@@ -42,7 +42,7 @@ def add_dump_file(
     inputs: tuple[DumpTensor, ...] = (),
     outputs: tuple[DumpTensor, ...] | None = None,
 ) -> Path:
-    """A dump file in `directory`, which is made; without tensors an output [0, 1, 2] of float32."""
+    """Write a dump file into `directory`, which is created; the default is one output [0, 1, 2] of float32."""
     directory.mkdir(parents=True, exist_ok=True)
     name = name or f"Conv2D.{op_name.replace('/', '_')}.1.5.{STAMP}"
     if outputs is None:
@@ -53,7 +53,7 @@ def add_dump_file(
 
 
 def add_npy(directory: Path, name: str, array: npt.NDArray[Any]) -> Path:
-    """A npy file in `directory`, which is made."""
+    """Write a npy file into `directory`, which is created."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     np.save(path, array)

@@ -1,4 +1,4 @@
-"""Files sample records as a recorder would."""
+"""Write sample records as a recorder does."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def file_steps(plan: DumpPlan, steps: Sequence[SampleStep], *, rank_id: int = 0)
 
 
 def file_in_layout(plan: DumpPlan, steps: Sequence[SampleStep]) -> None:
-    """The same in the layout of the plan, whichever it is."""
+    """Write them in the layout of the plan."""
     writer = open_writer(plan, RunFacts(0, "CPU", "fake", "1.2", "0", ("train.py", "--x"), "{}"))
     layout_tests.file_steps(writer, steps, elements=plan.saves_tensors)

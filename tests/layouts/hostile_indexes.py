@@ -1,4 +1,4 @@
-"""Indexes that somebody made to harm: each kind is a change of an honest one."""
+"""Malicious indexes: each kind is a change of a valid one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SPACES: Final = {"a tab": "\t", "a line": "\n", "a form feed": "\f", "a return"
 
 
 def all_kinds() -> Mapping[str, Change]:
-    """Every kind by its name."""
+    """Every kind by name."""
     return {**_generated(), **_schemas(), **_values(), **_multiplying(), **_files(), **_random_pages()}
 
 
 def _generated() -> dict[str, Change]:
-    """Columns that compute: by every space and either way of storing them."""
+    """Computed columns: with every kind of white space, virtual and stored."""
     kinds: dict[str, Change] = {}
     for name, space in _SPACES.items():
         for storage, value in (("VIRTUAL", _MUCH), ("STORED", "hex(zeroblob(1000000))")):
             column = f"plan TEXT{space}GENERATED{space}ALWAYS{space}AS{space}({value}){space}{storage}"
-            # What is stored must be computed once; what is not costs its readers alone.
+            # A stored value is computed once when it is written; a virtual one burdens only its readers.
             built = column.replace(value, "1") if storage == "VIRTUAL" else column
             kinds[f"a {storage} column after {name}"] = _remade(
                 "runs", "plan TEXT NOT NULL", column, rows=1, built=built
@@ -210,12 +210,12 @@ def _values() -> dict[str, Change]:
 
 
 def _places(column: str, entries: str) -> Change:
-    """Every batch has an object of these entries there."""
+    """Put an object of these entries into every batch."""
     return run_sql(f"UPDATE batches SET {column} = '{{{entries}}}'")
 
 
 def _summaries_of(value: float) -> Change:
-    """Every number of every summary is this one."""
+    """Set every number of every summary to this value."""
 
     def change(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -228,7 +228,7 @@ def _summaries_of(value: float) -> Change:
 
 
 def _multiplying() -> dict[str, Change]:
-    """Small files that stand for very much."""
+    """Small files that expand to very much."""
     operator = "(SELECT MIN(id) FROM operators)"
     signature = "(SELECT MIN(id) FROM signatures)"
     pairs = f"(SELECT '[' || group_concat('[0,' || {signature} || ']') || ']' FROM ({_numbers(25_000)}))"
@@ -275,7 +275,7 @@ def _multiplying() -> dict[str, Change]:
 
 
 def _deep_stack(lines: int) -> tuple[str, ...]:
-    """Every operator has a stack of so many lines."""
+    """Give every operator a stack of this many lines."""
     return (
         "INSERT INTO lines VALUES (1000000, 'f.py', 1, 'f', 'c')",
         "INSERT INTO stacks VALUES (1000000, 0, 1000000)",
@@ -289,7 +289,7 @@ def _numbers(count: int) -> str:
 
 
 def _files() -> dict[str, Change]:
-    """What lies beside the index, and what its head says."""
+    """Files beside the index, and its header."""
     return {
         "a write-ahead log": run_sql("PRAGMA journal_mode = WAL"),
         "a head that tells of a write-ahead log": _patch(18, b"\x02\x02"),
@@ -317,7 +317,7 @@ def _files() -> dict[str, Change]:
 
 
 def _random_pages() -> dict[str, Change]:
-    """Bytes changed by chance: the same every time."""
+    """Randomly changed bytes, with a fixed seed."""
     return {f"damage by chance {seed}": _damage(seed) for seed in range(20)}
 
 
@@ -328,7 +328,7 @@ def _damage(seed: int) -> Change:
         for _ in range(1 << chance.randrange(8)):
             at = chance.randrange(100, len(data))
             if chance.random() < 0.5:
-                at -= at % 4096 - chance.randrange(16)  # the head of a page: its kind, its cells
+                at -= at % 4096 - chance.randrange(16)  # the page header: its type, its cells
             at = min(max(at, 100), len(data) - 1)
             data[at] = chance.choice((0, 1, 5, 13, 0x7F, 0x80, 0xFF, chance.randrange(256)))
         path.write_bytes(data)
@@ -337,19 +337,21 @@ def _damage(seed: int) -> Change:
 
 
 def _circular(path: Path) -> None:
-    """A value of very many pages, which follow each other in a circle."""
+    """A value of many pages that are linked in a circle."""
     run_sql("UPDATE batches SET timestamps = '[' || replace(hex(zeroblob(50000)), '0', ' ') || ']'")(path)
     data = bytearray(path.read_bytes())
     size = 4096
     for start in range(size, len(data), size):
         following = struct.unpack_from(">I", data, start)[0]
         if following * size == start + size and data[start + 4 : start + 100] == b" " * 96:
-            struct.pack_into(">I", data, start, start // size + 1)  # SQLite counts pages from 1: itself
+            struct.pack_into(
+                ">I", data, start, start // size + 1
+            )  # SQLite counts pages from 1, so this is the page itself
     path.write_bytes(data)
 
 
 def _remade(table: str, old: str, new: str, *, rows: int, built: str = "") -> Change:
-    """The table with another definition of one column, and rows as there were; they are filled in while it is `built`."""
+    """Change the definition of a column; the rows are kept, and copied while the column has the definition `built`."""
 
     def change(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -373,7 +375,7 @@ def _remade(table: str, old: str, new: str, *, rows: int, built: str = "") -> Ch
 
 
 def _in_schema(table: str, old: str, new: str) -> Change:
-    """Another definition of the table in the schema alone."""
+    """Change the definition of the table only in the schema."""
 
     def change(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -399,7 +401,7 @@ def _beside(path: Path, ending: str, content: bytes) -> None:
 
 
 def _hot_journal(path: Path) -> bytes:
-    """A journal that SQLite rolls back: it puts noise in the place of the second page."""
+    """A journal that SQLite rolls back, which overwrites the second page with noise."""
     size = path.stat().st_size // 4096
     head = bytes.fromhex("d9d505f920a163d7") + struct.pack(">IIIII", 1, 0, size, 512, 4096)
     page = random.Random(2).randbytes(4096)
@@ -408,7 +410,7 @@ def _hot_journal(path: Path) -> bytes:
 
 
 def _naming(above: Path) -> bytes:
-    """The end of a journal that names a journal above it."""
+    """The end of a journal that names a super-journal."""
     name = os.fsencode(above)
     return (
         struct.pack(">I", 1_048_577)

@@ -1,4 +1,4 @@
-"""Where the index of a dump is, and changes of it."""
+"""The path of a dump's index, and changes of it."""
 
 from __future__ import annotations
 

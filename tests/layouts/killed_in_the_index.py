@@ -2,9 +2,10 @@
 
     python -m tests.layouts.killed_in_the_index ROOT LAYOUT MOST
 
-forks a child for each point. ROOT/whole is written to its end. In ROOT/rows-N the N-th look of SQLite (before a statement, and every few
-instructions of one, with pages that leave a small cache in the middle of a transaction) is the last thing that the process does. In
-ROOT/pages-N the system kills it (SIGXFSZ) when a file would grow beyond N bytes: within a page, and within a commit. At most MOST points of each kind.
+forks a child for each point. ROOT/whole is complete. In ROOT/rows-N the process is killed at SQLite's N-th callback
+(before a statement, and every few instructions within one; a small cache makes pages spill in the middle of a
+transaction). In ROOT/pages-N the system kills it (SIGXFSZ) when a file would grow beyond N bytes: within a page, and
+within a commit. There are at most about MOST points of each kind.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _INSTRUCTIONS: Final = 100
 
 
 def run(root: Path, layout: str) -> None:
-    """Steps of made-up records, each another: their graphs differ, so that each adds rows."""
+    """Write steps of made-up records with different graphs, so that each step adds rows."""
     steps = [sample_step(number, graph_id=number) for number in range(STEPS)]
     file_in_layout(DumpPlan(path=root, **LAYOUTS[layout]), steps)
 
 
 def _looking(last: int) -> Callable[[], int]:
-    """Has SQLite count its looks, and kills the process at one of them; the count so far."""
+    """Make SQLite count its callbacks, and kill the process at number `last`; returns a function for the count so far."""
     connect, numbers, count = sqlite3.connect, itertools.count(1), 0
 
     def look(*_: object) -> int:
@@ -61,7 +62,7 @@ def _looking(last: int) -> Callable[[], int]:
 
 
 def _in_a_child(task: Callable[[int], None]) -> int:
-    """What the child wrote before it ended well or was killed."""
+    """The number that the child wrote before it ended or was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,7 +98,7 @@ def _killed_at_size(root: Path, layout: str, size: int) -> None:
 
 
 def main() -> None:
-    """Forks a child for each point."""
+    """Fork a child for each point."""
     root, layout, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     looks = _killed_at_row(root / "whole", layout, -1)
     for number in range(1, looks + 1, max(1, looks // most)):

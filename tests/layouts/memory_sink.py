@@ -29,7 +29,7 @@ class MemorySink:
         self.bytes_written += len(data)
 
     def read(self, relative: str) -> bytes:
-        """What a file holds; nothing where there is none."""
+        """The content of a file; empty if there is none."""
         return self.files.get(relative, b"")
 
     def flush(self) -> None: ...

@@ -1,8 +1,9 @@
-"""Reads dumps, each in a process that may have 2 GB of memory and 10 s of the processor for each thing it does, and tells how each one ended.
+"""Read dumps, each in a process with 2 GB of memory and 10 s of CPU time per action, and report how each one ended.
 
     python -m tests.layouts.reading_in_bounds DUMP...
 
-prints a line for each: `{"read": 47, "problems": ["..."], "seconds": 0.1}`, with `error` where reading raised anything.
+prints a line for each: `{"read": 47, "problems": ["..."], "seconds": 0.1}`, with `error` if reading raised any other
+error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MEMORY, _SECONDS = 2 << 30, 10
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Everything that a catalog gives, then what the commands print; each may take as long."""
+    """Read everything in a catalog, then run the commands; each action has its own time limit."""
     _begin()
     try:
         catalog = open_dump(path, run="all")
@@ -61,10 +62,10 @@ def _in_bounds(path: str) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-        signal.alarm(600)  # waits for something that does not come; a machine under load takes long for what it does
+        signal.alarm(600)  # against waiting forever; a loaded machine may need this long
         try:
             found = _read(path)
-        except BaseException:  # noqa: BLE001  # whatever it is, it is told
+        except BaseException:  # noqa: BLE001  # every error is reported
             found = {"error": traceback.format_exc()[-1500:]}
         os.write(there, json.dumps(found).encode())
         os._exit(0)

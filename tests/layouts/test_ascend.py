@@ -1,4 +1,4 @@
-"""Dumps of Ascend devices: what the names and contents of their files mean."""
+"""Dumps of Ascend devices: the meaning of their file names and contents."""
 
 from __future__ import annotations
 
@@ -330,9 +330,9 @@ class TestOperatorStatistics:
 
 
 class TestAscendLayout(LayoutTests):
-    """The reading side, on npy files and statistic.csv as MindSpore would have left them for the sample step.
+    """The reading side, on npy files and statistic.csv as MindSpore would write them for the sample step.
 
-    Neither has room for stacks, arguments, skipped operators, or more than six digits: `kept` says what comes back.
+    These files have no room for stacks, arguments, skipped operators, or more than six digits; `kept` returns the rest.
     """
 
     def write(self, root: Path, steps: Sequence[SampleStep], rank_id: int = 0) -> None:
@@ -367,7 +367,7 @@ class TestAscendLayout(LayoutTests):
         return kept(steps)
 
     def leave(self, root: Path, step: SampleStep) -> None:
-        self.write(root, [step])  # a device says of no run that it ended
+        self.write(root, [step])  # dumps of devices do not record the end of a run
 
     def test_records_come_back_as_they_went_in(self, tmp_path: Path) -> None:
         steps = [sample_step(0), sample_step(1)]
@@ -380,7 +380,7 @@ class TestAscendLayout(LayoutTests):
         ]
 
     def test_statistics_come_back_in_full_precision(self, tmp_path: Path) -> None:
-        """In six digits, that is."""
+        """Six digits, in these files."""
         self.write(tmp_path, [sample_step(5)])
         _, tensors = self.read(tmp_path)
         for found, expected in zip(tensors, kept([sample_step(5)])[1], strict=True):
@@ -390,7 +390,7 @@ class TestAscendLayout(LayoutTests):
 
 
 def kept(steps: Sequence[SampleStep]) -> tuple[list[OpRecord], list[TensorRecord]]:
-    """What these files keep of the records."""
+    """The part of the records that these files keep."""
     ops: list[OpRecord] = []
     tensors: list[TensorRecord] = []
     for step in steps:

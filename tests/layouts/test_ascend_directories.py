@@ -1,4 +1,4 @@
-"""Dumps of Ascend devices: what their directories mean, of either generation, and which runs they hold."""
+"""Dumps of Ascend devices: the meaning of their directories, in both generations, and the runs that they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opdump writes as devices do is read back, with its index and without."""
+"""Dumps that opdump writes in the form of devices can be read, with the index and without."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _small(**fields: Any) -> SampleStep:
 
 
 def _tree(root: Path) -> list[str]:
-    """Files below a directory; the {time} as TIME. The index, which is hidden, is left out."""
+    """Files below a directory, with the {time} replaced by TIME. The hidden index is excluded."""
     found = [path.relative_to(root) for path in root.rglob("*") if path.is_file() and METADATA not in path.parts]
     times = [part for path in found for part in path.parts[:-1] if len(part) == 14 and part.isdigit()]
     return sorted(str(path).replace(times[0], "TIME") if times else str(path) for path in found)
@@ -316,7 +316,7 @@ def test_a_killed_run_leaves_what_was_filed_after_its_last_step(tmp_path: Path, 
     _file_step(writer, _small(step=0))
     late = _small(step=1, timestamp=1_732_082_706_000_000)
     writer.write_operator(late.ops[0], late.tensors)
-    writer.flush()  # and then nothing more
+    writer.flush()  # the process ends here
     catalog = open_dump(tmp_path)
     assert catalog.steps == (0, 1)
     assert [(op.timestamp, op.step) for op in catalog.ops()] == [
@@ -389,7 +389,7 @@ def test_what_failed_is_on_disk_at_once(tmp_path: Path, settings: Mapping[str, A
     for _ in range(2):
         writer.write_exception(step.ops[0], inputs, "RuntimeError: size mismatch")
     found = sorted((tmp_path / "extra-info/data-dump/0").glob("exception_info.7.12.*"))
-    assert len(found) == len({path.name for path in found}) == 2, "failures of one millisecond stay apart"
+    assert len(found) == len({path.name for path in found}) == 2, "failures in the same millisecond are kept apart"
     for path in found:
         assert path.stat().st_mode & 0o777 == 0o400
         file = read_dump_file(path)

@@ -1,4 +1,6 @@
-"""Stacks of a recursion: each level is stored once, texts of operators have an end, and nothing expands what nobody asks for."""
+"""Stacks of a recursion: each level is stored once, texts of operators are limited, and nothing is expanded unless
+requested.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def ops_of(stacks: list[Stack]) -> list[OpRecord]:
 
 
 def filed(path: Path, stacks: list[Stack]) -> int:
-    """The bytes of an index of operators with these stacks."""
+    """The size in bytes of an index of operators with these stacks."""
     writer = new_writer(DumpPlan(path=path, saved_data="statistic"))
     writer.write_step(0, ops_of(stacks), [], [])
     writer.close({})

@@ -1,4 +1,6 @@
-"""Links inside a dump, names that no file system takes, dumps of other users: refused at once, or told, and never followed."""
+"""Links inside a dump, names that no file system accepts, and dumps of other users are refused or reported, and never
+followed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ ESCAPED = "Default/caf\\udce9/half\\ud800-op1"
 def _file(
     root: Path, settings: Mapping[str, Any], step: int = 0, name: str = "Default/relu-op0", between: Any = None
 ) -> None:
-    """A run that files one operator of a step, in the order in which a recorder does."""
+    """Write one operator of a step, in the order in which a recorder does."""
     plan = DumpPlan(path=root, **settings)
     writer: Any = open_writer(plan, RunFacts(0, "CPU", "torch", "2", "0", ("train\udcff.py",), plan.to_json()))
     op = OpRecord("ReLU", name, 1_732_082_705_016_774 + step, step=step, net_name="Net", arguments={"a": name})

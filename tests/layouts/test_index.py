@@ -1,4 +1,4 @@
-"""The index: survives kill -9, is read while it is written and where nothing may be written, and repeats nothing."""
+"""The index survives kill -9, can be read while it is written and on read-only file systems, and stores nothing twice."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_a_reader_holds_no_lock_on_the_index(tmp_path: Path, monkeypatch: pytest
     catalog = open_dump(tmp_path)
     records = iter(catalog)
     next(records)
-    file_step(writer, sample_step(1))  # at once, or "database is locked"
+    file_step(writer, sample_step(1))  # immediately, or "database is locked"
     assert len(list(records)) > 0
     assert open_dump(tmp_path).steps == (0, 1)
     writer.close({})
 
 
 def _with_hot_journal(root: Path) -> None:
-    """Leave the index as a process leaves it that is killed within a transaction."""
+    """Leave the index in the state of a process that was killed within a transaction."""
     program = """
 import os, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -384,7 +384,7 @@ def test_a_damaged_constant_is_told_as_a_problem(damage: str, tmp_path: Path) ->
     writer.close({})
     run_sql(damage)(index_file(tmp_path))
     catalog = open_dump(tmp_path)
-    assert len(catalog.constants()) == 1  # by its file's name
+    assert len(catalog.constants()) == 1  # named after its file
     (problem,) = catalog.problems
     assert str(index_file(tmp_path)) in str(problem)
 

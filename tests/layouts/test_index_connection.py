@@ -1,4 +1,4 @@
-"""An index is opened once for many calls, and a connection that is kept harms nobody."""
+"""An index is opened once for many calls, and a connection that stays open disturbs nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.layouts.index_files import index_file, run_sql
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that connections were made to."""
+    """The addresses that connections were opened with."""
     addresses: list[str] = []
     connect: Callable[..., Any] = sqlite3.connect
 
@@ -64,7 +64,7 @@ def test_a_capture_goes_on_while_its_index_is_read(tmp_path: Path) -> None:
         reader = IndexReader(index_file(tmp_path), tmp_path / "rank_0")
         assert [batch.step for batch in reader.batches] == list(range(number + 1))
         locked = sqlite3.connect(index_file(tmp_path), timeout=0, isolation_level=None)
-        locked.execute("BEGIN EXCLUSIVE")  # what the next step needs; a reader that held a lock would refuse it
+        locked.execute("BEGIN EXCLUSIVE")  # the lock that the next step needs; fails if the reader holds one
         locked.execute("ROLLBACK")
         locked.close()
     writer.close({})

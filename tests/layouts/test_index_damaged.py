@@ -1,4 +1,4 @@
-"""An index that is damaged, of another version or made to harm is not trusted."""
+"""An index that is damaged, malicious or of another version is not trusted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _as_fifo(path: Path) -> None:
 
 
 def _memory(text: str) -> Callable[[Path], None]:
-    """Another memory of each tensor of two axes."""
+    """Replace the memory layout of each tensor with two axes."""
     return run_sql(f"UPDATE signatures SET memory = '{text}' WHERE shape LIKE '%,%' AND shape NOT LIKE '%,%,%'")
 
 

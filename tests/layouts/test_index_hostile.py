@@ -1,4 +1,4 @@
-"""Indexes that somebody made to harm are read, or refused by name, within 2 GB of memory and 10 s of the processor."""
+"""Malicious indexes are read or refused by name, within 2 GB of memory and 10 s of CPU time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = all_kinds()
 _PARTS = 4
 
 
-@pytest.mark.timeout(900)  # some 200 processes, each with 10 s of its own
+@pytest.mark.timeout(900)  # about 200 processes, each with a limit of 10 s
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_a_hostile_index_is_read_or_refused_within_its_bounds(part: int, tmp_path: Path) -> None:

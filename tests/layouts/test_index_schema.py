@@ -1,4 +1,4 @@
-"""The schema of an index is known exactly: another text of it is another version, or another's."""
+"""Readers know the schema of an index by its exact text: a different text is another version, or not from opdump."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_another_text_of_the_schema_has_another_version() -> None:
     for version, statements in SCHEMAS.items():
         text = re.sub(r"\s+", " ", ";".join(statements))
         assert digests[version] == sha256(text.encode()).hexdigest()[:16], (
-            "readers know the schema by its text: give the changed one another SCHEMA_VERSION, keep the former, and add its digest here"
+            "readers know the schema by its text: give the changed schema a new SCHEMA_VERSION, keep the old one, and add its digest here"
         )
 
 
@@ -65,7 +65,7 @@ def test_a_journal_that_names_a_file_above_it_deletes_nothing(tmp_path: Path) ->
     with pytest.raises(DumpPathError, match="names a journal above it"):
         new_writer(DumpPlan(path=tmp_path))
     assert kept.exists()
-    # What SQLite itself would do: it puts the journal's noise in the place of a page, and then deletes.
+    # For comparison, SQLite itself restores the journal's noise as a page, and then deletes the named file.
     with closing(sqlite3.connect(index_file(tmp_path))) as database, suppress(sqlite3.DatabaseError):
         database.execute("SELECT * FROM runs").fetchall()
-    assert not kept.exists(), "the journal of this test is not what SQLite takes for one: it shows nothing"
+    assert not kept.exists(), "SQLite does not accept the journal of this test, so the test shows nothing"

@@ -1,4 +1,4 @@
-"""Dumps that an earlier opdump made stay readable, with all that their index says."""
+"""Dumps from earlier opdump versions stay readable, with everything in their index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A process that is killed while SQLite writes the index: finished steps are whole, the others are told, and the next run goes on."""
+"""If a process is killed while SQLite writes the index, finished steps are complete, the others are reported, and the
+next run works.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,10 @@ def test_a_kill_within_sqlites_own_writes_leaves_whole_steps_or_says_so(layout: 
         try:
             catalog = opdump.open(root)
         except UnknownLayoutError:
-            # Killed before anything was filed.
+            # Killed before anything was written.
             assert not [path for path in root.rglob("*") if path.suffix == ".npy"], root.name
             continue
-        if any(each.complete for each in catalog.runs):  # the very last look comes after the last commit
+        if any(each.complete for each in catalog.runs):  # the very last callback comes after the last commit
             assert [_facts(catalog, step) for step in range(STEPS)] == [_facts(whole, step) for step in range(STEPS)]
             assert root.name.startswith("rows"), root.name
             continue
@@ -72,6 +74,8 @@ def test_a_kill_within_sqlites_own_writes_leaves_whole_steps_or_says_so(layout: 
             root.name
         )
         assert not list(root.rglob("*.part")), root.name
-        if layout == "sync":  # others write beside an earlier run, and its readers undo what it did not finish
+        if (
+            layout == "sync"
+        ):  # other layouts write beside an earlier run, and their readers roll back what it did not finish
             assert not [path for path in root.rglob("index.sqlite-journal") if os.path.getsize(path)], root.name
         shutil.rmtree(root)

@@ -1,4 +1,4 @@
-"""The synchronous layout against its contract, in both generations and all ways of saving."""
+"""The synchronous layout against its contract, in both generations and with every kind of saved data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TestLaterNaming(LayoutTests):
         return LAYOUTS.load("mindspore-2.10")
 
 
-del LayoutTests  # a contract is no test by itself
+del LayoutTests  # a contract is not a test class of its own
 
 
 @pytest.mark.parametrize("layout", ["mindspore-2.3", "mindspore-2.10"])

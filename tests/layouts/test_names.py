@@ -21,7 +21,7 @@ _PLAIN = st.text(
 )
 
 
-def test_the_example_of_the_seed() -> None:
+def test_the_documented_example_is_parsed() -> None:
     name = "Conv2D.Conv2D-op12.0.0.1623124369613540.output.0.DefaultFormat.npy"
     parsed = FileName("Conv2D", "Conv2D-op12", 0, 0, 1623124369613540, "output", 0, "DefaultFormat")
     assert parse_file_name(name) == parsed
@@ -94,7 +94,7 @@ def test_mindspores_replacements() -> None:
     assert sanitise("Default/net-A/a\\b.c d") == "Default_net-A_a_b_c_d"
 
 
-def test_the_seed_names_by_the_last_component_and_parameters_by_all() -> None:
+def test_mindspore_2_3_names_by_the_last_component_and_parameters_by_all() -> None:
     full = "Default/network-LeNet/conv1-Conv2d/Conv2D-op12"
     assert op_name_in_files("Conv2D", full, "mindspore-2.3") == "Conv2D-op12"
     assert op_name_in_files("Conv2D", full, "mindspore-2.10") == "Default_network-LeNet_conv1-Conv2d_Conv2D-op12"

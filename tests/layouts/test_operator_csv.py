@@ -1,4 +1,6 @@
-"""The csv of an operator, cell by cell as a device prints it; the expected lines are written by hand from the document."""
+"""The csv of an operator, cell by cell as a device prints it; the expected lines were derived by hand from the
+document.
+"""
 
 from __future__ import annotations
 
@@ -66,17 +68,17 @@ def test_the_classic_table() -> None:
 @pytest.mark.parametrize(
     ("values", "dtype", "cells"),
     [
-        # a NaN in element 0 sticks, later ones are passed over
+        # a NaN in element 0 is kept, later ones are skipped
         ([math.nan, 3, 1], "float32", "nan,nan,nan,3,1,0,0"),
         ([3, math.nan, 1], "float32", "3,1,nan,3,1,0,0"),
         ([3, 1, math.nan, math.nan], "float16", "3,1,nan,4,2,0,0"),
         ([math.nan], "float64", "nan,nan,nan,1,1,0,0"),
-        # infinities: alone they are the average, both give NaN
+        # an infinity alone determines the average; both signs yield NaN
         ([math.inf, 1], "float32", "inf,1,inf,2,0,0,1"),
         ([-math.inf, 1], "float32", "1,-inf,-inf,2,0,1,0"),
         ([-math.inf, math.inf], "float32", "inf,-inf,nan,2,0,1,1"),
         ([1, math.nan, math.inf], "float32", "inf,1,nan,3,1,0,1"),
-        # six digits as %g
+        # six digits as with %g
         ([1234567.0, 1e-9], "float64", "1.23457e+06,1e-09,617284,2,0,0,0"),
         ([1e300, -1e-300], "float64", "1e+300,-1e-300,5e+299,2,0,0,0"),
         # the sign of the first zero
@@ -84,7 +86,7 @@ def test_the_classic_table() -> None:
         ([0.0, -0.0], "float32", "0,0,0,2,0,0,0"),
         ([-1.0, -0.0, 0.0], "float32", "-0,-1,-0.333333,3,0,0,0"),
         ([math.nan, -0.0], "float32", "nan,nan,nan,2,1,0,0"),
-        # whole numbers keep their digits
+        # integers keep their digits
         ([-128, 127], "int8", "127,-128,-0.5,2,0,0,0"),
         ([200, 255], "uint8", "255,200,227.5,2,0,0,0"),
         ([2**63 - 1, -(2**63) + 1], "int64", "9223372036854775807,-9223372036854775807,0,2,0,0,0"),

@@ -1,4 +1,4 @@
-"""The packed layout: what is written is what is read, whatever becomes of the file of elements."""
+"""The packed layout: reading returns what was written, whatever happens to the file of elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARRAYS: tuple[npt.NDArray[Any], ...] = (
     np.arange(12, dtype=np.float32).reshape(3, 4),
     np.array(7, np.int64),
     np.zeros((0, 5), np.uint8),
-    np.arange(40_000, dtype=np.float64),  # mapped when it is read
+    np.arange(40_000, dtype=np.float64),  # memory-mapped when it is read
     np.array([[True, False]]),
     np.arange(6, dtype=">i4")[::-2],
 )
@@ -69,7 +69,7 @@ def test_the_twin_in_python_writes_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("capacity", [1 << 16, 3 << 20, 1 << 26])
 def test_blocks_of_any_size_come_where_they_belong(tmp_path: Path, capacity: int) -> None:
-    # Large ones go past the cache of the system where they lie on pages, and through it where many wait.
+    # The page-aligned middle of a large block may bypass the page cache; everything else goes through it.
     random = np.random.default_rng(capacity)
     elements = random.integers(0, 256, 6 << 20, np.uint8)
     sizes = [int(size) for size in np.exp(random.uniform(0, np.log(5 << 20), 60))]
@@ -117,7 +117,7 @@ def test_a_file_cut_off_anywhere_holds_its_records_up_to_the_last_whole_one(tmp_
     whole = path.read_bytes()
     ends = [*offsets[1:], len(whole)]
     cut = tmp_path / "cut.pack"
-    # Every byte of the last three records, and some of the others.
+    # Every byte of the last three records, and a sample of the others.
     for size in (*range(0, offsets[3], 97), *range(offsets[4] - 1, len(whole) + 1)):
         cut.write_bytes(whole[:size])
         assert [offset for offset, header in records_of(cut) if isinstance(header, RecordHeader)] == [
@@ -143,7 +143,7 @@ def test_behind_a_damaged_record_the_next_whole_one_of_the_file_is_found(tmp_pat
 
 
 def _spoilt(header: bytes, field: int, value: bytes) -> bytes:
-    """A header with other bytes in a field, and the hash that fits them."""
+    """A header with another value in a field, and a matching hash."""
     made = bytearray(header)
     made[field : field + len(value)] = value
     made[56:64] = bytes(8)
@@ -239,7 +239,7 @@ def test_a_packed_dump_reads_as_one_of_files(tmp_path: Path) -> None:
 
 
 def test_elements_are_those_of_the_moment_in_which_they_were_read(tmp_path: Path) -> None:
-    """In-place operators overwrite memory that was handed to the file a moment ago."""
+    """The file keeps the values at the time of the call; in-place operators then overwrite the same memory."""
     values = torch.arange(100_000, dtype=torch.float32)
     with opdump.capture(path=tmp_path, layout="packed", saved_data="tensor"):
         for _ in range(20):

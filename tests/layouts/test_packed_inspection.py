@@ -1,4 +1,4 @@
-"""The headers of the records of a step are looked at together, and told apart from what they should be as one by one."""
+"""Checking the headers of all records of a step at once gives the same result as checking them one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.layouts.filing import file_in_layout
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """Two steps, of which the index has all, and one file of elements."""
+    """Two steps, with a complete index and one file of elements."""
     path = tmp_path / "dump"
     file_in_layout(DumpPlan(path=path, saved_data="full", layout="packed"), [sample_step(0), sample_step(1)])
     elements(path).chmod(0o600)
@@ -39,12 +39,12 @@ def payloads(dump: Path) -> list[PackedPayload]:
 
 
 def kinds_of(found: Sequence[PackedPayload]) -> list[tuple[str, tuple[int, ...]]]:
-    """What the index says of each: of a sample, as many elements as the file has."""
+    """The dtype and shape in the index; for a sample, the number of elements in the file."""
     return [(each.dtype, each.shape or ()) for each in found]
 
 
 def expected_of(found: Sequence[PackedPayload]) -> tuple[npt.NDArray[np.int64], ExpectedHeaders]:
-    """Where these begin, and what their headers are to be."""
+    """The offsets of these records, and their expected headers."""
     expected = ExpectedHeaders.of(kinds_of(found))
     return np.array([each.offset for each in found], np.int64), expected
 

@@ -1,4 +1,4 @@
-"""Operators of MindSpore's PyNative mode have a directory of their own, beside those of graphs, and are read from it."""
+"""Operators of MindSpore's PyNative mode are written to and read from their own directory, beside those of graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "Default/conv1-Conv2d/Conv2D-op0"
 
 
 def step(number: int) -> SampleStep:
-    """The same operator in a graph and in none."""
+    """The same operator inside and outside a graph."""
     ops, tensors = [], []
     for place, graph_id in enumerate((0, PYNATIVE)):
         op = OpRecord("Conv2D", NAME, 1_700_000_000_000_000 + place, number, "Net", graph_id, order=place)

@@ -1,4 +1,4 @@
-"""The registry of layouts: names, what follows from each, and when packages are looked for."""
+"""The registry of layouts: names, their properties, and when packages are loaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_name_of_no_layout_is_refused_with_the_nearest(tmp_path: Path) -> None
         DumpPlan(path=tmp_path, layout=3)  # type: ignore[arg-type]
 
 
-def test_whoever_names_a_layout_of_opdump_loads_no_writer_and_looks_for_no_package() -> None:
+def test_naming_a_layout_of_opdump_loads_no_writer_and_searches_no_package() -> None:
     code = """
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ print(*sorted({"importlib.metadata", "numpy", "sqlite3", "opdump.sink"} & set(sy
 
 
 class _Least:
-    """A writer without any ability beside that which it must have."""
+    """A writer with only the required methods."""
 
     def __init__(self, root: Path) -> None:
         self.sink = DirectorySink(root)
@@ -55,10 +55,10 @@ class _Least:
         self.sink.close()
 
 
-def test_what_a_layout_has_no_place_for_is_not_asked_of_it_late(tmp_path: Path) -> None:
+def test_a_deferred_writer_ignores_what_its_layout_cannot_store(tmp_path: Path) -> None:
     tensors = late_writer(DumpPlan(path=tmp_path), lambda: _Least(tmp_path))
     assert isinstance(tensors, SupportsTensorFiles)
-    tensors.write_kernel_args(OpRecord("A", "A-op0", 1))  # type: ignore[attr-defined]  # offered, whatever the layout has
+    tensors.write_kernel_args(OpRecord("A", "A-op0", 1))  # type: ignore[attr-defined]  # offered for every layout
     tensors.graphs_ran(0, [0])  # type: ignore[attr-defined]
     tensors.flush()
     assert isinstance(

@@ -1,4 +1,6 @@
-"""A file that is removed from a run that ended well, or cut short in it: every layout says the same, and no command shows a traceback."""
+"""A file is removed from a finished run, or truncated: every layout reports the same, and no command prints a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def _dump(root: Path, layout: str) -> list[TensorRecord]:
-    """A complete dump of two steps; the tensors of the first that have files."""
+    """A complete dump of two steps; the tensors of the first step that have files."""
     settings: dict[str, str] = LAYOUTS[layout]
     file_in_layout(DumpPlan(path=root, **settings), [sample_step(0), sample_step(1)])  # type: ignore[arg-type]
     catalog = opdump.open(root)
@@ -97,7 +99,7 @@ def test_a_removed_directory_is_one_problem(layout: str, tmp_path: Path) -> None
             if file.is_file():
                 file.unlink()
     if layout == "acl":
-        return  # what has no files left is no dump of a device
+        return  # without files it is no longer a dump of a device
     catalog = opdump.open(root)
     assert all(record.payload is None for record in catalog.tensors(step=0))
     told = [str(problem) for problem in catalog.problems]

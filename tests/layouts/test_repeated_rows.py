@@ -1,4 +1,4 @@
-"""statistic.csv of steps that repeat the last: the same text as rows that are made one by one."""
+"""statistic.csv of steps that repeat the previous one has the same text as rows that are made one by one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _steps(draw: st.DrawFn) -> list[list[TensorRecord]]:
     """The same operators on the same tensors in every step, with other time stamps and statistics."""
     tensors = draw(_tensors())
     summarised = st.builds(SummaryStatistics, _SUMMARIES, _DIGESTS)
-    # Most often where a summary was there is one again.
+    # A tensor with a summary usually has one again in the next step.
     kinds: list[st.SearchStrategy[Mapping[str, StatisticValue]]] = [
         draw(st.sampled_from([summarised, summarised, summarised, st.just({})])) for _ in tensors
     ]

@@ -1,4 +1,4 @@
-"""The tables of operators that repeat the last step's: the same files as tables that are made one by one."""
+"""The tables of operators that repeat the previous step are the same files as tables that are made one by one."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def _step(number: int, names: list[str]) -> tuple[list[OpRecord], list[TensorRec
 
 
 NAMES = ["a", "b%d", "layer/" * 60, "c"]
-"""The name of the third is too long for a file."""
+"""The third name is too long for a file."""
 
 
 def _tree(root: Path, names: Callable[[int], list[str]], settings: dict[str, Any]) -> dict[str, bytes]:
-    """All files but the index of a dump of five steps, which leaves nothing behind."""
+    """All files except the index, from a dump of five steps, which is removed afterwards."""
     plan = DumpPlan(path=root, layout="acl", saved_data="statistic", statistic_category=DEVICE_DEFAULT, **settings)
     writer = AscendWriter(plan, RunFacts(0, "CPU", "fake", "1.2", "0", ("train.py",), "{}"), started=1e9)
     for step in range(5):

@@ -1,4 +1,4 @@
-"""Any record that an adapter can make is filed and found again."""
+"""Any record that an adapter can make is written and read back."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_default_categories() -> None:
     )
 
 
-def test_all_twelve_categories_of_the_seed() -> None:
+def test_all_twelve_documented_categories() -> None:
     md5 = ElementStatistics(("md5",)).of(_ARRAY)["md5"]
     assert _file(StatisticEncoder(_TWELVE), _RECORD) == (
         f"{_START},Max Value,Min Value,Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,"

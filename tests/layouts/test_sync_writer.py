@@ -1,4 +1,4 @@
-"""What the writer leaves on disk, file by file."""
+"""The files that the writer leaves on disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _graph(*names: str) -> Graph:
     return Graph(graph_id=0, nodes=tuple(nodes))
 
 
-def test_the_tree_of_the_seed(tmp_path: Path) -> None:
+def test_the_documented_tree(tmp_path: Path) -> None:
     plan = DumpPlan(path=tmp_path, saved_data="full", net_name="Net", save_kernel_args=True)
     writer = new_writer(plan)
     op = replace(_OP, arguments={"transpose_a": False, "alpha": 0.5})

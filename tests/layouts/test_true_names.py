@@ -1,4 +1,4 @@
-"""Which operator of a graph is meant by the name of a file, and what its lines are."""
+"""The graph operator behind the name of a file, and its source lines."""
 
 from __future__ import annotations
 

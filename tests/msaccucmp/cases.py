@@ -1,4 +1,4 @@
-"""Dump files for the tests of the command, and what the real tool made of some."""
+"""Dump files for the tests of the command, and the output of the real tool for some."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPDEBUG = "Opdebug.Node_OpDebug.59.563.1700000000000005"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its exit code, what it logged, and the files in the output directory."""
+    """The result of a run: its exit code, its log, and the files in the output directory."""
 
     code: int
     log: str
@@ -36,7 +36,7 @@ class Ended:
 
 
 def unpacked(folder: Path) -> Path:
-    """The cases of the real tool."""
+    """The cases that the real tool was run on."""
     for path in ARCHIVES:
         with tarfile.open(path) as archive:
             if hasattr(tarfile, "data_filter"):
@@ -65,7 +65,7 @@ def run_in(output: Path, arguments: Iterable[str]) -> Ended:
 
 
 def converted(folder: Path, files: dict[str, bytes], *options: str, source: str | None = NAME) -> Ended:
-    """Run `convert` on the one file, or on the directory where `source` is None."""
+    """Run `convert` on one file, or on the directory if `source` is None."""
     place = folder / "in"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()

@@ -1,4 +1,4 @@
-"""The command around the conversion: its log, its files, links, worker processes, and what comes later."""
+"""The command around the conversion: its log, its files, links, worker processes, and unsupported options."""
 
 from __future__ import annotations
 

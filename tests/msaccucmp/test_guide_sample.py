@@ -1,4 +1,6 @@
-"""The command of MindSpore's guide on the convolution of its sample: three files in NCHW, their shapes in their names."""
+"""The command in MindSpore's guide on the convolution of its sample: three files in NCHW, with their shapes in their
+names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ NAME = "Conv2D.Default_network-WithLossCell__backbone-AlexNet_conv3-Conv2d_Conv2
 
 
 def _nc1hwc0(nchw: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As a device has it: channels in blocks of 16, the block last."""
+    """Convert to the form of a device: channels in blocks of 16, the block last."""
     n, c, h, w = nchw.shape
     return np.ascontiguousarray(nchw.reshape(n, c // 16, 16, h, w).transpose(0, 1, 3, 4, 2))
 
@@ -31,7 +33,7 @@ def test_the_convolution_of_the_guide_is_converted_to_nchw(tmp_path: Path, monke
     for io, array in values.items():
         side, _, slot = io.partition(".")
         made = DumpTensor.of(
-            side,  # type: ignore[arg-type]  # one of the two
+            side,  # type: ignore[arg-type]  # one of the two types
             int(slot),
             _nc1hwc0(array),
             format="NC1HWC0",

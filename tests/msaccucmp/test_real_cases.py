@@ -24,7 +24,9 @@ def names_of_cases() -> list[str]:
 
 @pytest.fixture(scope="module")
 def real_cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folders of the cases. Where the order of a directory matters it is listed as the real tool found it, whatever file system this is."""
+    """The folders of the cases. If the order of a directory matters, it is listed as the real tool found it, on any
+    file system.
+    """
     folder = unpacked(tmp_path_factory.mktemp("real"))
     orders = {str(folder / name): order for name, order in json.loads(ORDERS.read_text()).items()}
     listed, walked = os.listdir, os.walk
@@ -44,11 +46,13 @@ def real_cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def stable(files: dict[str, bytes], case: str) -> dict[str, bytes]:
-    """Files without what is not stable: the time in a name, the folder in a list, the order of a list, numpy's text of a number."""
+    """The files without unstable parts: the time in a name, the folder and the order of a list, numpy's text of a
+    number.
+    """
     result = {}
     for name, content in files.items():
         text = content.replace(case.encode(), b"{CASE}")
-        # The same complex64 is `1e+09` to one numpy and `1000000000` to another: both tools print what theirs says.
+        # numpy versions print the same complex64 as `1e+09` or `1000000000`; both tools use numpy's text.
         text = re.sub(rb"\(([^()\s]+j)\)", lambda found: repr(complex(found[1].decode())).encode(), text)
         if name.endswith("list.txt"):
             text = b"\n".join(sorted(text.split(b"\n")))

@@ -1,4 +1,4 @@
-"""`import npu_bridge` gives opdump's, and never hides another one."""
+"""`import npu_bridge` imports opdump's package, and never hides a real one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_without_opdump_there_is_none(name: str) -> None:
+def test_without_importing_opdump_the_alias_does_not_exist(name: str) -> None:
     assert f"No module named '{name}'" in _run(f"import {name}").stderr
     assert f"No module named '{name}'" in _run(f"import opdump, opdump.configs.dialects; import {name}").stderr
 
@@ -59,7 +59,7 @@ print(len([finder for finder in sys.meta_path if "Alias" in type(finder).__name_
     )
 
 
-def test_importing_it_has_sessions_looked_at_unless_there_is_another(tmp_path: Path) -> None:
+def test_importing_it_prepares_the_capture_of_sessions_unless_a_real_package_exists(tmp_path: Path) -> None:
     code = """
 import opdump.tensorflow
 asked = []

@@ -1,4 +1,4 @@
-"""DumpConfig, NPURunConfig, and the values of a `parameter_map` that they stand for."""
+"""DumpConfig, NPURunConfig, and the `parameter_map` values that they produce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Session:  # a ConfigProto
     pass
 
 
-# The class as it is without tf.estimator; where there is TensorFlow, tests/parity holds it against the real RunConfig.
+# The class without tf.estimator; with TensorFlow, tests/parity compares it with the real RunConfig.
 NPURunConfig: Any = run_config_class(PlainRunConfig, _Session, __name__)
 
 
@@ -66,7 +66,7 @@ def test_dump_config_keeps_what_it_is_given_unchecked() -> None:
         "dump_layer": 8,
     }
     with pytest.raises(TypeError):
-        DumpConfig(quant_dumpable="1")  # type: ignore[call-arg] # there is none here
+        DumpConfig(quant_dumpable="1")  # type: ignore[call-arg]  # this version has no such argument
 
 
 def test_run_config_takes_every_setting_and_no_other() -> None:
@@ -133,7 +133,7 @@ def test_a_plain_run_config_is_copied_and_not_changed() -> None:
     with pytest.raises(AttributeError, match=r"model_dir cannot be assigned; .*config.replace\(model_dir=...\)"):
         config.model_dir = "/c"
     with pytest.raises(AttributeError, match="no attribute 'model_dri'"):
-        config.model_dri  # noqa: B018  # the access is what is tested
+        config.model_dri  # noqa: B018  # tests the access
     with pytest.raises(ValueError, match="expected one of the two"):
         NPURunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1)
     with pytest.raises(TypeError, match="RunConfig: found model_dri, expected some of model_dir"):
@@ -193,7 +193,7 @@ def test_texts_that_are_none_are_not_written_and_the_mode_guards_the_other_mode(
     )
     with pytest.raises(TypeError, match="dump_debug_mode: Expected binary or unicode string, got None"):
         parameters_of_run_config(NPURunConfig(dump_config=DumpConfig(dump_debug_mode=None)))
-    # neither is asked for
+    # neither was requested
     assert "dump_debug_mode" not in _written(NPURunConfig(dump_config=DumpConfig(dump_mode=None, dump_debug_mode=None)))
 
 
@@ -251,6 +251,6 @@ def test_names_that_there_are_not_are_told() -> None:
     from opdump.npu_bridge.estimator.npu import npu_config, npu_estimator
 
     with pytest.raises(AttributeError, match="has no attribute 'NPUConfig'; it has DumpConfig, NPURunConfig"):
-        npu_config.NPUConfig  # noqa: B018  # the access is what is tested
+        npu_config.NPUConfig  # noqa: B018  # tests the access
     with pytest.raises(AttributeError, match="has no attribute 'Estimator'; it has NPUEstimator"):
-        npu_estimator.Estimator  # noqa: B018  # the access is what is tested
+        npu_estimator.Estimator  # noqa: B018  # tests the access

@@ -1,4 +1,4 @@
-"""Helpers of `npu_bridge.npu_init` that need no TensorFlow; tests/parity runs the others."""
+"""Helpers of `npu_bridge.npu_init` that need no TensorFlow; tests/parity tests the others."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ def test_every_listed_name_is_there_and_a_missing_one_is_told() -> None:
     lazy = {"NPUEstimator", "NPURunConfig", "NpuEmptyHook", "RewriterConfig"}
     assert lazy == {name for name in npu_init.__all__ if name not in vars(npu_init)}
     with pytest.raises(AttributeError, match=r"npu_init' has no attribute 'NPUOptimizer'; docs/tensorflow-config"):
-        npu_init.NPUOptimizer  # noqa: B018  # the access is what is tested
+        npu_init.NPUOptimizer  # noqa: B018  # tests the access

@@ -1,4 +1,4 @@
-"""`npu_device`: options that check at once, and the device that starts a dump."""
+"""`npu_device`: options that are checked on assignment, and the device that starts a dump."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_wrong_global_option_is_refused_when_it_is_assigned(
     assert str(raised.value).startswith(words)
 
 
-def test_one_and_zero_pass_for_flags_and_texts_are_not_looked_at() -> None:
+def test_flags_accept_one_and_zero_and_texts_are_not_checked() -> None:
     dump = NpuDumpConfig()
     dump.enable_dump = 1
     dump.enable_dump_debug = 0
@@ -111,7 +111,7 @@ def test_one_and_zero_pass_for_flags_and_texts_are_not_looked_at() -> None:
     texts = dump.as_dict()
     assert (texts["enable_dump"], texts["enable_dump_debug"], texts["dump_path"]) == ("1", "0", "5")
     with pytest.raises(AttributeError, match="NpuDumpConfig has no option dump_list, all options"):
-        dump.dump_list  # noqa: B018  # the access is what is tested
+        dump.dump_list  # noqa: B018  # tests the access
     assert not hasattr(dump, "__wrapped__")
 
 
@@ -176,7 +176,7 @@ def test_a_name_that_there_is_not_is_told() -> None:
     with pytest.raises(
         AttributeError, match=r"no attribute 'distribute'; docs/tensorflow-config\.md lists what it has"
     ):
-        npu.distribute  # noqa: B018  # the access is what is tested
+        npu.distribute  # noqa: B018  # tests the access
 
 
 def test_the_default_device_starts_the_dump(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The node tests that the `onnx` package ships, as feeds that ONNX Runtime takes."""
+"""The node tests in the `onnx` package, as feeds that ONNX Runtime accepts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NEWEST_IR_VERSION = 13
 
 @cache
 def node_cases() -> tuple[Any, ...]:
-    """Every node test: a model and its inputs. The package makes them with numpy, which takes half a minute."""
+    """Every node test: a model and its inputs. The package creates them with numpy, which takes half a minute."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they divide by zero on purpose
         from onnx.backend.test.loader import load_model_tests
 
         cases = tuple(load_model_tests(kind="node"))
     for case in cases:
-        # The package stamps its newest version on models that use nothing of it, and ONNX Runtime follows later.
+        # The package stamps its newest version on models that do not need it, and ONNX Runtime supports it later.
         assert case.model is not None
         case.model.ir_version = min(case.model.ir_version, _NEWEST_IR_VERSION)
     return cases
@@ -49,7 +49,7 @@ def _fed(value: Any, kind: Any) -> Any:
         return value
     element = kind.tensor_type.elem_type
     if value.dtype.itemsize == 1 and element in _PACKED:
-        return value  # ONNX Runtime has no way to make such a value from Python
+        return value  # ONNX Runtime cannot create such a value from Python
     raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
 

@@ -1,4 +1,4 @@
-"""Records runs of ONNX models into memory."""
+"""Record runs of ONNX models into memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INT64 = onnx.TensorProto.INT64
 
 
 class Recording:
-    """One model under capture, and what a layout got of it."""
+    """One model under capture, and what its writer received."""
 
     def __init__(
         self, model: str | Path | bytes | ModelProto, plan: Mapping[str, Any] | None = None, **settings: Any
@@ -39,7 +39,7 @@ class Recording:
         return self.session.run(names, feeds)
 
     def tensors(self, name: str, occurrence: int = 0) -> dict[tuple[str, int], TensorRecord]:
-        """The tensors of the operator of that name, by side and slot."""
+        """The tensors of the operator with this name, by side and slot."""
         found = [r for r in self.writer.tensors if (r.op.op_name, r.op.occurrence) == (name, occurrence)]
         by_place: dict[tuple[str, int], TensorRecord] = {(record.io, record.slot): record for record in found}
         assert len(by_place) == len(found), "the operator ran more than once"
@@ -68,7 +68,7 @@ def model_of(
     name: str = "graph",
     opset: int = 21,
 ) -> ModelProto:
-    """A checked model; inputs and outputs by name with element type and shape."""
+    """A checked model; inputs and outputs by name, with element type and shape."""
     graph = helper.make_graph(
         nodes,
         name,
@@ -82,7 +82,7 @@ def model_of(
 def plain_run(
     model: str | Path | bytes, feeds: Mapping[str, Any], names: list[str] | None = None, level: str = "DISABLE_ALL"
 ) -> list[Any]:
-    """What ONNX Runtime itself answers, in a session of its own."""
+    """The outputs of ONNX Runtime in a separate session."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")

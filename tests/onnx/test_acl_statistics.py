@@ -1,4 +1,4 @@
-"""The statistics that stand in the place of tensors, of an ONNX model: the rules of a device, from tensors that nobody copied."""
+"""Statistics instead of tensors for an ONNX model: computed by the rules of a device, without copying tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs within If, Loop and Scan."""
+"""Operators inside If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_branch_that_ran_is_recorded_and_the_other_is_not(condition: bool, r
 
 
 def sums(counted: str = "total") -> onnx.ModelProto:
-    """`total` doubles and takes `x` on top, `trips` times; every one is gathered."""
+    """`total` is doubled and `x` added, `trips` times; every result is gathered."""
     body = graph(
         [
             node("Constant", [], ["two"], name="two", value_float=2.0),

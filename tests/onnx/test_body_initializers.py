@@ -1,4 +1,4 @@
-"""Initialisers that belong to the bodies of If, Loop and Scan, and what bodies take of each other."""
+"""Initialisers of the bodies of If, Loop and Scan, and values that bodies read from outside."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_initializers_of_bodies_in_files_of_their_own_are_read(tmp_path: Path) -
 
 
 def half_precision_detector() -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Speech is looked for in windows by an LSTM: half precision, branches with weights of their own by the rate of the sound."""
+    """A voice detector: an LSTM over windows in half precision, and branches with their own weights per sampling rate."""
     rng = np.random.default_rng(0)
 
     def half(*shape: int) -> Array:
@@ -288,7 +288,7 @@ def test_a_sparse_initializer_is_opaque_with_its_type() -> None:
 
 
 def within_a_function(body: GraphProto, otherwise: GraphProto) -> onnx.ModelProto:
-    """A function of the model that holds an If."""
+    """A function of the model that contains an If."""
     function = helper.make_function(
         "own", "Choose", ["c", "x"], ["y"],
         [node("If", ["c"], ["y"], name="within", then_branch=body, else_branch=otherwise)],
@@ -330,7 +330,9 @@ def test_a_loop_in_a_scan_in_a_branch_reads_the_initializers_of_each() -> None:
         ["looped"],
         {"weight": WEIGHT, "trips": np.array(2, np.int64)},
     )
-    scan.output[0].CopyFrom(helper.make_tensor_value_info("looped", FLOAT, [4]))  # nobody infers that of a loop
+    scan.output[0].CopyFrom(
+        helper.make_tensor_value_info("looped", FLOAT, [4])
+    )  # the shape of a loop cannot be inferred
     then = graph([node("Scan", ["x"], ["t"], name="outer", body=scan, num_scan_inputs=1)], [], ["t"])
     otherwise = graph([node("Neg", ["x"], ["e"])], [], ["e"])
     model = model_of(

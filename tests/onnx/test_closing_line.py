@@ -1,4 +1,4 @@
-"""What the closing line says of a run of an ONNX model is what lies on the disk, in each layout and mode."""
+"""The closing line of a run of an ONNX model matches the files on disk, in each layout and mode."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from opdump.reports.completeness import completeness_json
 from tests.cli.json_shapes import mistakes
 from tests.torch.test_closing_line import MODES, on_disk
 
-pytestmark = pytest.mark.torch  # the modes are those of its tests
+pytestmark = pytest.mark.torch  # the modes come from its tests
 
 
 def _run(root: Path, mode: str) -> opdump.CaptureReport:
-    """Exp of big numbers overflows, and the loop has a body."""
+    """Run a model in which Exp of large values overflows, and a loop has a body."""
     real, integer, truth = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
     body = helper.make_graph(
         [

@@ -1,4 +1,6 @@
-"""Networks exported from PyTorch: every operator's tensors against `onnx.reference`, at every optimisation level, in pieces."""
+"""Networks exported from PyTorch: every operator's tensors against `onnx.reference`, at every optimisation level, and
+in pieces.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from opdump.adapters.onnxruntime.tensors_of_run import same_bits
 from tests.onnx.recording import FLOAT, Recording, model_of, numbers, plain_run
 from tests.onnx.torch_models import exported
 
-assert torch is not None  # the exporter lives there; without PyTorch this file is left out
+assert torch is not None  # it contains the exporter; without PyTorch this file is skipped
 
 KINDS = [("convnet", False), ("transformer", False), ("convnet", True)]
 LEVELS = {"disable": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
@@ -97,7 +99,7 @@ def selecting(*layers: str) -> Any:
 def test_under_a_memory_limit_the_same_is_recorded_in_pieces(kind: str, limit: int) -> None:
     content, feeds = exported(kind)
     whole, pieces = Recording(content), Recording(content, memory_limit=limit)
-    for _ in range(2):  # the second run knows the sizes of the first
+    for _ in range(2):  # the second run knows the sizes from the first
         assert same_bits(pieces.run(feeds), whole.run(feeds))
     assert [op.op_name for op in pieces.writer.ops] == [op.op_name for op in whole.writer.ops]
     for one, other in zip(pieces.writer.tensors, whole.writer.tensors, strict=True):

@@ -1,4 +1,4 @@
-"""Exception mode: the operator that failed, what it had been given, and the runtime's own error."""
+"""Exception mode: the operator that failed, its inputs, and the runtime's own error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.onnx.recording import FLOAT, INT64, model_of, numbers, plain_run
 
 
 class ListeningRecorder(FailureRecorder):
-    """Also keeps what an adapter said of failures."""
+    """Also keeps the failures that an adapter reported."""
 
     def __init__(self, plan: DumpPlan) -> None:
         self.filed = CollectingWriter()
@@ -37,11 +37,11 @@ class ListeningRecorder(FailureRecorder):
 
 
 def failing_run(model: onnx.ModelProto, feeds: dict[str, Any], **plan: Any) -> tuple[ListeningRecorder, OnnxSession]:
-    """Runs `model` in exception mode; its error must be that of a plain run."""
+    """Run `model` in exception mode; its error must equal that of a plain run."""
     settings = DumpPlan(path=Path("dump"), captures="exception", **plan)
     recorder = ListeningRecorder(settings)
     session = OnnxSession(model, recorder=recorder, plan=settings, model_id=1)
-    with pytest.raises(Exception) as plain:  # noqa: PT011  which error it is, is the runtime's affair
+    with pytest.raises(Exception) as plain:  # noqa: PT011  the runtime decides which error it raises
         plain_run(model.SerializeToString(), feeds)
     with pytest.raises(type(plain.value)) as found:
         session.run(None, feeds)
@@ -50,7 +50,7 @@ def failing_run(model: onnx.ModelProto, feeds: dict[str, Any], **plan: Any) -> t
 
 
 def gathers(first: str, second: str) -> onnx.ModelProto:
-    """Two operators of the same type; the second has the indices that are fed."""
+    """Two operators of the same type; the second gets the indices that are fed."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("Gather", ["a", "good"], ["b"], name=first),

@@ -36,7 +36,7 @@ def model() -> ModelProto:
 
 
 def record(root: Path, layout: str) -> None:
-    """Runs the model in each step of a recording."""
+    """Run the model in each step of a recording."""
     recording = ModelRecording(DumpPlan(path=root, **LAYOUTS[layout]))
     recording.load(model(), 1)
     for _ in range(STEPS):

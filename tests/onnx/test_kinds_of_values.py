@@ -55,7 +55,7 @@ def test_an_element_type_keeps_its_name_and_its_values(to: str, dtype: str, held
         assert (record.dtype, record.shape, record.skip) == (dtype, (7,), "")
         assert record.data_size == (7 * BY_DTYPE[dtype].bits + 7) // 8
         assert record.payload is not None
-        if not dtype.endswith("int4"):  # the runtime's own way to round is its affair
+        if not dtype.endswith("int4"):  # the runtime decides how to round
             np.testing.assert_array_equal(record.payload.to_host(), wide)
         assert record.statistics["max"] == float(record.payload.to_host().astype(np.float64).max())
     again = recording.elements("widen", "output")

@@ -1,4 +1,4 @@
-"""The checks while a model of ONNX runs: what they say is what is said of a dump of its tensors, whatever is dumped."""
+"""Live checks of an ONNX model report the same as checking a dump of its tensors, whatever is dumped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WATCH = (
 
 
 def model() -> onnx.ModelProto:
-    """A clip hides infinities of a division."""
+    """A clip that hides infinities of a division."""
     generator = np.random.default_rng(0)
     constants = {"w": generator.normal(size=(4, 4)), "zero": np.zeros(4), "low": np.array(-5.0), "high": np.array(5.0)}
     nodes = [
@@ -68,6 +68,6 @@ def test_they_say_what_is_said_of_a_dump_of_tensors(options: dict[str, Any], tmp
     assert {hit.condition for hit in live.hits} == {each.split()[0] for each in WATCH}
     assert live.histories == dumped.histories
     assert [place.op_type for history in live.histories for place in history.killed] == ["Clip", "Clip"]
-    if "sample_num" in options:  # what is dumped is what was asked for
+    if "sample_num" in options:  # only what was requested is dumped
         sizes = {record.numpy().size for record in opdump.open(tmp_path / "live") if record.shape}
         assert sizes == {3}

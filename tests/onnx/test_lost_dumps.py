@@ -1,4 +1,4 @@
-"""A dump of an ONNX model that cannot be written any more: the program goes on, and no operator is looked at for it."""
+"""If the dump of an ONNX model can no longer be written, the program continues, and no operator is inspected for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Calls = list[tuple[str, tuple[str, ...]]]
 
 
 class FullDisk(CollectingWriter):
-    """Files `room` steps, and fails from then on."""
+    """Accepts `room` steps, and fails from then on."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FullDisk(CollectingWriter):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What ONNX Runtime is asked for: sessions that are made, and the values that each run gives."""
+    """The calls to ONNX Runtime: created sessions, and the values that each run returns."""
     made: Calls = []
     run, run_bound, make = (
         onnxruntime.InferenceSession.run,
@@ -118,10 +118,10 @@ def test_once_the_dump_is_lost_a_run_is_the_plain_run_of_the_program(
     answers = [session.run(None, each) for each in feeds[:2]]
     assert recorder.is_over
     asked, told = writer.asked, recorder.tally.executed
-    answers.append(session.run(None, feeds[2]))  # makes the plain session
+    answers.append(session.run(None, feeds[2]))  # creates the plain session
     calls.clear()
     answers += [session.run(None, each) for each in feeds[3:]]
-    assert calls == [("run", ("y",))] * 2, "nothing beside the answer is asked for"
+    assert calls == [("run", ("y",))] * 2, "only the program's own outputs are requested"
     assert (writer.asked, recorder.tally.executed) == (asked, told)
     for answer, fed in zip(answers, feeds, strict=True):
         assert same_bits(answer, plain_run(model.SerializeToString(), fed))

@@ -1,4 +1,4 @@
-"""An ONNX model under data_dump.json: directories, names of files, and graphs are those of MindSpore's layouts."""
+"""An ONNX model under data_dump.json: directories, file names and graphs follow MindSpore's layouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = ["/layer1/Conv", "/layer2/Conv", "/layer2/Relu", "/layer3/Conv", "/head/
 
 
 def convolutions() -> onnx.ModelProto:
-    """Three convolutions and two products whose names end alike, as exporters call them."""
+    """Three convolutions and two products whose names end alike, named as exporters do."""
     nodes = [
         helper.make_node("Conv", ["x", "k"], ["a"], name=NAMES[0], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["a", "k"], ["b"], name=NAMES[1], pads=[1, 1, 1, 1]),
@@ -102,7 +102,7 @@ def test_an_operator_is_chosen_by_the_name_of_the_model_and_by_that_of_the_dump(
     common = {"dump_mode": 1, "kernels": [entry]}
     rank = dumped(tmp_path, convolutions(), {"x": numbers(1, 2, 4, 4)}, common=common)
     assert [each.op.op_name for each in opdump.open(rank.parent).ops() if not each.op.skip] == ["/layer2/Conv-op1"]
-    assert len(graph_of(rank).nodes) == len(NAMES), "the graph has those that are not dumped, too"
+    assert len(graph_of(rank).nodes) == len(NAMES), "the graph also has the operators that are not dumped"
 
 
 def test_an_optimised_model_keeps_the_numbers_of_the_original_one(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Every node test of the `onnx` package that ONNX Runtime runs gives the same bits under full recording, and a complete manifest."""
+"""Every node test of the `onnx` package that ONNX Runtime runs returns the same bits under full recording, and has a
+complete manifest.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ _LEAST = 1450
 
 
 def _plain_answers(case: Any, content: bytes) -> tuple[list[tuple[dict[str, Any], list[Any]]], str]:
-    """The feeds and answers of a plain session; why there are none, where it does not load or run the model."""
+    """The feeds and outputs of a plain session, or the reason why it cannot load or run the model."""
     found = []
     try:
         for feeds in feeds_of(case):
             onnxruntime.set_seed(1)
             found.append((feeds, plain_run(content, feeds)))
-    except Exception as error:  # noqa: BLE001  the runtime's errors have no class of their own
+    except Exception as error:  # noqa: BLE001  the runtime's errors have no common class
         return [], _reason(error)
     return found, ""
 
@@ -86,7 +88,7 @@ def _problem(case: Any, content: bytes, feeds: dict[str, Any], plain: list[Any])
 def test_every_node_test_gives_the_same_bits_under_full_recording_and_a_complete_manifest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The package stamps its newest, not yet final operator set on what has not changed for years.
+    # The package stamps its newest, not yet final operator set on models that have not changed for years.
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     cases = node_cases()
     ran = 0

@@ -1,4 +1,4 @@
-"""NaN that goes through a sequence or an optional: whatever takes it out did not make it."""
+"""A NaN that passes through a sequence or an optional was not made by the operator that takes it out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WAYS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
 
 
 def checked(tmp_path: Path, model: onnx.ModelProto, feeds: dict[str, Any]) -> tuple[Verdict, str]:
-    """The verdict of the run, and what `opdump check` prints."""
+    """The verdict of the run, and the output of `opdump check`."""
     with opdump.onnx.session(model, path=str(tmp_path / "dump"), saved_data="full") as session:
         session.run(None, feeds)
     assert session.report is not None

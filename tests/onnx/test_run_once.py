@@ -1,4 +1,4 @@
-"""Operators of the program run once: which they are, and that the rest of a model computes the same without them."""
+"""Operators of the program, which must run only once: finding them, and computing the rest of a model without them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_operator_of_an_unknown_domain_or_that_calls_python_is_the_programs(
 
 def test_a_function_is_the_programs_where_something_in_it_is() -> None:
     for inner, found in (("", {}), ("mine", {"it": "mine::Tanh"})):
-        # The outer one calls the inner one, and stands before it.
+        # The outer function calls the inner one, and is listed first.
         functions = (function("Outer", "Inner", "own"), function("Inner", "Tanh", inner))
         model = graph([helper.make_node("Outer", ["x"], ["y"], name="it", domain="own")], functions)
         assert operators(model) == found

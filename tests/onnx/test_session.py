@@ -1,4 +1,4 @@
-"""OnnxSession: what is answered, what is recorded, and when."""
+"""OnnxSession: what it returns, what it records, and when."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = {"x": (FLOAT, ["n"])}
 
 
 def chain() -> onnx.ModelProto:
-    """`x` + w, relu, negated: three operators in a row."""
+    """`x` + w, relu, negation: three operators in a row."""
     return model_of(
         [
             helper.make_node("Add", ["x", "w"], ["a"], name="add"),
@@ -139,7 +139,7 @@ def test_steps_count_runs_and_only_the_wanted_ones_are_recorded() -> None:
     for number in range(5):
         feeds = {"x": numbers(4, seed=number)}
         assert same_bits(recording.run(feeds), plain_run(content, feeds))
-        recording.session.run_plain(None, feeds)  # is no step
+        recording.session.run_plain(None, feeds)  # does not count as a step
     assert recording.writer.steps == [1, 3]
     assert recording.recorder.tally.executed == 6
 
@@ -261,7 +261,7 @@ def test_half_precision_is_answered_as_without_recording() -> None:
 
 
 def _error(call: Any) -> BaseException:
-    with pytest.raises(Exception) as caught:  # noqa: PT011  which error it is, is the runtime's affair
+    with pytest.raises(Exception) as caught:  # noqa: PT011  the runtime decides which error it raises
         call()
     return caught.value
 

@@ -51,7 +51,7 @@ def exported(kind: str, dynamo: bool = False) -> tuple[bytes, dict[str, Any]]:
     model: nn.Module = ConvNet() if kind == "convnet" else Transformer()
     given = torch.randn(2, 3, 6, 6) if kind == "convnet" else torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the older exporter is deprecated, and files made by it are in use
+        warnings.simplefilter("ignore")  # the older exporter is deprecated, but its files are in use
         if dynamo:
             program = torch.onnx.export(model.eval(), (given,), dynamo=True, input_names=["x"], verbose=False)
             assert program is not None
@@ -60,7 +60,7 @@ def exported(kind: str, dynamo: bool = False) -> tuple[bytes, dict[str, Any]]:
         torch.onnx.export(
             model.eval(),
             (given,),
-            content,  # type: ignore[arg-type]  # the older exporter takes a stream too
+            content,  # type: ignore[arg-type]  # the older exporter accepts a stream too
             dynamo=False,
             input_names=["x"],
             do_constant_folding=False,

@@ -1,9 +1,11 @@
-"""How large the code base is: `make count`. `--check` fails if a room has more code lines than its budget, which `make lint` runs.
+"""The size of the code base: `make count`. With `--check`, which `make lint` runs, a room over its budget is an error.
 
-Code lines are lines without docstrings, comments and blanks. The complexity of a function is 1, and 1 more for each branch, loop, handler, comprehension,
-condition of a comprehension, and further operand of `and` and `or` (McCabe's number as radon counts it); functions inside a function count apart.
+Code lines are lines without docstrings, comments and blanks. The complexity of a function is 1, plus 1 for each branch,
+loop, handler, comprehension, condition of a comprehension, and further operand of `and` and `or` (McCabe's number as
+radon counts it); nested functions count separately.
 
-tests/project/budget.json has the budget of each room. A commit that needs more raises the number there, and its message says why.
+tests/project/budget.json has the budget of each room in code lines. A commit that needs more raises the number there,
+and its message says why.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _BRANCHES: Final = (
 
 @dataclass
 class Count:
-    """What some files have."""
+    """The counts of some files."""
 
     files: int = 0
     code: int = 0
@@ -42,9 +44,9 @@ class Count:
     imports: int = 0
     comments: int = 0
     lengths: list[int] = field(default_factory=list)
-    """Lines of each file, everything counted."""
+    """All lines of each file."""
     complex: list[tuple[int, str]] = field(default_factory=list)
-    """Functions above the limit: complexity, and where."""
+    """Functions above the limit: complexity, and location."""
 
     def __add__(self, other: Count) -> Count:
         return Count(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -72,7 +74,7 @@ def counted(paths: list[Path]) -> Count:
 
 
 def _lines_of_code(text: str, tree: ast.Module) -> tuple[set[int], int]:
-    """The numbers of the lines of code, and how many comments there are."""
+    """The numbers of the code lines, and the number of comments."""
     lines: set[int] = set()
     comments = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -107,7 +109,7 @@ def _weight(node: ast.AST) -> int:
 
 
 def rooms() -> dict[str, list[Path]]:
-    """The Python files of each room; an adapter is a room of its own."""
+    """The Python files of each room; each adapter is a room of its own."""
     found: dict[str, list[Path]] = {}
     package = ROOT / "src" / "opdump"
     for path in sorted(package.rglob("*.py")):

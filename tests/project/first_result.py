@@ -1,8 +1,8 @@
-"""The picture of the first page: what the first two commands of the README print in a terminal.
+"""The picture on the first page: the output of the first two commands of the README in a terminal.
 
     python -m tests.project.first_result      runs them, and writes docs/first-result.svg
 
-`test_documentation.py` holds the picture against the blocks that it was made from.
+`test_documentation.py` compares the picture with the blocks that it was made from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PICTURE = ROOT / "docs" / "first-result.svg"
 COMMANDS = 2
 COLUMNS = 100
 
-# Any font with letters of one width: every piece of text says how long it is to be. Nothing is fetched from elsewhere.
+# Any monospaced font: every piece of text states its length. Nothing is fetched.
 _SVG = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <style>
@@ -50,7 +50,7 @@ _SVG = """\
 
 
 def first_blocks() -> tuple[str, list[str]]:
-    """The script of the README, and its first blocks of commands with what they print."""
+    """The script of the README, and its first console blocks with their output."""
     text = README.read_text(encoding="utf-8")
     script = re.search(r"^```python file=train\.py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert script is not None
@@ -58,7 +58,7 @@ def first_blocks() -> tuple[str, list[str]]:
 
 
 def draw() -> str:
-    """Runs the commands, and draws what they print."""
+    """Run the commands, and draw their output."""
     script, blocks = first_blocks()
     record = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     with tempfile.TemporaryDirectory(prefix="first_") as directory:
@@ -82,7 +82,7 @@ def draw() -> str:
 
 
 def words_of(picture: str) -> str:
-    """All text of the picture, without the white space."""
+    """All text of the picture, without white space."""
     root = ET.fromstring(picture)
     pieces = root.iterfind(".//{http://www.w3.org/2000/svg}text")
     return re.sub(r"\s", "", "".join("".join(piece.itertext()) for piece in pieces))

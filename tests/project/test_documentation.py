@@ -1,18 +1,19 @@
 """The README and the docs: every link leads somewhere, and every piece of code does what the page says.
 
-What a fenced block means is in the word after its fence:
+The word after a fence determines what happens to the block:
 
-    python                 runs; the blocks down to the next console block share their names
-    python cell            is a cell of a notebook; the cells down to the next console block are one notebook, run in a kernel of Jupyter
+    python                 runs; the blocks up to the next console block share their names
+    python cell            is a cell of a notebook; the cells up to the next console block are one notebook, run in a
+                           Jupyter kernel
     python file=train.py   is written to that file (any language), for the blocks that follow
-    console                each line after `$ ` runs in bash, and must print what stands below it;
-                           `...` stands for any text in a line, and alone in a line for any number of lines
+    console                each line after `$ ` runs in bash, and must print what is below it;
+                           `...` stands for any text in a line, and on a line of its own for any number of lines
     json                   must parse
-    sh norun               is shown only: it would install something or run for minutes
-    text, or nothing       is shown only
+    sh norun               is only shown: it would install something or run for minutes
+    text, or nothing       is only shown
 
-A page runs in an empty folder that holds a copy of `examples/`, and with a folder of its own in the place of `/tmp`: several may run
-at once, for several users.
+A page runs in an empty folder with a copy of `examples/`, and with its own folder instead of `/tmp`, so that several
+pages can run at once, for several users.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PAGES = sorted(
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 _PACKAGES = {"python.md": ("pandas", "polars", "nbclient")}
-"""What the code of a page needs beside PyTorch."""
+"""Packages that the code of a page needs besides PyTorch."""
 
 
 class Block(NamedTuple):
@@ -72,7 +73,7 @@ def _blocks(page: Path) -> Iterator[Block]:
 
 
 def _slug(heading: str) -> str:
-    """The anchor that a heading gets where Markdown is usually shown."""
+    """The anchor of a heading where Markdown is usually shown."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -142,7 +143,7 @@ def _with_code(page: Path) -> bool:
 
 @pytest.fixture
 def temporary() -> Iterator[str]:
-    # Not below tmp_path, whose name may hold the dots of a user's name: the path of a dump has none.
+    # Not below tmp_path, which may contain a user name with dots; the path of a dump must not.
     with tempfile.TemporaryDirectory(prefix="opdump-page-", dir="/tmp") as directory:
         yield directory
 
@@ -156,7 +157,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_
     if missing:
         pytest.xfail(f"notimpl: the page shows {', '.join(missing)}, which this environment leaves out")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    command = tmp_path / "bin" / "opdump"  # the installed command of this very Python
+    command = tmp_path / "bin" / "opdump"  # the installed command of this Python
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m opdump "$@"\n', encoding="utf-8")
     command.chmod(0o755)
@@ -189,7 +190,7 @@ def _environment(folder: Path) -> dict[str, str]:
 def _run_python(program: list[str], page: Path, folder: Path) -> None:
     if not program:
         return
-    source = folder / f"{page.stem}.py"  # lines are numbered as in the page, so that an error points there
+    source = folder / f"{page.stem}.py"  # keep the line numbers of the page, so that errors point there
     source.write_text("".join(program), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, source.name], cwd=folder, env=_environment(folder), capture_output=True, text=True, check=False
@@ -202,7 +203,7 @@ def _run_cells(cells: list[str], folder: Path) -> None:
         return
     nbformat, nbclient = (
         importlib.import_module(name) for name in ("nbformat", "nbclient")
-    )  # one page alone needs them
+    )  # only one page needs them
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     places = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     own = {name: str(folder / name.lower()) for name in places}
@@ -234,7 +235,7 @@ _SIGN_OF_LIFE = re.compile(r"opdump: \w+ has run for \d+ s")
 
 
 def _trimmed(text: str) -> str:
-    """The lines without trailing space, and without those that report how long a command has run, which a slow machine adds."""
+    """The lines without trailing space, and without progress messages, which a slow machine adds."""
     lines = (line.rstrip() for line in text.strip().splitlines())
     return "\n".join(line for line in lines if not _SIGN_OF_LIFE.match(line))
 

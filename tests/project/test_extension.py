@@ -1,4 +1,4 @@
-"""examples/extension, installed: what a package adds is found, used, and told of where it is broken."""
+"""examples/extension, installed: what a package adds is found and used, and reported if it is broken."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_statistic_of_a_package_is_taken_filed_and_shown(installed: Path, tmp_
     assert [row[-3] for row in relu] == ["0"]
     matrices = [row for row in rows if row[0] == "MatMul" and row[5] == "input"]
     assert {row[-3] for row in matrices} == {"0"}
-    for where in (installed, tmp_path):  # what is in a dump is shown where the package is not installed, too
+    for where in (installed, tmp_path):  # the contents of a dump are shown even if the package is not installed
         shown = python(where, "-m", "opdump", "show", "dump", "--op", "MatMul", "--step", "0", cwd=tmp_path)
         assert "zero fraction" in shown.stdout, shown.stderr
         listed = json.loads(python(where, "-m", "opdump", "show", "dump", "--json", cwd=tmp_path).stdout)

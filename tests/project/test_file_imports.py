@@ -1,4 +1,4 @@
-"""No file of the package imports, over others or directly, a file that imports it."""
+"""No file of the package imports, directly or through others, a file that imports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, names: dict[str, Path]) -> Iterator[str]:
-    """Modules of the package that a file imports anywhere in it, as it is loaded, in functions or for types alone."""
+    """The modules of the package that a file imports anywhere: at module level, in functions or only for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in names)
@@ -28,7 +28,7 @@ def imports(path: Path, names: dict[str, Path]) -> Iterator[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected parts of more than one module (Tarjan's algorithm)."""
+    """The strongly connected components of more than one module (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -64,5 +64,5 @@ def test_no_file_imports_one_that_imports_it() -> None:
     names = modules()
     assert len(names) > 150
     graph = {name: set(imports(path, names)) - {name} for name, path in names.items()}
-    # The root offers the public names, and nothing imports from it (import-linter).
+    # The root offers the public names, and nothing imports from it (checked by import-linter).
     assert circles({name: others - {"opdump"} for name, others in graph.items() if name != "opdump"}) == []

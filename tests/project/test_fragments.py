@@ -1,4 +1,4 @@
-"""The news fragments in changes/: named as towncrier reads them, and written to stand in one list."""
+"""The news fragments in changes/: named as towncrier expects, and written to stand in one list."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def test_every_fragment_says_what_kind_of_change_it_is() -> None:
 
 
 def test_every_fragment_is_one_paragraph_without_bullets_and_links() -> None:
-    # It becomes one entry of a list, which brings its own bullets, in a file that stands elsewhere.
+    # It becomes one entry of a list, which adds its own bullets, in a file in another directory.
     whole = re.compile(r"(?!\s*\Z)(?:(?!\s*(?:[-*] |#))(?!.*\]\()\S.*\n)+")
     assert [file.name for file in FRAGMENTS if not whole.fullmatch(file.read_text(encoding="utf-8"))] == []

@@ -1,4 +1,4 @@
-"""Garbage collection is put off for a block, and is as before behind it."""
+"""Garbage collection is postponed within a block, and normal again after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing opdump costs and does not do."""
+"""What importing opdump costs, and what it must not do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_SHOWN = (
     *("opdump.checks.registry", "opdump.recorder", "opdump.capturing", "opdump.comparison", "opdump.conversion"),
     *("opdump.layouts.ascend.reader", "opdump.layouts.graph_files", "opdump.reports.computational_graph"),
 )
-"""Parts of Python, of other packages and of opdump that a dump of statistics is shown without."""
+"""Parts of Python, of other packages and of opdump that showing a dump of statistics must not import."""
 
 
 def _modules_after(code: str) -> set[str]:
@@ -108,7 +108,7 @@ for each in pkgutil.iter_modules(package.__path__):
 for name in package.__all__:
     assert not isinstance(getattr(package, name), types.ModuleType), name
 """
-    assert f"opdump.{package}" in _modules_after(code)  # no module took the place of a name
+    assert f"opdump.{package}" in _modules_after(code)  # no module replaced a name
     with pytest.raises(AttributeError, match=f"module 'opdump.{package}' has no attribute 'nothing'"):
         _ = module.nothing
 

@@ -1,4 +1,4 @@
-"""Ctrl-C waits in some functions; whoever handles it is told afterwards, and handles it as before."""
+"""Ctrl-C is deferred within some functions; its handler is called afterwards, and works as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of commands: imports without the search for garbage."""
+"""Importing modules at the start of commands without garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest --sampled` runs a choice of the cases of sampled tests, the same each time, and says so."""
+"""`pytest --sampled` runs a fixed sample of the cases of sampled tests, and reports it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.conftest import pytest_addoption, pytest_configure
 
 
 def _run(folder: Path, *options: str) -> tuple[set[str], str]:
-    """The names of the tests that passed, and all that was printed."""
+    """The names of the tests that passed, and everything that was printed."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_some.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    sampled\n    long\n")

@@ -1,4 +1,4 @@
-"""What the site of the documentation is built from; `make docs` builds it, and this much can be told without mkdocs."""
+"""The sources of the documentation site. `make docs` builds it; these checks work without mkdocs."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def test_a_name_of_the_reference_is_there(name: str) -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    elsewhere = {"__version__", "acl", "onnx", "tensorflow"}  # packages: a page of its own, or their names one by one
+    elsewhere = {
+        "__version__",
+        "acl",
+        "onnx",
+        "tensorflow",
+    }  # packages have a page of their own, or their names are listed one by one
     public = {f"opdump.{name}" for name in opdump.__all__ if name not in elsewhere}
-    assert public - set(SHOWN) == {"opdump.OpdumpError"}, "which opdump.errors brings"
+    assert public - set(SHOWN) == {"opdump.OpdumpError"}, "listed through opdump.errors"

@@ -1,4 +1,4 @@
-"""What is left out as bounds are met: the rules, with numbers in the place of disks and clocks."""
+"""What is left out when limits are reached: the rules, tested with numbers instead of disks and clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 class Run:
-    """A run of which each recorded step writes so many bytes of elements and of statistics, and takes so much time."""
+    """A run in which each recorded step writes this many bytes of elements and of statistics, and takes this much time."""
 
     def __init__(
         self, *, elements: int = 0, statistics: int = 0, program: int = 0, capture: int = 0, **plan: Any
@@ -32,7 +32,7 @@ class Run:
         self.plan = self.bounds._plan
 
     def steps(self, first: int, last: int) -> list[int]:
-        """Those of these steps that are recorded."""
+        """The steps among these that are recorded."""
         recorded = []
         for step in range(first, last):
             self.time += self.program
@@ -75,9 +75,9 @@ def test_without_bounds_nothing_is_left_out() -> None:
     assert run.now == []
 
 
-def test_what_was_said_of_a_step_stays() -> None:
+def test_a_decision_about_a_step_does_not_change() -> None:
     run = Run(statistics=1, saved_data="statistic", max_disk=1000)
-    assert run.bounds.wants(3)  # another thread has begun it
+    assert run.bounds.wants(3)  # another thread has already begun it
     for written in range(50, 950, 50):
         run.written = written
         run.bounds.step_filed(0)
@@ -114,7 +114,7 @@ def test_what_others_write_on_the_disk_counts_for_what_is_to_stay_free(monkeypat
 
 
 def disk_of(monkeypatch: pytest.MonkeyPatch, free: list[int]) -> list[int]:
-    """A disk with so many free bytes, whose number may be changed."""
+    """A disk with this many free bytes, which the test may change."""
 
     def statvfs(_: object) -> os.statvfs_result:
         return os.statvfs_result((1, 1, 10**9, free[0], free[0], 0, 0, 0, 0, 255))
@@ -159,7 +159,7 @@ def test_steps_are_recorded_again_where_that_has_become_cheap() -> None:
     before = len(run.now)
     run.steps(20, 24)
     assert len(run.now) == before + 1
-    run.capture = 4 * MS  # 40 %: within the bound, and more than 70 % of it
+    run.capture = 4 * MS  # 40 %: within the limit, and more than 70 % of it
     run.steps(24, 60)
     assert len(run.now) == before + 1
 

@@ -1,4 +1,4 @@
-"""When a loss leaps up, and when it only wavers, falls or rises slowly."""
+"""When a loss jumps up, and when it only fluctuates, falls or rises slowly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_loss_that_falls_with_noise_is_none() -> None:
 
 
 @pytest.mark.parametrize("step", [8, 20, 199])
-def test_one_that_leaps_up_is_one(step: int) -> None:
+def test_a_loss_that_jumps_up_is_a_spike(step: int) -> None:
     losses = falling()
     losses[step] *= 10
     assert fired(losses) == [step]

@@ -1,4 +1,4 @@
-"""What was read of a tensor: each part of it has one owner."""
+"""Snapshots of tensors: each of their attributes has one owner."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from opdump.records import OpRecord
 
 SOURCE = Path(opdump.__file__).parent
 OF_RECORDER = {"op", "io", "slot", "argument", "source", "statistics"}
-"""Parts that `belongs` and the `settle` methods set, and nobody else."""
+"""Attributes that only `belongs` and the `settle` methods may set."""
 MOVED = {"recorder/step_parts.py": {"op"}, "recorder/operator_recorder.py": {"op"}}
-"""But for this: a held operator may turn out to be of another step."""
+"""The exceptions: a held operator may turn out to belong to another step."""
 TWIN = "kernels/batch_summarizer.py"
 
 
 def _assigned(path: Path) -> Iterator[tuple[str, int]]:
-    """Attributes of snapshots, which are called `taken` and `entry` everywhere, that a file sets, with their lines."""
+    """The attributes that a file sets on snapshots, which are called `taken` or `entry` everywhere, with line numbers."""
     for node in ast.walk(ast.parse(path.read_text())):
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []

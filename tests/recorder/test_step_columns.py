@@ -1,4 +1,4 @@
-"""Steps that are handed over in columns leave what they leave operator by operator, byte for byte."""
+"""Steps that are passed in columns write the same bytes as steps that are passed operator by operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FIRST = Block(
             (BlockSlot(0, "x", "Parameter.x", 0), BlockSlot(1, "key", "", 3)),
             (BlockSlot(0, "product", "", 1), BlockSlot(1, "n", "", 2)),
         ),
-        # Two executions of one name.
+        # Two executions with one name.
         BlockOperator(NamedOperator("Halve", "net/halve", task_id=2), (BlockSlot(0, "x", "net/mul:0", 1),), ()),
         BlockOperator(NamedOperator("Halve", "net/halve", task_id=3), (BlockSlot(0, "x", "net/mul:0", 1),), ()),
         BlockOperator(
@@ -92,7 +92,7 @@ def tensors_of_first(x: npt.NDArray[Any]) -> list[HostTensor | str]:
 
 
 class Program:
-    """Runs steps of a toy, whose tensors it gives as objects, or in columns where the recorder takes blocks."""
+    """Runs steps of a toy program; its tensors are passed as objects, or in columns if the recorder accepts blocks."""
 
     def __init__(self, place: Path, *, in_columns: bool, **plan: Any) -> None:
         self.plan = DumpPlan(path=place, **{"saved_data": "statistic", **plan})
@@ -115,7 +115,7 @@ class Program:
         if not self.in_columns or not run.takes(block):
             run.emit_block(block, tensors.__getitem__, lambda: tensors)
             return
-        # The last is given as an object, as are those that numpy does not know.
+        # The last one is passed as an object, like tensors of types that numpy lacks.
         places: list[tuple[int, int] | None] = [
             None if each is tensors[-1] or isinstance(each, str) else (int(place > 1), place - 2 * (place > 1))
             for place, each in enumerate(tensors)
@@ -173,7 +173,7 @@ def infinities_in_each_step(program: Program) -> None:
 
 
 def a_mask_in_each_step(program: Program) -> None:
-    """Infinities that are meant, until one is made."""
+    """Intended infinities, until a real one is made."""
     for step in range(7):
         program.step(step, seed=np.inf if step == 6 else 1.0)
         orders, counts = itertools.count(100), Counter[str]()
@@ -216,7 +216,7 @@ def two_functions_in_a_step(program: Program) -> None:
 
 
 def unread_tails(program: Program) -> None:
-    """What runs behind the last step belongs to none, to the last one, or to another."""
+    """Operators after the last step belong to no step, to the last one, or to another."""
     for step in range(4):
         program.step(step)
         program.recorder.end_step(step)
@@ -264,7 +264,7 @@ SCENARIOS = [
 def dumped(
     place: Path, scenario: Callable[[Program], None], monkeypatch: pytest.MonkeyPatch, *, how: str, **plan: Any
 ) -> dict[str, Any]:
-    """All that a program leaves: files, records, totals and the verdict."""
+    """Everything that a program leaves: files, records, totals and the verdict."""
     with monkeypatch.context() as patched:
         patched.setattr("time.time_ns", lambda: 0)
         if how == "one by one":
@@ -312,13 +312,13 @@ def test_columns_leave_what_operators_leave_one_by_one(
 def test_a_step_of_very_many_operators_is_filed_in_parts(
     scenario: Callable[[Program], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block is never cut; so a step may be cut at other operators where these come one by one."""
+    """A block is never split, so a step may be split at other operators than one whose operators come one by one."""
     monkeypatch.setattr(step_parts, "MOST_OPS", 9)
     single, objects, columns = (
         dumped(tmp_path / how, scenario, monkeypatch, how=how) for how in ("one by one", "objects", "columns")
     )
     assert [part for part in objects if columns[part] != objects[part]] == []
-    if scenario not in (unread_tails, a_rank_that_is_known_late):  # those ask for what is not filed yet
+    if scenario not in (unread_tails, a_rank_that_is_known_late):  # those flush what is not written yet
         assert columns["files"] == single["files"]
         assert columns["totals"] == single["totals"]
 
@@ -338,7 +338,7 @@ def test_no_record_is_made_of_a_step_that_repeats(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr(BlockRun, "tensor", lambda *_: pytest.fail("a record was made"))
         program.step(step, single=False)
         program.recorder.end_step(step)
-    assert len(made) <= 3  # one of each file asks for its directory
+    assert len(made) <= 3  # the first operator of each file needs its directory
     monkeypatch.undo()
     program.close()
     assert [len(found) for found in by_step(tmp_path).values()] == [20] * 6
@@ -360,7 +360,7 @@ def test_few_records_are_made_of_a_step_with_a_mask(tmp_path: Path, monkeypatch:
         tensors = [HostTensor.of_array(np.array([each, 1], np.float32), stays=True) for each in (-np.inf, 0)]
         program.emit(program.run(step, itertools.count(100), Counter()), 1, 2, [*tensors])
         program.recorder.end_step(step)
-    assert made == [0, 1, 2]  # what wrote the mask, and what read it
+    assert made == [0, 1, 2]  # the operator that wrote the mask, and the one that read it
     assert (program.recorder.verdict.kind, program.recorder.verdict.how) == ("none", "net/mask")
     program.close()
 

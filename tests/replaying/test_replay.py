@@ -1,4 +1,4 @@
-"""Operators of a small program, run again from their dump."""
+"""Replay operators of a small program from their dump."""
 
 from __future__ import annotations
 

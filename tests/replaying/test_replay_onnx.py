@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime ran, run again from their dump."""
+"""Replay operators that ONNX Runtime ran from their dump."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def test_operators_that_draw_are_told(tmp_path: Path) -> None:
 
 
 def conformance() -> Iterator[tuple[str, OpRecord, dict[int, TensorRecord], dict[int, Array], dict[int, Array]]]:
-    """A sample of the cases by which ONNX says what its operators are: the operator, its inputs, and its outputs by slot."""
+    """A sample of ONNX's conformance cases: the operator, its inputs, and its outputs by slot."""
     with np.errstate(all="ignore"):
         cases = collect_testcases(None)
     for case in cases[::_EVERY]:
         if case.model is None or not case.data_sets or len(case.model.graph.node) != 1:
             continue
         given, expected = case.data_sets[0]
-        # Sequences are lists, and types that numpy lacks have a kind of their own.
+        # Sequences are lists, and types that numpy lacks have their own kind.
         if not {getattr(each, "dtype", np.dtype(object)).kind for each in (*given, *expected)} <= set("fiub"):
             continue
         (node,) = nodes_of(case.model)
@@ -178,6 +178,6 @@ def test_operators_are_those_of_the_conformance_cases_of_onnx() -> None:
         done += 1
         if not near(found.outputs, expected):
             wrong.add(name)
-    # What masks leave of a row without any element is not the same in ONNX Runtime's attention.
+    # A fully masked row has another result in ONNX Runtime's attention.
     assert {name for name in wrong if not name.startswith("test_attention")} == set()
     assert done > 100

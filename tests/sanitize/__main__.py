@@ -1,12 +1,13 @@
-"""Builds the native code with sanitizers, beside the one that is installed, and runs its tests under each.
+"""Build the native code with sanitizers, beside the installed one, and run its tests under each.
 
     python -m tests.sanitize [address] [thread]
 
-`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer over the tests of the kernels, of elements in one file, of steps that are followed and of Ctrl-C, ThreadSanitizer over calls from several
-threads at once (`threads.py`). Ends with 1 where a test failed or a sanitizer reported anything; the reports are printed.
+`make sanitize`: AddressSanitizer with UndefinedBehaviorSanitizer runs the tests of the kernels, of packed elements, of
+the fast path for repeated steps and of Ctrl-C; ThreadSanitizer runs calls from several threads at once (`threads.py`).
+Exits with 1 if a test failed or a sanitizer reported anything; the reports are printed.
 
-What is not built here (CPython, numpy, PyTorch) is not instrumented, and nothing of it had to be suppressed. Leaks are not looked for: what CPython
-holds at its end is no leak of the modules.
+Code that is not built here (CPython, numpy, PyTorch) is not instrumented; nothing in it had to be suppressed. Leaks are
+not checked: memory that CPython still holds at exit is not a leak of the modules.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _TIME: Final = 3000
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """`flag` is that of the compiler, `library` what Python must be started with, `options` the sanitizer's own variables."""
+    """`flag` is for the compiler, `library` is preloaded into Python, `options` are the sanitizer's own variables."""
 
     name: str
     flag: str
@@ -66,7 +67,7 @@ _SANITIZERS: Final = (
         {
             "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
             "UBSAN_OPTIONS": "print_stacktrace=1",
-            "PYTHONMALLOC": "malloc",  # Python's own blocks would hide what lies beside an array
+            "PYTHONMALLOC": "malloc",  # Python's own allocator would hide accesses beside an array
         },
         ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *_TESTS),
     ),
@@ -93,7 +94,7 @@ def main() -> int:
 
 
 def _run(sanitizer: Sanitizer) -> bool:
-    """Builds, runs, tells; whether all was well."""
+    """Build, run and report; return whether no test failed and nothing was reported."""
     folder = _ROOT / "build" / "sanitize" / sanitizer.name
     _build(sanitizer, folder)
     logs = folder / "reports"
@@ -122,12 +123,12 @@ def _run(sanitizer: Sanitizer) -> bool:
 
 
 def reports_in(texts: Iterable[str]) -> list[str]:
-    """One line for each report in what sanitizers wrote."""
+    """One line for each report in the sanitizers' output."""
     return [line for text in texts for line in _REPORT.findall(text)]
 
 
 def _require_modules_of(folder: Path, environ: Mapping[str, str]) -> None:
-    """The ordinary modules would pass every test."""
+    """Exit unless the instrumented modules are loaded: the ordinary modules would pass every test."""
     program = (
         "import opdump.interpreter._native as a, opdump.kernels._native as b; print(a.__file__, b.__file__, sep='\\n')"
     )
@@ -138,7 +139,7 @@ def _require_modules_of(folder: Path, environ: Mapping[str, str]) -> None:
 
 
 def _build(sanitizer: Sanitizer, folder: Path) -> None:
-    """RelWithDebInfo: of a Release nanobind takes the names away, which reports need."""
+    """Build as RelWithDebInfo: in a Release build nanobind strips the names that reports need."""
     settings = {
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "OPDUMP_IN_PLACE": "OFF",
@@ -164,7 +165,9 @@ def _build(sanitizer: Sanitizer, folder: Path) -> None:
 
 
 def _environment(sanitizer: Sanitizer, folder: Path, logs: Path) -> dict[str, str]:
-    """The sanitizer's library comes first, then the one whose exceptions it looks at; `sitecustomize.py` finds the modules."""
+    """The sanitizer's library comes first, then the C++ library whose exceptions it intercepts; `sitecustomize.py`
+    finds the modules.
+    """
     found = {
         name: f"{value}:log_path={logs / name}" if name.endswith("OPTIONS") else value
         for name, value in sanitizer.options.items()

@@ -1,4 +1,6 @@
-"""Python imports this at its start where `make sanitize` runs: compiled modules come from OPDUMP_SANITIZED_MODULES, in child processes too."""
+"""Imported by Python at start under `make sanitize`: loads compiled modules from OPDUMP_SANITIZED_MODULES, in child
+processes too.
+"""
 
 from __future__ import annotations
 

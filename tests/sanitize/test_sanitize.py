@@ -1,4 +1,6 @@
-"""What `make sanitize` counts as a report is what the sanitizers of this compiler write, and the calls from threads are right without them."""
+"""`make sanitize` recognises the reports of this compiler's sanitizers, and the calls from threads are correct without
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The kernels from several threads at once, as captures of programs with threads use them; every result is held against that of one thread.
+"""Call the kernels from several threads at once, as captures of threaded programs do.
 
     python -m tests.sanitize.threads
 
-`make sanitize` runs it under ThreadSanitizer, which reports memory that two threads touch without an order, one of them writing. Prints how
-many calls it made.
+Every result must equal that of one thread. `make sanitize` runs it under ThreadSanitizer, which reports unordered
+accesses to the same memory, one of them a write. Prints the number of calls.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from opdump.kernels import DTYPE_CODES, DigestBatch, SummaryTable
 _THREADS: Final = 4
 _ROUNDS: Final = 12
 _LARGE: Final = 600_000
-"""Elements that the pool's threads share."""
+"""Elements, enough for the thread pool to share them."""
 _CODE: Final = DTYPE_CODES["float32"]
 
 Work = Callable[[int, int], None]
-"""What a thread does in a round: the numbers of both."""
+"""What a thread does in a round, given the numbers of both."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def _in_threads(work: Work, wrong: list[str]) -> int:
         try:
             for turn in range(_ROUNDS):
                 work(thread, turn)
-        except Exception as error:  # noqa: BLE001  # it is told, and the other threads go on
+        except Exception as error:  # noqa: BLE001  # it is reported, and the other threads continue
             wrong.append(f"{getattr(work, '__name__', work)}: {error!r}")
 
     running = [threading.Thread(target=run, args=(thread,)) for thread in range(_THREADS)]
@@ -88,7 +88,7 @@ def summaries_of_shared_memory(thread: int, turn: int) -> None:
 
 
 def one_table(thread: int, turn: int) -> None:
-    """Rows from all threads; the rows of a thread are its own, whatever the others add."""
+    """Add rows from all threads; a thread's own rows are correct, whatever the others add."""
     own = _array(1000 + 100_000 * (turn % 2), 100 * thread + turn)
     row = _TABLE.add(own.ctypes.data, _CODE, own.size)
     pointers = np.array([own.ctypes.data, _SHARED.ctypes.data], np.int64)
@@ -100,7 +100,9 @@ def one_table(thread: int, turn: int) -> None:
 
 
 def one_batch_of_digests(thread: int, turn: int) -> None:
-    """Messages short and long into one batch, which fills its lanes and is hashed in between; digests of one's own are asked for."""
+    """Add short and long messages to one batch, which fills its lanes and is hashed in between; each thread requests
+    its own digests.
+    """
     added = []
     for size in (7, 1000, 300_000, 64, 0, 20_000, 55, 400_000):
         message = np.random.default_rng([thread, turn, size]).integers(0, 256, size, np.uint8)
@@ -125,7 +127,7 @@ def copies(thread: int, turn: int) -> None:
 
 
 def settings(thread: int, turn: int) -> None:
-    """Another number of threads and another instruction set, while the others compute: no bit changes."""
+    """Change the number of threads and the instruction set while the others compute: no bit changes."""
     kernels.set_threads(1 + (thread + turn) % 4)
     kernels.use_instruction_set(_SETS[(thread + turn) % len(_SETS)])
     _same(kernels.summarise(_SHARED), _SUMMARY)
@@ -159,7 +161,7 @@ def _everything_at_once(thread: int, turn: int) -> None:
 
 
 def _in_a_child(wrong: list[str]) -> None:
-    """A forked process makes a pool of its own, while the parent's threads are none of it."""
+    """A forked process creates its own pool, without the parent's threads."""
     child: Any = os.fork()
     if child == 0:
         os._exit(0 if kernels.summarise(_SHARED) == _SUMMARY else 1)

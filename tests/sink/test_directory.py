@@ -1,4 +1,4 @@
-"""The directory sink: whole files or none, bounded memory, errors that reach the caller."""
+"""The directory sink: complete files or none, bounded memory, errors that reach the caller."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def test_small_files_of_a_new_directory_appear_with_it(tmp_path: Path, monkeypat
         sink.write_small([(f"net/1/{step}/{name}.csv", name.encode()) for name in ("a", "b", "c")])
         sink.flush()
     sink.close()
-    assert seen[:3] == [False] * 3, "nothing is seen of a directory before all of it is there"
-    assert seen[3:6] == [True] * 3, "what is there already gets its files one by one"
+    assert seen[:3] == [False] * 3, "a new directory is invisible until it is complete"
+    assert seen[3:6] == [True] * 3, "an existing directory gets its files one by one"
     assert _files(tmp_path) == ["net/1/0/a.csv", "net/1/0/b.csv", "net/1/0/c.csv"] + [
         f"net/1/1/{name}.csv" for name in ("a", "b", "c")
     ]
@@ -230,7 +230,7 @@ def test_close_raises_a_failure_that_nobody_heard_of(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_leaves_whole_files_and_an_error(tmp_path: Path) -> None:
-    # A limit on the size of a file stands in for the full disk: writing stops half way, with an error of the system.
+    # A limit on the size of a file stands in for the full disk: writing stops halfway with a system error.
     program = """
 import resource, sys, numpy as np
 from pathlib import Path
@@ -336,7 +336,9 @@ def test_a_forked_process_neither_writes_nor_hangs(tmp_path: Path) -> None:
 
 
 def test_a_directory_may_be_forgotten_while_one_writes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another thread does that needs many: what has its number by then is another file."""
+    """Another thread that needs many directories does this; the old descriptor's number may then belong to another
+    file.
+    """
 
     def forgetting(self: OpenDirectories, relative: str) -> OpenDirectory:
         found = find(self, relative)
@@ -384,7 +386,7 @@ def test_a_file_is_taken_over_with_the_permissions_of_a_dump(tmp_path: Path) -> 
     sink = DirectorySink(tmp_path / "dump")
     assert sink.take_over("net/0/a.npy", str(source))
     assert not source.exists()
-    assert not sink.take_over("net/0/b.npy", str(source)), "it is not there any more"
+    assert not sink.take_over("net/0/b.npy", str(source)), "it no longer exists"
     sink.close()
     taken = tmp_path / "dump/net/0/a.npy"
     assert (taken.read_bytes(), taken.stat().st_mode & 0o777) == (b"elements", 0o400)

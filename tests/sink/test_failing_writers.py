@@ -1,4 +1,4 @@
-"""Whatever stops a writer is told once, loses nothing in silence, and leaves no call waiting."""
+"""A failure of a writer is reported once, loses nothing silently, and leaves no call waiting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ERRORS = [
 
 
 def _raising(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: int) -> None:
-    """The writers meet `error` from the file of that number on."""
+    """Make the writers raise `error` from file number `after` on."""
     written = iter(range(10**9))
     write_file = directory_module._write_file
 
@@ -46,7 +46,7 @@ def _raising(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: in
 
 
 def _fill(sink: DirectorySink) -> None:
-    """More than a bounded queue takes, many times over."""
+    """Write many times what a bounded queue accepts."""
     for number in range(500):
         sink.write_array(f"{number}.npy", np.full(1000, number))
     sink.flush()
@@ -99,7 +99,7 @@ def test_a_file_written_at_once_fails_as_one_of_a_thread_does(tmp_path: Path, mo
 
 
 def test_where_no_thread_can_be_started_the_caller_writes(tmp_path: Path) -> None:
-    # A stack that no address space holds: the system refuses the thread, as it does at a limit of processes.
+    # A stack that no address space has room for: the system refuses the thread, as at a limit on processes.
     program = """
 import sys, threading, numpy as np
 from pathlib import Path
@@ -128,8 +128,8 @@ print(sink.files_written, sink.files_lost, threading.active_count())
         assert len(_whole_files(root)) == 22
 
 
-def test_what_dead_threads_left_in_the_queue_is_done_by_who_waits() -> None:
-    # The threads end by an exception of the queue's own, which no job of theirs raised.
+def test_work_that_dead_threads_left_in_the_queue_is_done_by_the_waiting_caller() -> None:
+    # The threads die from an exception of the queue itself, not from a job.
     done: list[int] = []
     told: list[BaseException] = []
     threads: WriterThreads[int] = WriterThreads(

@@ -1,4 +1,4 @@
-"""Large files are whole whichever way they are written, and the faster way is found."""
+"""Large files are complete whichever way they are written, and the faster way is found."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_all_sizes_in_one_part_or_several(tmp_path: Path, size: int) -> None:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_process_writes_its_own_bytes(tmp_path: Path) -> None:
     ways = FileBytes()
-    written(tmp_path / "before", ways, [RANDOM])  # this thread has its memory
+    written(tmp_path / "before", ways, [RANDOM])  # this thread's buffer is already allocated
     children = []
     for number in range(4):
         child = os.fork()
@@ -69,7 +69,7 @@ def test_what_the_system_refuses_is_written_through_its_cache(tmp_path: Path, mo
     ways = FileBytes()
     for number in range(3):
         assert written(tmp_path / f"{number}", ways, [RANDOM]) == RANDOM.tobytes()
-    assert len(asked) <= 1  # and is not asked again
+    assert len(asked) <= 1  # and is not tried again
 
 
 def test_a_write_that_ends_in_the_middle_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""npy files: MindSpore's bytes, numpy's understanding, nobody's trust."""
+"""npy files: the same bytes as MindSpore, readable by numpy, and never trusted."""
 
 from __future__ import annotations
 

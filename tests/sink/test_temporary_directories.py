@@ -1,4 +1,4 @@
-"""Directories outside of the dump: what killed processes left is cleared by the next one, and nothing else."""
+"""Temporary directories outside of the dump: the next process removes those of killed processes, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 
 def started(where: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process that has made a directory, and waits."""
+    """A process that has created a directory, and waits."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKES, str(where)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""Files that a user names appear whole; what is no regular file stays what it is."""
+"""Files that a user names appear only when complete; a path that is not a regular file keeps its type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that a program starts under capture are further ranks of the same run."""
+"""Processes that a program starts under capture become further ranks of the same run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def forked_by_hand():
 
 
 def run(folder: Path, body: str, *options: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run TRAIN and the body under `opdump run`; what it printed, and the report."""
+    """Run TRAIN and the body under `opdump run`; return the finished process and the report."""
     (folder / "train.py").write_text(f"{TRAIN}\nif __name__ == '__main__':\n    {body}\n")
     config = write_config(folder, saved_data="statistic")
     done = opdump("run", "-c", config.name, "--json", *options, "train.py", cwd=folder)
@@ -61,7 +61,7 @@ def run(folder: Path, body: str, *options: str) -> tuple[subprocess.CompletedPro
 
 
 def assert_is_readable(folder: Path, report: dict[str, Any]) -> None:
-    """Every child with data has a directory with an index of its own, which holds what its report says."""
+    """Check that every child with data has a directory with its own index, whose contents match its report."""
     ranks = [child["rank"] for child in report["children"]]
     assert len(set(ranks)) == len(ranks)
     for child in report["children"]:

@@ -1,4 +1,4 @@
-"""Processes that work on when the last line of the program has run, and processes that are cut off: what is told of them is true."""
+"""Processes that keep working after the program's last line, and processes that are cut off, are reported truthfully."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child that imports another framework than the run is of is counted and told; one that imports both is captured."""
+"""A child that imports only another framework is counted and reported; one that imports both is captured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_children_of_another_framework_are_counted_and_told(tmp_path: Path) -> None:
-    # What is imported under that name is enough for opdump to notice: nothing of it is called.
+    # An importable module of that name is enough for opdump to notice: nothing in it is called.
     (tmp_path / "tensorflow.py").write_text("__version__ = '2.21.0'\n")
     body = """
     train(0)

@@ -1,4 +1,6 @@
-"""Processes that are no plain children of a captured one: started without the run's variable, before a framework, or in its own place."""
+"""Processes that are not plain children of a captured one: without the run's variable, started before a framework, or
+by exec.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def test_processes_that_cannot_be_followed_are_counted_and_told(tmp_path: Path) 
         print(found)
     """
     done, report = run(tmp_path, body)
-    assert done.stdout == python("train.py", cwd=tmp_path).stdout, "nobody adds to an environment"
+    assert done.stdout == python("train.py", cwd=tmp_path).stdout, "opdump adds nothing to an environment"
     assert report["warnings"] == [
         "3 Python processes not captured: started with an environment without OPDUMP_FAMILY: pass that on",
     ]
@@ -54,7 +56,7 @@ def test_a_program_that_becomes_another_one_ends_its_capture_first(tmp_path: Pat
     assert "this process became another program (os.exec)" in warning
     assert [child["end"] for child in report["children"]] == ["ended"] * 2
     catalog = package.open(tmp_path / "dump")
-    assert {op.op_type for op in catalog.ops(rank=0)} >= {"add", "mul"}, "the step that was cut off is filed"
+    assert {op.op_type for op in catalog.ops(rank=0)} >= {"add", "mul"}, "the step that was cut off is written"
     assert not catalog.problems
 
 
@@ -88,7 +90,7 @@ def test_processes_of_a_program_that_has_imported_no_framework_yet_are_ranks_of_
     write_config(tmp_path, saved_data="statistic")
     done = plain("launch.py", *kinds, cwd=tmp_path, OPDUMP_START="-c data_dump.json --json")
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
-    assert len(done.stderr.splitlines()) == 1, "one report of all"
+    assert len(done.stderr.splitlines()) == 1, "one report for all"
     report = figures(done)
     assert_is_readable(tmp_path, report)
     other = "rank_0" if "itself" in kinds else "rank_10001"
@@ -133,8 +135,10 @@ def test_processes_whose_environment_was_put_together_before_the_run_find_it(tmp
     write_config(tmp_path, saved_data="statistic")
     done = plain("launch.py", framework, cwd=tmp_path, OPDUMP_START="-c data_dump.json --json")
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["False"] * 3, "nobody adds to an environment"
-    assert len(done.stderr.splitlines()) == 2, "a warning, and one report of all"
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["False"] * 3, (
+        "opdump adds nothing to an environment"
+    )
+    assert len(done.stderr.splitlines()) == 2, "a warning, and one report for all"
     report = figures(done)
     assert_is_readable(tmp_path, report)
     assert {path.name for path in (tmp_path / "dump").iterdir()} == {"rank_10000", "rank_10001"}

@@ -1,4 +1,4 @@
-"""A child whose part of the dump cannot be written to its end: the first process says so, and how it ends says so too."""
+"""If a child cannot finish writing its part of the dump, the first process reports it, also in its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run share, when some of them are killed, outlive the first, or come after it."""
+"""The shared state of a run's processes if some are killed, outlive the first, or come after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a program to import a module."""
+"""Functions that wait for a program to import a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a forked child ends, it says what it says without capture, and only the first process tells figures."""
+"""However a forked child ends, it prints the same as without capture, and only the first process prints totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled walk over frames and its twin in Python give the same."""
+"""The compiled walk over frames and its Python twin return the same."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_both_give_the_same_of_every_frame() -> None:
     one, other = PythonFrames(_is_ours, _is_mine), frames.Frames(_is_ours, _is_mine)
 
     def compare() -> int:
-        frame = sys._getframe().f_back  # its own goes on meanwhile
+        frame = sys._getframe().f_back  # its own frame continues meanwhile
         count = 0
         while frame is not None:
             assert one.caller(frame) is other.caller(frame)
@@ -74,7 +74,7 @@ def test_a_walk_ends_where_it_is_told_to(walking: Any) -> None:
     (whole, nothing), (part, end), outermost = _nested(2, look)
     assert (nothing, end) == (None, outermost)
     assert whole == part
-    assert len(part) == 2 * 5  # three calls of mine, two generators
+    assert len(part) == 2 * 5  # three of my calls, two generators
 
 
 def test_no_frame_at_all(walking: Any) -> None:

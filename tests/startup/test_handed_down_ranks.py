@@ -1,4 +1,6 @@
-"""A rank starts processes of its own, which inherit what says its number: they are no second process of that rank."""
+"""A rank starts child processes that inherit the variables with its number: they do not become a second process of that
+rank.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.startup.test_plain_command import figures, plain
 
 pytestmark = pytest.mark.torch
 
-# The launcher gives its processes a RANK each, as torchrun does; each of them has others do their work before its own.
+# The launcher sets RANK for its processes, as torchrun does; each of them has child processes work before itself.
 LAUNCHER = """
 import os, subprocess, sys, torch
 ranks = [subprocess.Popen([sys.executable, 'rank.py'], env={**os.environ, 'RANK': str(rank)}) for rank in range(2)]

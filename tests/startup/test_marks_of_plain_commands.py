@@ -1,4 +1,6 @@
-"""`set_dump` in a program that was started by the plain command, and in its children: a mark counts where it is made."""
+"""`set_dump` in a program that was started by the plain command, and in its children: a mark counts in the process that
+makes it.
+"""
 
 from __future__ import annotations
 

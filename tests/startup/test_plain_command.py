@@ -1,4 +1,4 @@
-"""`OPDUMP_START=1 python train.py`: the plain command dumps, as `opdump run` does, and without the variable nothing is there."""
+"""`OPDUMP_START=1 python train.py`: the plain command dumps like `opdump run`; without the variable nothing is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def plain(*arguments: str, cwd: Path, said: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run Python itself, with OPDUMP_START and these variables."""
+    """Run Python with OPDUMP_START and these variables."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -77,7 +77,7 @@ def test_without_the_variable_nothing_is_imported_and_nothing_is_made(script: Pa
 
 def test_what_the_hook_costs_a_python_that_is_not_asked_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [path for path in map(Path, sys.path) if (path / "opdump_start.pth").is_file()]
-    assert lines, "the installation has the file that Python reads at its start"
+    assert lines, "the installation has the file that Python reads at start"
     text = (lines[0] / "opdump_start.pth").read_text()
     (line,) = text.split("\n")[:-1]
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What is told of a process before it starts: whether a run can be followed into it."""
+"""What is known about a process before it starts: whether the run can be followed into it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_way_of_starting_a_process_is_told_once(tmp_path: Path, compiled: 
     expected = [
         text.replace("PYTHON", python) for number, told in enumerate(lines.values()) for text in [str(number), *told]
     ]
-    # multiprocessing loads two such modules for that.
+    # multiprocessing loads two such modules for this.
     assert (done.stderr, done.stdout.splitlines()) == ("", expected)
 
 
