@@ -83,7 +83,7 @@ _DUMP_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sampled", action="store_true", help="of long suites, a choice of the cases (tests/sampling.py)")
+    parser.addoption("--sampled", action="store_true", help="run a sample of the long suites (tests/sampling.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> str | None:
     lacking = [*_MISSING, *(["a C++ compiler"] if _WITHOUT["compiler"] else [])]
-    return f"not here, and the tests that need them are left out: {', '.join(lacking)}" if lacking else None
+    return f"missing, so the tests that need them are skipped: {', '.join(lacking)}" if lacking else None
 
 
 @pytest.fixture(autouse=True, scope="session")

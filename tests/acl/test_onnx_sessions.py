@@ -151,7 +151,7 @@ def test_errors_come_before_anything_is_loaded(dump: Path, tmp_path: Path) -> No
         pytest.raises(ModelFileError, match=r"none\.onnx"),
         opdump.onnx.session(tmp_path / "none.onnx", dump_path=str(dump), dump_list=[{}]),
     ):
-        pytest.fail("there is no model")
+        pytest.fail("the model does not exist")
     assert list(dump.iterdir()) == []
 
 

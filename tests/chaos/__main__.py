@@ -26,7 +26,7 @@ from tests.chaos.reading import Found
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="for each layout")
+    parser.add_argument("--kills", type=int, default=200, help="kills per layout")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--layout", choices=[case.name for case in CASES])
     parser.add_argument("--faults-only", action="store_true")
@@ -36,10 +36,10 @@ def main() -> int:
     print(f"seed {options.seed}, in {folder}", flush=True)
     wrong = _chaos(cases, folder, kills=0 if options.faults_only else options.kills, seed=options.seed)
     if wrong:
-        print(f"\n{len(wrong)} not as it must be:", *wrong, sep="\n  ")
+        print(f"\n{len(wrong)} wrong:", *wrong, sep="\n  ")
         return 1
     shutil.rmtree(folder)
-    print("\neverything as it must be")
+    print("\neverything is correct")
     return 0
 
 

@@ -37,12 +37,12 @@ def _ran(found: Found, place: Place, root: Path, ended: Ended, code: int, *, to_
     """Check a training's notes in {root}.txt and its exit code; return the number of steps it noted."""
     noted = steps_noted(root.with_suffix(".txt"))
     if noted != (place.notes if to_its_end else place.notes[: len(noted)]):
-        found.wrong.append(f"{root}: the training noted {noted}, and without opdump {place.notes}")
+        found.wrong.append(f"{root}: the training noted {noted}, but {place.notes} without opdump")
     if ended.codes != (code,):
         found.wrong.append(f"{root}: ended with {ended.codes}, expected {code}: {ended.err[0]}")
     # At interpreter exit, PyTorch's own functions may fail for the same reason, even without opdump.
     if re.search(r'File "[^"]*/opdump/[a-z_/]+\.py"', ended.err[0]):
-        found.wrong.append(f"{root}: a traceback in the place of plain words: {ended.err[0]}")
+        found.wrong.append(f"{root}: a traceback instead of a plain message: {ended.err[0]}")
     return len([line for line in noted if line != "end"])
 
 
@@ -62,7 +62,7 @@ def _check_told(found: Found, root: Path, ended: Ended, said: str) -> None:
 def _check_is_cut_off(found: Found, root: Path) -> None:
     checked = CliRunner().invoke(main, ["check", str(root)], catch_exceptions=False)
     if "interrupted" not in checked.output:
-        found.wrong.append(f"{root}: `opdump check` says nothing of what is missing: {checked.output}")
+        found.wrong.append(f"{root}: `opdump check` does not report what is missing: {checked.output}")
 
 
 def _lost(place: Place, name: str, *trouble: str, said: str, root: Path | None = None, is_there: bool = True) -> Found:
@@ -75,7 +75,7 @@ def _lost(place: Place, name: str, *trouble: str, said: str, root: Path | None =
     _check_told(found, root, ended, said)
     if not is_there:
         if root.exists():
-            found.wrong.append(f"{root}: was removed, and is there again")
+            found.wrong.append(f"{root}: was removed, but exists again")
         return found
     # Everything finished before the fault is on disk; everything later is lost and reported.
     check_damaged(root, place.whole, min(ran, STRIKES if trouble else 0), found)
@@ -108,7 +108,7 @@ def _full_disk(place: Place) -> Found:
     with small_disk(place.path("disk"), place.case.small_disk) as why_not:
         if why_not:
             found = _lost(place, "full", "file size", "3000", said="free space")
-            found.counts[f"with a limit on the size of files, since {why_not}"] += 1
+            found.counts[f"with a limit on the size of files, because {why_not}"] += 1
             return found
         root = place.path("disk") / "dump"
         found = _lost(place, "full disk", said="free space", root=root)
@@ -136,7 +136,7 @@ def _full_from_the_start(place: Place) -> Found:
                 file.write(bytes(4096))
         ended = place.warm.run(run_of(place.case, root, journal))
         if "Traceback" in ended.err[0] or "opdump: " not in ended.err[0]:
-            found.wrong.append(f"{root}: told {ended.err[0]}")
+            found.wrong.append(f"{root}: reported {ended.err[0]}")
         noted = steps_noted(journal)
         if (ended.codes, noted) not in (((1,), []), ((_INCOMPLETE,), place.notes)):
             found.wrong.append(f"{root}: ended with {ended.codes} after {noted}: {ended.err[0]}")
@@ -147,7 +147,7 @@ def _slow_disk(place: Place) -> Found:
     """The disk is slower than the training: the queue stays below its limit, and the waiting time is reported."""
     found = Found()
     if not place.case.writes_in_python:
-        found.counts["left out: threads outside of Python write the elements, and nothing here slows them down"] += 1
+        found.counts["left out: native threads write the elements and cannot be slowed down"] += 1
         return found
     peaks, contents = {}, {}
     for name, per_megabyte, queue in (("quick", "0", _QUEUE), ("slow", "0.015", _QUEUE), ("unbounded", "0.015", None)):
@@ -160,14 +160,14 @@ def _slow_disk(place: Place) -> Found:
         told = re.search(r"warning: the program was blocked for [\d.]+ s by disk writes", ended.err[0])
         # Under other load the writer may be slower than the training even on a quick disk.
         if name != "quick" and (told is not None) != (name == "slow"):
-            found.wrong.append(f"{root}: the time that the training waited is told wrongly: {ended.err[0]}")
+            found.wrong.append(f"{root}: the reported waiting time is wrong: {ended.err[0]}")
         shutil.rmtree(root)
     if not contents["quick"] == contents["slow"] == contents["unbounded"]:
-        found.wrong.append(f"{place.path('slow')}: reads otherwise than on a quick disk")
+        found.wrong.append(f"{place.path('slow')}: differs from the dump on a quick disk")
     # Besides the queue: what the process had before, what the training works on, and freed memory that was not
     # returned.
     if peaks["slow"] - peaks["quick"] > (peaks["unbounded"] - peaks["quick"]) / 2:
-        found.wrong.append(f"{place.path('slow')}: the most memory was {peaks}")
+        found.wrong.append(f"{place.path('slow')}: peak memory was {peaks}")
     for name, peak in peaks.items():
         found.counts[f"MB {name}"] = round(peak / 1e6)
     return found
@@ -187,7 +187,7 @@ def _two_runs(place: Place) -> Found:
         found.wrong.append(f"{root}: has the runs {runs}")
     for number in range(1, len(runs) + 1):
         if contents_of(opdump.open(root, run=number)) != place.whole:
-            found.wrong.append(f"{root}: run {number} reads otherwise")
+            found.wrong.append(f"{root}: run {number} differs")
     return found
 
 
@@ -204,12 +204,12 @@ def _eight_ranks(place: Place) -> Found:
         found.wrong.append(f"{root}: ended with {ended.codes}: {ended.err}")
     catalog = opdump.open(root)
     if catalog.ranks != tuple(range(_RANKS)) or catalog.problems:
-        found.wrong.append(f"{root}: has ranks {catalog.ranks}, and says {list(map(str, catalog.problems))}")
+        found.wrong.append(f"{root}: has ranks {catalog.ranks} and the problems {list(map(str, catalog.problems))}")
     for rank in catalog.ranks:
         if steps_noted(root.with_suffix(f".{rank}")) != place.notes:
-            found.wrong.append(f"{root}: rank {rank} came to something else")
+            found.wrong.append(f"{root}: rank {rank} computed something else")
         if contents_of(catalog, rank=rank) != place.whole:
-            found.wrong.append(f"{root}: rank {rank} reads otherwise")
+            found.wrong.append(f"{root}: rank {rank} differs")
     return found
 
 
@@ -220,7 +220,7 @@ def _fork(place: Place, how: str) -> Found:
     _ran(found, place, root, ended, 0)
     catalog = opdump.open(root)
     if catalog.problems or contents_of(catalog, rank=0) != place.whole:
-        found.wrong.append(f"{root}: reads otherwise; told: {list(map(str, catalog.problems))}")
+        found.wrong.append(f"{root}: differs; reported: {list(map(str, catalog.problems))}")
     if "1 child process" not in ended.err[0] or len(catalog.ranks) != 2:
         found.wrong.append(f"{root}: the child is missing: ranks {catalog.ranks}, {ended.err[0]}")
     return found
@@ -237,7 +237,7 @@ def _sigterm(place: Place, name: str, code: int) -> Found:
             # Or the handler raised while a step was being written.
             is_told = "the dump is incomplete" in ended.err[0] and "interrupted the writing of step" in ended.err[0]
             if catalog.runs[-1].complete == is_told or set(catalog.steps) < set(range(ran)):
-                found.wrong.append(f"{root}: {ran} steps ran, and {catalog.steps} are there; {ended.err[0]}")
+                found.wrong.append(f"{root}: {ran} steps ran, but the dump has {catalog.steps}; {ended.err[0]}")
             continue
         check_damaged(root, place.whole, ran, found)
         _check_is_cut_off(found, root)

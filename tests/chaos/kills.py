@@ -117,4 +117,4 @@ def _check_says_so(root: Path, found: Found) -> None:
         return
     checked = CliRunner().invoke(main, ["check", str(root)], catch_exceptions=False)
     if not is_whole and "interrupted" not in checked.output:
-        found.wrong.append(f"{root}: `opdump check` says nothing of what is missing: {checked.output}")
+        found.wrong.append(f"{root}: `opdump check` does not report what is missing: {checked.output}")

@@ -48,11 +48,11 @@ def check_damaged(root: Path, whole: Contents, ran: int, found: Found) -> None:
     try:
         catalog = opdump.open(root)
     except UnknownLayoutError:
-        found.counts["nothing filed yet"] += 1
+        found.counts["nothing written yet"] += 1
         if ran >= 2:
-            found.wrong.append(f"{root}: is no dump after {ran} steps")
+            found.wrong.append(f"{root}: is not a dump after {ran} steps")
         if left := [str(path) for path in root.rglob("*.npy")]:
-            found.wrong.append(f"{root}: holds {left[:3]}, and is no dump")
+            found.wrong.append(f"{root}: contains {left[:3]}, but is not a dump")
         return
     except OpdumpError as error:
         found.wrong.append(f"{root}: {type(error).__name__}: {error}")
@@ -68,14 +68,14 @@ def check_damaged(root: Path, whole: Contents, ran: int, found: Found) -> None:
         is_told = any(f"step {step} was not finished" in problem for problem in problems)
         _compare(f"{root}: step {step}", records, whole.get(step, {}), is_told, problems, found)
         if is_told:
-            found.counts["steps cut off, told"] += 1
+            found.counts["steps cut off, reported"] += 1
         else:
             finished.add(step)
-            found.counts["steps whole"] += 1
+            found.counts["steps complete"] += 1
     # The step before the last one that ran was written before that one ended.
     if lost := set(range(ran - 1)) - finished:
         found.wrong.append(
-            f"{root}: {ran} steps ran, and of these are not whole: {sorted(lost)}; told: {list(map(str, catalog.problems))}"
+            f"{root}: {ran} steps ran, and these are not complete: {sorted(lost)}; reported: {list(map(str, catalog.problems))}"
         )
 
 
@@ -89,20 +89,20 @@ def _compare(
             # Named by its file, which may shorten the operator's name, or by a table row whose file was not written
             # yet.
             if is_told and elements is None:
-                found.counts["files not there, told"] += 1
+                found.counts["files missing, reported"] += 1
             elif not is_told or (key[0], key[3], key[4], elements) not in anywhere:
                 found.wrong.append(f"{where}: {key} is in no other run")
             continue
         if elements is None and expected[2] is not None:
-            found.counts["files not there, told"] += 1
+            found.counts["files missing, reported"] += 1
             if not is_told and not any("not there" in problem for problem in told):
-                found.wrong.append(f"{where}: {key} has lost its file, and nothing says so")
+                found.wrong.append(f"{where}: {key} has lost its file, which is not reported")
         elif elements != expected[2]:
             found.wrong.append(f"{where}: {key} has other elements")
         if (dtype, shape) != expected[:2] or (statistics != expected[3] and not is_told):
             found.wrong.append(f"{where}: {key} has another type, shape or statistics")
     if not is_told and (lost := whole.keys() - records.keys()):
-        found.wrong.append(f"{where}: lacks {len(lost)} records, as {min(lost)}, and nothing says so")
+        found.wrong.append(f"{where}: lacks {len(lost)} records, such as {min(lost)}, which is not reported")
 
 
 def check_whole(root: Path, whole: Contents, found: Found) -> None:
@@ -110,7 +110,7 @@ def check_whole(root: Path, whole: Contents, found: Found) -> None:
     try:
         catalog = opdump.open(root)
         if contents_of(catalog) != whole:
-            found.wrong.append(f"{root}: the next run reads otherwise; told: {list(map(str, catalog.problems))}")
+            found.wrong.append(f"{root}: the next run differs; reported: {list(map(str, catalog.problems))}")
         if not catalog.runs[-1].complete:
             found.wrong.append(f"{root}: the next run counts as cut off")
     except (OpdumpError, AssertionError) as error:

@@ -46,7 +46,7 @@ def _assert_shapes(root: Path, out: Path) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    pytest.fail(f"{constant} is no JSON")
+    pytest.fail(f"{constant} is not valid JSON")
 
 
 @pytest.mark.parametrize("mode", MODES)

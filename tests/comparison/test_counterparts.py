@@ -77,7 +77,7 @@ def test_whole_numbers_have_no_counterpart() -> None:
     assert _found([record(numbers, 0)], {0: held}, record(numbers, 3), held) is None
 
 
-@pytest.mark.xfail(strict=True, reason="the nearest of A is looked for by distance, and no number is near NaN")
+@pytest.mark.xfail(strict=True, reason="the nearest value of A is found by distance, and nothing is near NaN")
 def test_nan_is_the_counterpart_of_nan() -> None:
     left = LEFT.copy()
     left[2] = np.nan

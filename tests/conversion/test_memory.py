@@ -30,7 +30,7 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is what Linux says of a process")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize(
     ("source", "shape", "target", "wanted"),
     [

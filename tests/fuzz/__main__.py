@@ -27,13 +27,15 @@ from tests.fuzz.readers import READERS, Reader
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="of all readers together")
-    parser.add_argument("--each", type=int, help="so many inputs of each reader instead")
-    parser.add_argument("--known", action="store_true", help="the seeds as they are, and what found a defect before")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="for all readers together")
+    parser.add_argument("--each", type=int, help="inputs for each reader, instead of --inputs")
+    parser.add_argument(
+        "--known", action="store_true", help="read only the seeds and the inputs that found a defect before"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--reader", action="append", choices=[reader.name for reader in READERS])
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--kept", type=Path, help="where findings are filed; a directory is made where none is named")
+    parser.add_argument("--kept", type=Path, help="directory for the findings; default: a new one")
     options = parser.parse_args()
     readers = [reader for reader in READERS if options.reader is None or reader.name in options.reader]
     if options.known:

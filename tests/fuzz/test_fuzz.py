@@ -30,7 +30,7 @@ def test_seeds_and_inputs_that_found_a_defect_are_read_or_refused() -> None:
     told = [line.split() for line in ended.stdout.splitlines()]
     assert [name for name, *_ in told] == [reader.name for reader in READERS]
     assert [name for name, _, read, *_ in told if read == "0"] == [], (
-        "mutations of what is refused as it is try next to nothing"
+        "a reader refuses every seed, so mutations of them test almost nothing"
     )
 
 

@@ -144,7 +144,7 @@ def test_the_next_run_repairs_an_index_that_was_killed(tmp_path: Path) -> None:
     assert [each.op for each in catalog.ops(include_skipped=True)] == [*sample_step(0).ops, *sample_step(1).ops]
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs to mount a directory read-only")
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="must mount a directory read-only")
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_dump_on_a_read_only_file_system_is_read(tmp_path: Path, killed: bool) -> None:
     root = tmp_path / "dump"
@@ -165,7 +165,7 @@ print(len(list(catalog)))
         check=False,
     )
     if "denied" in done.stderr or "not permitted" in done.stderr:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine forbids mounting")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len([record for record in sample_step(0).tensors if not record.skip])
 

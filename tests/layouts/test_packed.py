@@ -51,7 +51,7 @@ def test_arrays_of_every_kind_are_read_as_they_were_written(tmp_path: Path) -> N
 
 def test_the_twin_in_python_writes_the_same_bytes(tmp_path: Path) -> None:
     if AppendFile is append_file.AppendFile:
-        pytest.skip("there are no compiled kernels to compare with")
+        pytest.skip("no compiled kernels to compare with")
     written = []
     for name, kind in (("native", AppendFile), ("twin", append_file.AppendFile)):
         with (tmp_path / name).open("wb") as file:

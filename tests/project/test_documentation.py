@@ -152,10 +152,10 @@ def temporary() -> Iterator[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if _with_code(page)], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, temporary: str) -> None:
     if importlib.util.find_spec("torch") is None:
-        pytest.xfail("notimpl: the pages show PyTorch, which this environment leaves out")
+        pytest.xfail("notimpl: the pages use PyTorch, which is not installed")
     missing = [name for name in _PACKAGES.get(page.name, ()) if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.xfail(f"notimpl: the page shows {', '.join(missing)}, which this environment leaves out")
+        pytest.xfail(f"notimpl: the page uses {', '.join(missing)}, which is not installed")
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     command = tmp_path / "bin" / "opdump"  # the installed command of this Python
     command.parent.mkdir()

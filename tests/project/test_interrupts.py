@@ -14,7 +14,7 @@ import pytest
 from opdump.interpreter.compiled import compiled
 from opdump.interpreter.critical_sections import not_interrupted
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="nothing waits where nothing is compiled")
+pytestmark = pytest.mark.skipif(compiled() is None, reason="Ctrl-C is deferred only by compiled code")
 
 
 @pytest.fixture(autouse=True)

@@ -84,7 +84,7 @@ _REPORT: Final = re.compile(r"^(?:SUMMARY: .*Sanitizer.*|.*: runtime error: .*)$
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="SANITIZER", help="address, thread; both where none is named")
+    parser.add_argument("names", nargs="*", metavar="SANITIZER", help="address, thread; default: both")
     names = parser.parse_args().names
     known = [each.name for each in _SANITIZERS]
     if wrong := [name for name in names if name not in known]:

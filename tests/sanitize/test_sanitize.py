@@ -29,7 +29,7 @@ int main(int count, char** words) {
 
 
 @pytest.mark.compiler
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing")
 def test_each_report_of_a_sanitizer_is_counted(tmp_path: Path) -> None:
     (tmp_path / "faulty.c").write_text(_FAULTY)
     program = tmp_path / "faulty"

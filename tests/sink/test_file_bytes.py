@@ -89,7 +89,7 @@ def test_a_file_that_may_not_grow_gives_the_error(tmp_path: Path) -> None:
     assert raised.value.errno == errno.EFBIG
 
 
-@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no way past its cache")
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system cannot bypass its page cache")
 @pytest.mark.parametrize(("past", "through", "expected"), [(0.010, 0.001, False), (0.003, 0.001, True)])
 def test_the_faster_way_is_taken_and_the_other_tried_now_and_then(
     past: float, through: float, *, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

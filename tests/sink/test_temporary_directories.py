@@ -72,7 +72,7 @@ def test_a_directory_of_a_dead_process_stays_as_long_as_others_use_it(tmp_path: 
         assert not left.exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs another user to make a directory of")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="must create a directory of another user")
 def test_a_directory_of_another_user_stays(tmp_path: Path) -> None:
     process, left = started(tmp_path)
     with process:
