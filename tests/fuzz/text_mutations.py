@@ -161,7 +161,7 @@ def change_a_cell(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def change_a_value(data: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
-    """Replace, remove, wrap or import a JSON value; other text is returned unchanged."""
+    """Replace, remove, wrap, copy or rename a JSON value; other text is returned unchanged."""
     try:
         tree = json.loads(data)
         places = list(_places(tree))
