@@ -140,7 +140,7 @@ def traced_runs(witness):
 def watch(program, kind):
     """Run the program without opdump."""
     witness = Witness()
-    profiles = kind == "function" or program.__name__ == "partial_run"  # partial_run accepts no run options
+    profiles = kind == "function"
     place = tempfile.mkdtemp()
 
     @contextmanager

@@ -40,19 +40,6 @@ def queues(step, folder):
                 session.run([train, loss, size])
 
 
-def partial_run(step, folder):
-    """A run in parts: the result of the first part is computed once, and used by the second."""
-    first, second = v1.placeholder(tf.float32, [4, 4], "first"), v1.placeholder(tf.float32, [4, 4], "second")
-    hidden = tf.sigmoid(tf.matmul(first, first) + 1.0)
-    result = tf.reduce_sum(tf.matmul(hidden, second))
-    with v1.Session() as session:
-        for number in range(3):
-            with step(number):
-                handle = session.partial_run_setup([hidden, result], [first, second])
-                half = session.partial_run(handle, hidden, {first: _batch((4, 4))})
-                session.partial_run(handle, result, {second: half * 2.0})
-
-
 def savers(step, folder):
     """A training that is saved and restored between its steps."""
     x = v1.placeholder(tf.float32, [None, 8, 8, 3], "x")

@@ -111,8 +111,6 @@ class Capture:
         self.operators_met: set[str] | None = None
         """Names of the operators of dumped sessions; None if there was none."""
         self.stacks = Stacks()
-        self.at_close: list[Callable[[], object]] = []
-        """Functions that record values that were seen but not yet recorded."""
         self._stop_after_dump = stop_after_dump
         self._emitter = RunEmitter(recorder, rank_id=rank_id, device_id=device_id)
         self._names: dict[int, UniqueNames] = {}
@@ -235,13 +233,10 @@ class Capture:
     def abandon(self) -> None:
         """In a forked process: renew the locks, whose holders do not exist there."""
         self.lock = threading.RLock()
-        self.at_close.clear()
         self.recorder.abandon()
 
     def close(self) -> None:
         """Write everything that remains, pass the notes to the recorder, and record the graph files in the dump."""
-        for file in self.at_close:
-            file()
         if self.plan.names_models:
             if self._unasked:
                 self.matches.model(self._unasked)

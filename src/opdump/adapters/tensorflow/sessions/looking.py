@@ -27,8 +27,8 @@ from opdump.adapters.tensorflow.graphs.outcomes import FORWARDS, Outcomes, rewri
 from opdump.adapters.tensorflow.graphs.program import Program, ProgramOperator
 from opdump.adapters.tensorflow.operator_kinds import ENTERS, SKIPS, writes_variable
 from opdump.adapters.tensorflow.sessions.rehearsal import executed_graph
-from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, operations_behind, program_of, read_variable
-from opdump.adapters.tensorflow.sessions.watches import ApartGraph, ObservedValue, values_of
+from opdump.adapters.tensorflow.sessions.subgraph import Subgraph, program_of, read_variable
+from opdump.adapters.tensorflow.sessions.watches import ApartGraph, ObservedValue
 from opdump.adapters.tensorflow.xla import LAUNCH, note_of_call
 from opdump.recorder import LiveTensor
 from opdump.records import SkipReason
@@ -52,16 +52,14 @@ class Looking:
         new_place: Callable[[], Path],
         *,
         asked_only: bool,
-        in_parts: bool,
     ) -> None:
         """`elements` are the fetches of the program; `asked_only`: nothing else may be observed. `new_place` returns a directory for each graph.
 
-        If the capture streams, all values are watched, and passed through files. In a run `in_parts`, nothing can be watched.
+        If the capture streams, all values are watched, and passed through files.
         """
         self._capture, self._session, self._subgraph, self._model = capture, session, subgraph, model
         self._new_place = new_place
         self._asked_only = asked_only
-        self._in_parts = in_parts
         tensors = [each for each in elements if not isinstance(each, tf.Operation)]
         self._fetched = [each.name for each in tensors if each.name not in subgraph.fed]
         self._targets = [each.name for each in elements if isinstance(each, tf.Operation)]
@@ -109,10 +107,6 @@ class Looking:
         """For calls of functions whose operators are computed apart: the results of each call, and the results computed apart."""
         wanted = set(self._apart)
         self.fetches, self.watches = self._access()
-        if in_parts:
-            self.lost.update(dict.fromkeys(self.watches))
-            chosen = [each.without({key for key in each.keys if self._final(key) in self.watches}) for each in chosen]
-            self.watches = ()
         self.apart: ApartGraph | None = None
         if self._apart:
             ordered = [op for op in operators if op.name in self._apart]
@@ -291,7 +285,7 @@ class Looking:
             if (
                 tensor is not None
                 and executed == key
-                and (self._in_parts or not self._capture.streams)
+                and not self._capture.streams
                 and self._subgraph.access(tensor) == "fetch"
             ):
                 fetches[key] = tensor
@@ -366,10 +360,6 @@ class ChosenOperator:
     @property
     def keys(self) -> set[Key]:
         return {slot.key for slot in (*self.inputs, *self.outputs)}
-
-    def without(self, lost: Collection[Key]) -> ChosenOperator:
-        """The same if these tensors cannot be observed either."""
-        return replace(self, lost=self.lost.union(lost)) if lost else self
 
     @property
     def unseen(self) -> SkipReason:
@@ -529,72 +519,3 @@ def _live(slot: Slot, value: ObservedValue | None, hosts: dict[int, HostTensor],
     if value is None:
         return live_tensor(slot.slot, slot.argument, slot.dtype_name, slot.source, chosen.unseen_tensor(slot))
     return live_tensor(slot.slot, slot.argument, _host(value, hosts), slot.source)
-
-
-# A run in parts: begun by `partial_run_setup`, continued by calls of `partial_run`.
-#
-# It has no options, so nothing can be watched. Additional fetches are declared in the setup, and fetched in one of the parts.
-
-
-class RunInParts:
-    """A run in parts. `dump` has the additional fetches; `emit` gets all values at the end.
-
-    Additional tensors are fetched in a part only if the program waits for them, too: its own fetches of that part depend on them, or it has
-    nothing else to fetch. They may otherwise wait for an action of the program between two parts.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        step: int,
-        subgraph: Subgraph,
-        dump: Looking,
-        values: dict[str, Any],
-        emit: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.model = model
-        self.step = step
-        self._may_be_fed = subgraph.fed
-        self._programs = {tensor.name: tensor for tensor in dump.programs}
-        self._asked = self._programs.keys() - subgraph.fed
-        self._added = {tensor.name: tensor for tensor in dump.fetches}
-        self._values = values
-        self._emit = emit
-        self._fed: frozenset[str] = frozenset()
-        self._behind: dict[str, frozenset[str]] = {}
-        """Operator -> the fed tensors that it depends on."""
-        for op in subgraph.operations:
-            fed = {tensor.name for tensor in op.inputs if tensor.name in subgraph.fed}
-            makers = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
-            before = [self._behind.get(each.name, frozenset()) for each in makers]
-            self._behind[op.name] = frozenset(fed).union(*before)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all declared fetches of the program are done."""
-        return not self._asked
-
-    def run(self, run: Callable[[Any], Any], fetches: Any, elements: Sequence[Any], fed: frozenset[str]) -> Any:
-        """Run a part. Its fetches, of these elements, are the program's; `fed` is fed in it."""
-        names = {tensor.name for tensor in elements}
-        known = self._fed | fed
-        is_last = self._asked <= names
-        waited = self._behind.keys() if is_last else operations_behind(elements, self._may_be_fed)[0].keys()
-        added = [
-            tensor
-            for tensor in self._added.values()
-            if tensor.op.name in waited and self._behind[tensor.op.name] <= known
-        ]
-        own = [tensor for name, tensor in self._programs.items() if name in names | fed]
-        result, given = run([fetches, [*own, *added]])
-        self._fed = known
-        self._asked -= names
-        self._values.update(values_of(own, given, fed, stays=False))  # the program may write into these
-        for name, value in values_of(added, given[len(own) :]):
-            self._values[name] = value
-            del self._added[name]
-        return result
-
-    def file(self) -> None:
-        """Emit the collected values."""
-        self._emit(self._values)

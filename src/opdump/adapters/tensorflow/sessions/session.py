@@ -29,11 +29,11 @@ from opdump.adapters.graph_runtime import StepCount, live_tensor
 from opdump.adapters.host import HostTensor
 from opdump.adapters.program_stacks import Stack
 from opdump.adapters.replacements import Replacements
-from opdump.adapters.tensorflow.capture import Capture, FailedRun, Model
+from opdump.adapters.tensorflow.capture import Capture, FailedRun
 from opdump.adapters.tensorflow.graphs.hazards import draws_seeded_numbers, folds_callbacks, may_fold_callbacks
 from opdump.adapters.tensorflow.graphs.library import Slot, callees_of, hidden_callees, reachable
 from opdump.adapters.tensorflow.model_names import fetched_names
-from opdump.adapters.tensorflow.sessions.looking import Looking, RunInParts
+from opdump.adapters.tensorflow.sessions.looking import Looking
 from opdump.adapters.tensorflow.sessions.rehearsal import OwnSession
 from opdump.adapters.tensorflow.sessions.subgraph import (
     Purpose,
@@ -88,8 +88,8 @@ class _Signature:
         """None before its first run."""
         self.subgraphs: dict[frozenset[str], Subgraph] = {}
         """By the fed tensors: the operator of a fed tensor does not run."""
-        self.dumps: dict[tuple[frozenset[str], bool], Looking] = {}
-        """By the fed tensors, and whether it runs in parts."""
+        self.dumps: dict[frozenset[str], Looking] = {}
+        """By the fed tensors."""
         self.is_always_extended = False
         """Whether all its steps run like dumped ones: see `own_state`."""
 
@@ -117,8 +117,6 @@ class SessionCapture:
         self._folders = WatchFolders(_beside(Path(capture.plan.path)) if capture.streams else None)
         self._beside = threading.local()
         """The additional `tensors` of a run of this thread, and their values in `given`."""
-        self._parts: dict[str, RunInParts] = {}
-        """By the program's handles."""
 
     @property
     def _recorder(self) -> Recorder:
@@ -152,67 +150,15 @@ class SessionCapture:
         return result
 
     def set_up(self, set_up: Callable[[Any, Any], Any], fetches: Any, feeds: Sequence[Any] | None = None) -> Any:
-        """The result of `session.partial_run_setup`: a handle, whose parts are one step of the signature."""
-        signature = self._signature(fetches)
-        if signature is None:
-            return set_up(fetches, feeds)
-        if not self._records:
-            self.capture.note("failures of runs in parts (partial_run) are not recorded: use session.run")
-            return set_up(fetches, feeds)
-        if not self._is_step(signature, feeds):
-            return set_up(fetches, feeds)
-        # If an earlier one has not ended, only the values so far are recorded.
-        self._file_parts(signature.model)
-        step = signature.steps.take()
-        self.capture.ended(signature.model.names, step)
-        dumps = self.capture.wants(step) and not self.capture.is_over
-        extends = dumps or signature.is_always_extended
-        fed = fed_names(feeds, self._graph)
-        dump = self._looking(signature, fed, in_parts=True) if extends else None
-        if dump is None:
-            return set_up(fetches, feeds)
-        values = self._read_before(dump) if dumps else {}
-        run_at = self.capture.stacks.of_call()
-        handle = set_up([*signature.elements, *dump.fetches], feeds)
-
-        def emit(values: dict[str, Any]) -> None:
-            if dumps:
-                self._emit(signature, dump, values, step, run_at)
-                with self.capture.lock:
-                    self._recorder.end_step(step)
-
-        self._parts[handle] = RunInParts(signature.model, step, signature.subgraph(fed), dump, values, emit)
-        if self._file_parts not in self.capture.at_close:
-            self.capture.at_close.append(self._file_parts)
-        return handle
-
-    def part(self, run: Callable[[Any, Any, Any], Any], handle: str, fetches: Any, feed_dict: Any = None) -> Any:
-        """The result of `session.partial_run`."""
-        parts = self._parts.get(handle)
-        elements = None if parts is None else self._elements_if_possible(fetches)
-        if parts is None or elements is None or any(isinstance(each, tf.Operation) for each in elements):
-            return run(handle, fetches, feed_dict)  # not part of a step, or rejected
-        fed = fed_names(feed_dict, self._graph)
-        results = parts.run(lambda wanted: run(handle, wanted, feed_dict), fetches, elements, fed)
-        if parts.has_ended:
-            del self._parts[handle]
-            parts.file()
-            if self.capture.wants(parts.step):
-                self.capture.complete(parts.step)
-        return results
+        """The result of `session.partial_run_setup`. Its parts are not recorded."""
+        self.capture.note("runs in parts (partial_run) are not recorded: use session.run")
+        return set_up(fetches, feeds)
 
     def do_run(self, do_run: Callable[..., Any], handle: Any, targets: Any, fetches: list[Any], *more: Any) -> Any:
         """The result of `session._do_run`. Additional fetches are added here, because `session.run` takes four times as long per fetch as the runtime."""
         given = do_run(handle, targets, [*fetches, *getattr(self._beside, "tensors", ())], *more)
         self._beside.given = given[len(fetches) :]
         return given[: len(fetches)]
-
-    def _file_parts(self, model: Model | None = None) -> None:
-        """Write the values so far of unfinished runs in parts, of this model or of all."""
-        for handle, parts in list(self._parts.items()):
-            if model in (None, parts.model):
-                del self._parts[handle]
-                parts.file()
 
     def _ran(self, signature: _Signature, step: int, call: _Call, *, dumps: bool, extends: bool) -> Any:
         """The result of a run of the program. It is dumped, run like a dumped one (`extends`), or left unchanged; a failure is recorded."""
@@ -360,9 +306,9 @@ class SessionCapture:
         return draws_seeded_numbers(op.node for op in program.operators if op.body) or folds_callbacks(program)
 
     @isolated_from_program
-    def _looking(self, signature: _Signature, fed: frozenset[str], *, in_parts: bool = False) -> Looking | None:
+    def _looking(self, signature: _Signature, fed: frozenset[str]) -> Looking | None:
         """None if the runtime rejects the program's request, which its own run reports, and if the graph cannot be determined."""
-        found = signature.dumps.get((fed, in_parts))
+        found = signature.dumps.get(fed)
         if found is not None:
             return found
         subgraph = signature.subgraph(fed)
@@ -379,11 +325,10 @@ class SessionCapture:
                     subgraph,
                     self._folders.new,
                     asked_only=is_clustered,
-                    in_parts=in_parts,
                 )
         except tf.errors.OpError:
             return None
-        signature.dumps[fed, in_parts] = found
+        signature.dumps[fed] = found
         return found
 
     def _clusters(self, subgraph: Subgraph) -> bool:
@@ -588,7 +533,6 @@ _METHODS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "_do_run": _handed_on(SessionCapture.do_run),
         "make_callable": _make_callable,
         "_make_callable_from_options": _callable_from_options,
-        "partial_run": _handed_on(SessionCapture.part),
         "partial_run_setup": _handed_on(SessionCapture.set_up),
         "close": _close,
     }
