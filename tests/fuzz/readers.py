@@ -291,7 +291,6 @@ READERS: Final[tuple[Reader, ...]] = (
     Reader("golden_array", _golden_array, "npy", 20),
     Reader("onnx_input", _onnx_input, "npy", 20),
     Reader("index", _index, "database", 10, around=_own_dump),
-    Reader("earlier_index", _index, "database", 5, around=_own_dump),
     Reader("mindspore_dump", _dump, "table", 10, around=_corpus_tree("mindspore_dump")),
     Reader("device_dump", _dump, "dump file", 10, around=_corpus_tree("device_dump")),
 )

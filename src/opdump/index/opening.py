@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -37,8 +37,8 @@ from opdump.errors import CorruptDumpError
 # is one transaction, so a killed process leaves the last finished step. The connection is kept for the next step, but closed before a fork.
 #
 # This file is the only definition of the content of an index. Readers reject a file with any other table, view or column (`opening.py`), so each
-# change of `TABLES` or `VIEWS`, except of spaces, needs a new `SCHEMA_VERSION`. What the version before had instead goes to `SCHEMAS`, so that existing
-# dumps stay readable.
+# change of `TABLES` or `VIEWS`, except of spaces, needs a new `SCHEMA_VERSION`. What a released version had instead goes to `SCHEMAS`, so that its dumps
+# stay readable.
 
 INDEX_NAME: Final = "index.sqlite"
 SCHEMA_VERSION: Final = 8
@@ -118,66 +118,8 @@ VIEWS: Final = (
         CROSS JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')""",
 )
 
-_BY_SIGNATURE: Final = "JOIN signatures ON signatures.id = json_extract(tensors.value, '$[1]')"
-
-FRAMES: Final = """CREATE TABLE frames(
-        stack INTEGER NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL, line INTEGER NOT NULL,
-        function TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY(stack, position)) WITHOUT ROWID"""
-EXTRAS: Final = """CREATE TABLE extras(
-    batch INTEGER NOT NULL, tensor INTEGER NOT NULL, statistics TEXT, file TEXT, PRIMARY KEY(batch, tensor))
-    WITHOUT ROWID"""
-_WITHOUT_PLACES: Final = (
-    (",\n        files TEXT, statistics TEXT)", ")"),  # of `batches`
-    ("json_extract(batches.files, '$.\"' || tensors.key || '\"') AS file,", "extras.file,"),  # of the view
-    (_BY_SIGNATURE, f"{_BY_SIGNATURE} LEFT JOIN extras ON extras.batch = batches.id AND extras.tensor = tensors.key"),
-)
-_WITHOUT_ARGUMENTS: Final = ((", arguments TEXT NOT NULL)", ")"),)  # of `batches`
-_WITHOUT_MEMORY: Final = (
-    *_WITHOUT_ARGUMENTS,
-    (", memory TEXT NOT NULL)", ")"),  # of `signatures`
-)
-_WITHOUT_SAMPLE: Final = (
-    *_WITHOUT_MEMORY,
-    (", sample INTEGER NOT NULL)", ")"),  # of `signatures`
-    (" signatures.sample,", ""),  # of the view
-)
-
-
-def _without(later: Iterable[tuple[str, str]], statements: Iterable[str]) -> tuple[str, ...]:
-    """Return the statements without later additions. Each addition is given with the text that it replaced."""
-    former = tuple(statements)
-    for added, before in later:
-        former = tuple(statement.replace(added, before) for statement in former)
-    return former
-
-
-_ALL: Final = (*TABLES, *VIEWS)
-_UNTIL_STACKS: Final = tuple(FRAMES if "TABLE stacks" in each else each for each in _ALL if "TABLE lines" not in each)
-_UNTIL_PLACES: Final = _without(
-    _WITHOUT_PLACES,
-    (part for each in _UNTIL_STACKS for part in ((each, EXTRAS) if "TABLE patterns" in each else (each,))),
-)
-_WITHOUT_BOUNDS: Final = tuple(each for each in _UNTIL_PLACES if "TABLE degradations" not in each)
-BOUNDS_SINCE: Final = 5
-"""The first version with a table of degradations."""
-ARGUMENTS_SINCE: Final = 6
-"""The first version in which a batch lists arguments that differ from its pattern. Before, each variant was a pattern of its own."""
-PLACES_SINCE: Final = 7
-"""The first version in which a batch lists the tensors with files and other statistics. Before, each had a row of `extras`."""
-STACKS_SINCE: Final = 8
-"""The first version in which stacks share their callers. Before, each stack had all its lines in `frames`."""
-
-SCHEMAS: Final = {
-    2: _without(_WITHOUT_SAMPLE, _WITHOUT_BOUNDS),
-    3: _without(_WITHOUT_MEMORY, _WITHOUT_BOUNDS),
-    4: _without(_WITHOUT_ARGUMENTS, _WITHOUT_BOUNDS),
-    5: _without(_WITHOUT_ARGUMENTS, _UNTIL_PLACES),
-    6: _UNTIL_PLACES,
-    7: _UNTIL_STACKS,
-    SCHEMA_VERSION: _ALL,
-}
-"""The tables and views of each version that can be read. Version 2: a sampled tensor was recorded as if the sample were the whole tensor.
-Version 3: memory was not recorded. Version 4: runs had no limits."""
+SCHEMAS: Final = {SCHEMA_VERSION: (*TABLES, *VIEWS)}
+"""The tables and views of each version that can be read."""
 
 
 def may_lack_summaries(tensors: int, timestamps: str, extras: int) -> bool:
@@ -341,8 +283,8 @@ def check_index(file: IndexFile) -> None:
             else:
                 remedy = "read it with the opdump that wrote it, or capture again"
             raise CorruptDumpError(
-                f"{path}: an index of version {version} (application {application:#x}); this opdump reads versions "
-                f"{min(SCHEMAS)} to {SCHEMA_VERSION} of application {APPLICATION_ID:#x}: {remedy}"
+                f"{path}: an index of version {version} (application {application:#x}); this opdump reads version "
+                f"{SCHEMA_VERSION} of application {APPLICATION_ID:#x}: {remedy}"
             )
         check_schema(database, path, version)
         # Without SQLite's limit for the length of a value (Python 3.10), a page that refers to itself would be read until memory is full.
@@ -384,7 +326,7 @@ def _schema(version: int) -> frozenset[tuple[str, str, str]]:
 @cache
 def _columns() -> frozenset[tuple[str, str]]:
     with closing(sqlite3.connect(":memory:")) as database:
-        for statement in (*TABLES, EXTRAS, FRAMES):
+        for statement in TABLES:
             database.execute(statement)
         rows = database.execute(
             "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c WHERE m.type = 'table'"

@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 from opdump.degradation import Degradation
 from opdump.errors import CorruptDumpError
 from opdump.index.opening import (
-    ARGUMENTS_SINCE,
-    BOUNDS_SINCE,
     OPERATOR_FIELDS,
-    PLACES_SINCE,
     IndexFile,
     check_index,
     may_lack_summaries,
@@ -179,10 +176,6 @@ class FactsByProgram(Generic[_Facts]):
 
 _MOST_CACHED_PATTERNS = 16  # a regular training has a few; if every step differs, none is used again
 _PHASES = frozenset(get_args(Phase))
-_EARLIER_REASONS: Final = {"untold": "not observed"}
-"""Reasons in the words of earlier versions, and their current names."""
-_LATER_COLUMNS: Final[list[Any]] = [0, ""]
-"""Defaults for `sample` and `memory` of a signature in earlier versions: version 2 lacks both, version 3 lacks `memory`."""
 
 
 _TEXTS: Final = frozenset({"op_type", "op_name", "net_name", "phase", "kernel", "forward_op", "skip"})
@@ -222,18 +215,6 @@ _Operator = tuple[dict[str, Any], int, int]
 """The fields of the operator's records, and the rows of its stack and its arguments."""
 _Tensors = Sequence[tuple[int, int]]
 """For each tensor of a pattern, the index of its operator and its signature."""
-_BATCH_SINCE: Final = (
-    (
-        PLACES_SINCE,
-        "SELECT pattern, timestamps, summaries, counted, arguments, files, statistics FROM batches WHERE id = ?",
-    ),
-    (
-        ARGUMENTS_SINCE,
-        "SELECT pattern, timestamps, summaries, counted, arguments, NULL, NULL FROM batches WHERE id = ?",
-    ),
-    (0, "SELECT pattern, timestamps, summaries, counted, '[]', NULL, NULL FROM batches WHERE id = ?"),
-)
-"""The query for a batch, by the first version of the index to which it applies, latest first."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
 _NO_STATISTICS: Final[Mapping[str, StatisticValue]] = {}
 
@@ -255,7 +236,7 @@ class IndexReader:
         self._signatures: dict[int, dict[str, Any]] = {}
         """By row, the fields of the records."""
         self._arguments: dict[int, dict[str, Any]] = {}
-        self._last_row = dict.fromkeys(("operators", "signatures", "arguments", "stacks", "lines", "frames"), 0)
+        self._last_row = dict.fromkeys(("operators", "signatures", "arguments", "stacks", "lines"), 0)
         self._patterns: dict[int, Pattern] = {}
         self._tensors: dict[tuple[Any, int], _Tensors] = {}
         """Tensors of patterns that were read, by their text and the number of operators."""
@@ -265,9 +246,7 @@ class IndexReader:
             check_index(self._file)
             with self._file.connect() as database:
                 self._names_budget, self._batches_budget = self._budget(), self._budget()
-                self._version = int(database.execute("PRAGMA user_version").fetchone()[0])
-                self._stacks = ReadStacks(self._version)
-                self._query = next(query for since, query in _BATCH_SINCE if self._version >= since)
+                self._stacks = ReadStacks()
                 runs = [_run(row) for row in self._rows(database, "SELECT * FROM runs ORDER BY id")]
                 totals: dict[int, dict[str, int]] = {run.id: {} for run in runs}
                 budget = self._budget()
@@ -289,8 +268,6 @@ class IndexReader:
     def _degradations(self, database: sqlite3.Connection) -> dict[int, list[Degradation]]:
         """Return what each run left out because a limit was reached, in chronological order."""
         found: dict[int, list[Degradation]] = {}
-        if self._version < BOUNDS_SINCE:
-            return found
         budget = self._budget()
         for row in database.execute("SELECT run, step, time, bound, now, why FROM degradations ORDER BY id"):
             budget.spend(row)
@@ -343,7 +320,10 @@ class IndexReader:
         return BatchRecords(ops, tensors, _counted(filed.counted))
 
     def _filed(self, database: sqlite3.Connection, batch: FiledBatch) -> _Filed:
-        row = database.execute(self._query, (batch.id,)).fetchone()
+        row = database.execute(
+            "SELECT pattern, timestamps, summaries, counted, arguments, files, statistics FROM batches WHERE id = ?",
+            (batch.id,),
+        ).fetchone()
         if row is None:
             raise CorruptDumpError(f"the index no longer holds batch {batch.id}, which it listed")
         # A batch that is read again, as a catalog does, is not counted again.
@@ -354,12 +334,9 @@ class IndexReader:
         pattern = self._pattern(database, whole(row[0]))
         if row[4] != "[]":
             pattern = self._with_arguments(database, pattern, batch, row[4])
-        if self._version >= PLACES_SINCE:
-            tensors, what = len(pattern.tensors), f"batch {batch.id} of the index"
-            files = texts_by_places(row[5], tensors, what)
-            others = {place: statistics(each) for place, each in by_places(row[6], tensors, what).items()}
-        else:
-            files, others = self._extras(database, batch, len(pattern.tensors), budget)
+        tensors, what = len(pattern.tensors), f"batch {batch.id} of the index"
+        files = texts_by_places(row[5], tensors, what)
+        others = {place: statistics(each) for place, each in by_places(row[6], tensors, what).items()}
         times = whole_numbers(row[1])
         if len(times) != len(pattern.operators):
             raise CorruptDumpError(
@@ -476,25 +453,6 @@ class IndexReader:
         self._programs = [*self._programs[1 - _MOST_CACHED_PATTERNS :], (rows, tensors, program)]
         return program
 
-    def _extras(
-        self, database: sqlite3.Connection, batch: FiledBatch, tensors: int, budget: Budget
-    ) -> tuple[dict[int, str], dict[int, dict[str, StatisticValue]]]:
-        """Read files and other statistics of tensors in the form of earlier versions."""
-        rows = database.execute(
-            "SELECT tensor, statistics, file FROM extras WHERE batch = ? ORDER BY tensor", (batch.id,)
-        )
-        files, statistics_of = {}, {}
-        for number, others, file in budget.each(rows):
-            if not 0 <= number < tensors:
-                raise CorruptDumpError(
-                    f"batch {batch.id} of the index has {tensors} tensors, but also data for tensor {shown(number)}"
-                )
-            if file is not None:
-                files[number] = text(file)
-            if others is not None:
-                statistics_of[number] = statistics(json_object(others))
-        return files, statistics_of
-
     def _load_what_is_new(self, database: sqlite3.Connection) -> None:
         """Read the names, stacks, arguments and signatures that were added since the last call. Rows are never changed."""
         self._names_budget.size = self._file.size()
@@ -514,10 +472,10 @@ class IndexReader:
             self._arguments[number] = json_object(value)
         self._stacks.load(partial(self._new, database))
 
-    def _new(self, database: sqlite3.Connection, table: str, query: str, keys: int = 1) -> Iterator[tuple[Any, ...]]:
+    def _new(self, database: sqlite3.Connection, table: str, query: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows after the last one read. They are marked as read only after all of them were."""
         last = self._last_row[table]
-        for row in self._names_budget.each(database.execute(query, (last,)), keys):
+        for row in self._names_budget.each(database.execute(query, (last,))):
             last = row[0]
             yield row
         self._last_row[table] = last
@@ -581,8 +539,7 @@ def _operator(row: list[Any]) -> _Operator:
 
 
 def _signature(row: list[Any]) -> dict[str, Any]:
-    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, *later = row
-    sample, place = [*later, *_LATER_COLUMNS[len(later) :]]
+    io, slot, dtype, dimensions, layout, data_size, argument, source, skip, sample, place = row
     if io not in ("input", "output"):
         raise CorruptDumpError(f"the index describes a tensor as {shown(io)}; expected 'input' or 'output'")
     sizes = shape(dimensions)
@@ -607,5 +564,4 @@ def _counted(value: Any) -> dict[SkipReason, int]:
 
 def _reason(value: Any) -> SkipReason:
     # A later version may have more reasons. They are only shown to the user, so unknown ones are accepted.
-    reason = name(value)
-    return cast(SkipReason, _EARLIER_REASONS.get(reason, reason))
+    return cast(SkipReason, name(value))

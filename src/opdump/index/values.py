@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.call_stacks import Frame, Stack, Stacks, linked
+from opdump.call_stacks import Frame, Stack, linked
 from opdump.errors import CorruptDumpError
-from opdump.index.opening import STACKS_SINCE, SUMMARY
+from opdump.index.opening import SUMMARY
 from opdump.kernels import SUMMARY_FIELDS, Summary
 from opdump.records import Memory, StatisticValue
 from opdump.statistics import OWN
@@ -54,12 +54,12 @@ class Budget:
                 f"the rows of the index hold more than the {self.size} bytes of its file: its pages refer to each other"
             )
 
-    def each(self, rows: Iterator[tuple[Any, ...]], keys: int = 1) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows. Their first `keys` values must be integers and increase from row to row, so that no row occurs twice."""
-        last: tuple[int, ...] = ()
+    def each(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows. Their first values must be integers and increase from row to row, so that no row occurs twice."""
+        last: int | None = None
         for row in rows:
-            key = (whole(row[0]),) if keys == 1 else tuple([whole(value) for value in row[:keys]])
-            if key <= last:
+            key = whole(row[0])
+            if last is not None and key <= last:
                 raise CorruptDumpError(f"the rows of the index are out of order: {key} comes after {last}")
             last = key
             self.spend(row)
@@ -261,7 +261,7 @@ def _json(value: Any) -> Any:
 
 _MOST_CACHED: Final = 20_000
 
-NewRows = Callable[[str, str, int], Iterator[tuple[Any, ...]]]
+NewRows = Callable[[str, str], Iterator[tuple[Any, ...]]]
 """Returns the rows of a table after the last one read. Arguments: the table, a query, and the number of columns in its key."""
 
 
@@ -323,9 +323,7 @@ class StoredStacks:
 class ReadStacks:
     """The stacks of an index, by row."""
 
-    def __init__(self, version: int) -> None:
-        """`version` is the version of the index."""
-        self._version = version
+    def __init__(self) -> None:
         self._read: dict[int, Sequence[Frame]] = {0: ()}
         self._lines: dict[int, Frame] = {}
 
@@ -335,29 +333,13 @@ class ReadStacks:
 
     def load(self, new: NewRows) -> None:
         """Read the stacks that were added."""
-        if self._version < STACKS_SINCE:
-            self._load_frames(new)
-            return
         query = "SELECT id, file, line, function, code FROM lines WHERE id > ? ORDER BY id"
-        for number, *row in new("lines", query, 1):
+        for number, *row in new("lines", query):
             self._lines[number] = _frame(*row)
-        for number, callers, line in new("stacks", "SELECT id, callers, line FROM stacks WHERE id > ? ORDER BY id", 1):
+        for number, callers, line in new("stacks", "SELECT id, callers, line FROM stacks WHERE id > ? ORDER BY id"):
             # Rows are in ascending order. In a circle of callers, one row refers to a row that is not known yet, which is an error.
             above = known(self._read, callers, "stack")
             self._read[number] = Stack(known(self._lines, line, "line"), above or None)
-
-    def _load_frames(self, new: NewRows) -> None:
-        """Read stacks in the form of earlier versions, in which each has all its lines."""
-        frames: dict[int, list[Frame]] = {}
-        once: dict[Frame, Frame] = {}
-        query = (
-            "SELECT stack, position, file, line, function, code FROM frames WHERE stack > ? ORDER BY stack, position"
-        )
-        for stack, _, *row in new("frames", query, 2):
-            frame = _frame(*row)
-            frames.setdefault(stack, []).append(once.setdefault(frame, frame))
-        stacks = Stacks()
-        self._read.update((stack, stacks.of(lines)) for stack, lines in frames.items())
 
 
 def _frame(file: Any, line: Any, function: Any, code: Any) -> Frame:
