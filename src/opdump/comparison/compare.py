@@ -6,6 +6,7 @@ result.verdict, [each.b.line for each in result.introduced]
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from opdump.adapters.replay import can_replay
 from opdump.catalog.catalog import Catalog, open_dump
-from opdump.comparison.judgement import Chain, Judgement, Steps, judge, notes_of
+from opdump.comparison.judgement import Chain, Judgement, Steps, distinct, judge, notes_of
 from opdump.comparison.nodes import Suspect
 from opdump.comparison.pairs import (
     GivenMatches,
@@ -68,27 +69,26 @@ def compare(
     """
     one, other = _opened(a), _opened(b)
     names = str(one.path), str(other.path)
-    if step is not None:
+    step_b = step if step_b is None else step_b
+    if step is not None and step_b is not None:
         _check_step(one, step)
-        _check_step(other, step if step_b is None else step_b)
+        _check_step(other, step_b)
     unlike = unlike_layouts(one, other, rank)
     if unlike is not None:
         return Result(verdict="incomparable", a=names[0], b=names[1], why=unlike.reason, notes=unlike.notes)
-    ranks = [rank] if rank is not None else [each for each in one.ranks if each in set(other.ranks)]
-    steps = {each: _steps(one, other, step, step_b, each) for each in ranks}
-    ranks = [each for each in ranks if steps[each]]
-    if not ranks:
+    steps = _common_steps(one, other, step, step_b, rank)
+    if not steps:
         return Result(verdict="incomparable", a=names[0], b=names[1], notes=(_nothing_common(one, other),))
     tell = progress or _untold
     given = None if match is None else _given(Path(match), one, other)
-    if executor is None or len(ranks) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
-        judged = list(_judged(one, other, steps, ranks, given, tell, may_join=step is None))
+    if executor is None or len(steps) == 1 or isinstance(a, Catalog) or isinstance(b, Catalog):
+        judged = _judged(one, other, steps, given, tell, may_join=step is None)
     else:
         found = executor.map(
-            _judge_rank, *zip(*((names, steps[each], each, given, step is None) for each in ranks), strict=True)
+            _judge_rank, *zip(*((names, steps[each], each, given, step is None) for each in steps), strict=True)
         )
-        judged = list(_counted(found, len(ranks), tell))
-    return _result(names, dict(zip(ranks, judged, strict=True)), executor, tell)
+        judged = _counted(found, len(steps), tell)
+    return _result(names, dict(zip(steps, judged, strict=True)), executor, tell)
 
 
 def _result(
@@ -97,50 +97,65 @@ def _result(
     executor: Executor | None,
     tell: Progress,
 ) -> Result:
-    parts = [part for found in judged.values() for part in found.outputs]
-    again = [part for part in parts if isinstance(part, RepeatedStep)]
-    rows, missing = _measured([pair for part in parts if isinstance(part, list) for pair in part], executor, tell)
-    waiting = iter(rows)
-    pairs = [part for found in judged.values() for part in _states(found, waiting)]
-    inherited = {_place(row.b) for part in pairs if isinstance(part, list) for row in part if row.state == "inherited"}
-    judged_steps = sorted({step for found in judged.values() for step in found.steps})
-    matched = sum(found.matched for found in judged.values() if found.is_judged)
-    unmatched = sum(found.unmatched for found in judged.values())
-    suspects = _suspects_of(judged)
-    of_frameworks = any(found.of_frameworks for found in judged.values())
-    differing = sum(not row.identical for row in rows) + sum(each.differing for each in again)
-    by_statistics = sum(row.by_statistics is not None for row in rows) + sum(each.by_statistics for each in again)
-    identical = not unmatched and not of_frameworks and not differing
-    strangers = are_strangers(matched, sum(found.most for found in judged.values()))
-    verdict: Verdict = (
-        "incomparable" if strangers else "divergent" if suspects else "identical" if identical else "benign"
-    )
-    notes = notes_of(list(judged.values()), can_replay=can_replay)
-    if strangers:
-        notes = [*dict.fromkeys(note for found in judged.values() for note in found.nearest), *notes]
+    found = list(judged.values())
+    pairs, missing = _table(found, executor, tell)
+    differing, by_statistics, inherited = _counts(pairs)
+    matched, unmatched = sum(each.matched for each in found if each.is_judged), sum(each.unmatched for each in found)
+    are_unrelated = are_strangers(matched, sum(each.most for each in found))
+    suspects = [] if are_unrelated else _suspects_of(found)
+    are_identical = not (unmatched or differing or any(each.of_frameworks for each in found))
+    nearest = distinct(each.nearest for each in found) if are_unrelated else []
     return Result(
-        verdict=verdict,
+        verdict=_verdict(suspects, are_unrelated=are_unrelated, are_identical=are_identical),
         a=names[0],
         b=names[1],
         matched=matched,
         unmatched=unmatched,
-        introduced=() if strangers else [introduced(suspect, of_ranks=len(judged) > 1) for suspect in suspects],
-        inherited=0 if strangers else len(inherited),
-        notes=notes,
-        steps=judged_steps,
+        introduced=tuple(introduced(suspect, of_ranks=len(found) > 1) for suspect in suspects),
+        inherited=0 if are_unrelated else inherited,
+        notes=[*nearest, *notes_of(found, can_replay=can_replay)],
+        steps=sorted(distinct(each.steps for each in found)),
         ranks=list(judged),
         pairs=Chain(pairs),
         differing=differing,
         by_statistics=by_statistics,
-        matches=Chain([each for found in judged.values() for each in found.matches]),
-        window=() if strangers else _window_of(suspects, judged),
+        matches=Chain(list(itertools.chain.from_iterable(each.matches for each in found))),
+        window=_window_of(suspects, found),
         missing_metrics=missing,
     )
 
 
-def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
+def _verdict(suspects: Sequence[Suspect], *, are_unrelated: bool, are_identical: bool) -> Verdict:
+    if are_unrelated:
+        return "incomparable"
+    if suspects:
+        return "divergent"
+    return "identical" if are_identical else "benign"
+
+
+def _table(
+    judged: Sequence[Judgement], executor: Executor | None, tell: Progress
+) -> tuple[list[list[PairRow] | RepeatedStep], dict[str, str]]:
+    """The table of pairs, step by step, and the metrics that some pair lacks, with the reason."""
+    parts = [part for found in judged for part in found.outputs]
+    rows, missing = _measured([pair for part in parts if isinstance(part, list) for pair in part], executor, tell)
+    waiting = iter(rows)
+    return [part for found in judged for part in _states(found, waiting)], missing
+
+
+def _counts(table: Sequence[list[PairRow] | RepeatedStep]) -> tuple[int, int, int]:
+    """The numbers of pairs that are not identical, of pairs that were compared by statistics, and of operators that inherited a difference."""
+    repeated = [part for part in table if isinstance(part, RepeatedStep)]
+    rows = [row for part in table if isinstance(part, list) for row in part]
+    differing = sum(not row.measured.identical for row in rows) + sum(part.differing for part in repeated)
+    by_statistics = sum(row.measured.by_statistics is not None for row in rows)
+    inherited = len({_place(row.b) for row in rows if row.state == "inherited"})
+    return differing, by_statistics + sum(part.by_statistics for part in repeated), inherited
+
+
+def _suspects_of(judged: Sequence[Judgement]) -> list[Suspect]:
     """The suspects of all ranks, by step. Within a step, collectives come last: they may pass on a difference of another rank."""
-    suspects = [suspect for found in judged.values() for suspect in found.suspects]
+    suspects = [suspect for found in judged for suspect in found.suspects]
     if len(judged) == 1:
         return suspects
 
@@ -151,9 +166,9 @@ def _suspects_of(judged: dict[int, Judgement]) -> list[Suspect]:
     return sorted(suspects, key=place)
 
 
-def _window_of(suspects: Sequence[Suspect], judged: dict[int, Judgement]) -> Sequence[Neighbour]:
+def _window_of(suspects: Sequence[Suspect], judged: Sequence[Judgement]) -> Sequence[Neighbour]:
     """The operators around the first suspect."""
-    of_first = (found.window for found in judged.values() if any(each is suspects[0] for each in found.suspects))
+    of_first = (found.window for found in judged if any(each is suspects[0] for each in found.suspects))
     return next(of_first, ()) if suspects else ()
 
 
@@ -165,12 +180,14 @@ def _opened(dump: Dump) -> Catalog:
     return dump if isinstance(dump, Catalog) else open_dump(Path(dump))
 
 
-def _steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int) -> Steps:
-    held = set(b.steps_of(rank))
-    if step is not None:
-        there = step if step_b is None else step_b
-        return [(step, there)] if step in a.steps_of(rank) and there in held else []
-    return [(each, each) for each in a.steps_of(rank) if each in held]
+def _common_steps(a: Catalog, b: Catalog, step: int | None, step_b: int | None, rank: int | None) -> dict[int, Steps]:
+    """The pairs of steps to compare, by rank. Ranks without any are left out."""
+    found: dict[int, Steps] = {}
+    for each in [number for number in a.ranks if number in set(b.ranks)] if rank is None else [rank]:
+        held_a, held_b = a.steps_of(each), set(b.steps_of(each))
+        wanted = [(number, number) for number in held_a] if step is None or step_b is None else [(step, step_b)]
+        found[each] = [(here, there) for here, there in wanted if here in held_a and there in held_b]
+    return {each: steps for each, steps in found.items() if steps}
 
 
 def _given(path: Path, a: Catalog, b: Catalog) -> GivenMatches:
@@ -198,13 +215,12 @@ def _judged(
     a: Catalog,
     b: Catalog,
     steps: dict[int, Steps],
-    ranks: Sequence[int],
     given: GivenMatches | None,
     tell: Progress,
     *,
     may_join: bool,
 ) -> Iterator[Judgement]:
-    done, total = 0, sum(len(steps[rank]) for rank in ranks)
+    done, total = 0, sum(map(len, steps.values()))
 
     def step_done() -> None:
         nonlocal done
@@ -212,8 +228,8 @@ def _judged(
         tell("judging steps", done, total)
 
     tell("judging steps", 0, total)
-    for rank in ranks:
-        yield judge(a, b, steps[rank], rank, given, step_done, may_join=may_join)
+    for rank, of_rank in steps.items():
+        yield judge(a, b, of_rank, rank, given, step_done, may_join=may_join)
 
 
 @dumps_unchanged()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar, overload
@@ -51,6 +51,7 @@ from opdump.comparison.trace import Trace, are_strangers, nearest_names, only, w
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
 
+Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 
@@ -94,6 +95,11 @@ class Chain(Sequence[Item_co]):
 _SHOWN_PROBLEMS: Final = 3
 _OF_WHAT_IS_GIVEN: Final = frozenset({"argument", "data", "parameter", "random", "precision"})
 """Kinds of suspects that count even if the results agree, because the program was given something else."""
+
+_OTHER_BOUNDARIES: Final = (
+    "step {}: the runs have different step boundaries; this step and later ones were not compared; "
+    "--step N:M compares step N of A with step M of B"
+)
 
 Steps = Sequence[tuple[int, int]]
 """Pairs of a step of A and the step of B to compare it with."""
@@ -146,120 +152,184 @@ def judge(
     """Judge a rank of two dumps, keeping the matched pairs in `given`. `done` is called after each step. With `may_join`, all steps of each run are
     judged as one if the runs have different step boundaries.
     """
-    found = Judgement()
-    before: Comparison | None = None
-    before_alone: StatisticsComparison | None = None
-    values: StepValues | None = None
-    bounded: Bounded | None = None
-    precedents = Precedents()
     whole = may_join and given is None and are_cut_otherwise(a, b, rank)
-    if whole:
-        steps = steps[:1]
-        found.notes.append("the runs have different step boundaries, so all steps of each were compared as one")
-    selected = _selected(a, rank), _selected(b, rank)
-    if selected[0] != selected[1]:
-        found.notes.append(f"only operators that both runs selected were compared: {_shown(*selected)}")
-    traces = _Traces(a, b, steps, rank, selected, whole=whole)
-    repeats = Repeats(a, b, rank) if selected[0] == selected[1] else None
-    frameworks = _frameworks_of(a), _frameworks_of(b)
-    for number, (here, there) in enumerate(steps):
-        again = None if repeats is None or given is not None or whole else repeats.of(here, there)
-        if again is not None:
-            before_again = StatisticsComparison(again[1], again[2], again[0].alignment, before_alone)
-            if (
-                not again[0].has_other_arguments
-                and before_again.loses_nothing()
-                and leave_as_finite(again[1], again[2])
-            ):
-                before_alone = before_again
-                _add_repeated(found, here, RepeatedStep.of(*again))
-                found.steps.append(here)
-                found.most += min(len(again[1].nodes), len(again[2].nodes))
-                done()
-                continue
-        both = traces.of(number)
-        assert both is not None
-        trace_a, trace_b = both
-        found.diverging = len(found.outputs)
-        counts = len(a.steps_of(rank)), len(b.steps_of(rank))
-        is_of_two_modes = of_two_modes(trace_a, trace_b)
-        if is_of_two_modes and counts[0] != counts[1]:
-            found.notes.append(OTHER_STEPS.format(max(counts), min(counts)))
-            found.is_judged = False
-            break
-        if is_of_two_modes or of_different_frameworks(trace_a, trace_b, frameworks):
-            by_hand = [] if given is None else given.of_values(trace_a, trace_b)
-            _add_across(found, trace_a, trace_b, compare_across(trace_a, trace_b, by_hand))
-            note = "" if found.suspects or not is_of_two_modes else without_counterpart(trace_a, trace_b)
-            if note:
-                found.notes.append(note)
-                found.is_judged = False
-                break
-        elif not whole and counts[0] != counts[1] and not have_same_phases(trace_a, trace_b):
-            found.notes.append(
-                f"step {here}: the runs have different step boundaries; this step and later ones were not compared; "
-                "--step N:M compares step N of A with step M of B"
-            )
-            found.is_judged = number > 0
-            break
-        else:
-            alignment = align(trace_a, trace_b, {} if given is None else given.of(trace_a, trace_b), precedents)
-            precedents.add(trace_a, trace_b, alignment)
-            told = told_choices(trace_a, trace_b)
-            found.notes += [told] if told and told not in found.notes else []
-            if not (_has_elements(trace_a) and _has_elements(trace_b)):
-                found.alone.add(here)
-                before_alone = StatisticsComparison(trace_a, trace_b, alignment, before_alone)
-                judged = before_alone.judged()
-                graphs = judge_graphs(trace_a, trace_b, alignment)
-                _add_graphs(found, graphs)
-                found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
-                spread = None if _can_be_run(trace_a, trace_b) else before_alone.spread
-                _weigh_by_results(found, trace_a, trace_b, alignment, graphs, spread, whole=whole)
-                found.suspects = (
-                    found.suspects
-                    or not_finite(trace_a, trace_b, alignment)
-                    or unexplained_by_statistics(trace_a, trace_b, alignment)
-                )
-                _note_arguments(found, [f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect])
-                may_repeat = repeats is not None and not found.suspects and given is None and not whole
-                once = repeats.add(trace_a, trace_b, alignment) if repeats is not None and may_repeat else None
-                if once is None:
-                    _add_matches(found, trace_a, trace_b, alignment)
-                else:
-                    _add_repeated(found, here, once)
-                trace_a, trace_b, alignment = judged.a, judged.b, judged.alignment
-            elif is_bounded(trace_a, trace_b):
-                _add_matches(found, trace_a, trace_b, alignment)
-                bounded = judge_by_bounds(trace_a, trace_b, alignment, bounded)
-                found.suspects = (
-                    bounded.suspects
-                    or not_finite(trace_a, trace_b, alignment)
-                    or (
-                        []
-                        if _are_all_matched(trace_a, trace_b, alignment)
-                        else unexplained(trace_a, trace_b, alignment)
-                    )
-                )
-                found.notes += [note for note in bounded.notes if note not in found.notes]
-            else:
-                _add_matches(found, trace_a, trace_b, alignment)
-                before = Comparison(trace_a, trace_b, alignment, before, partial(traces.of, number + 1))
-                if not _can_be_run(trace_a, trace_b):
-                    values = StepValues(trace_a, trace_b, alignment, values)
-                _add_sweep(found, before, judge_graphs(trace_a, trace_b, alignment), values, whole=whole)
-                before.release()
-            if found.suspects:
-                found.window = window(trace_a, trace_b, alignment, found.suspects[0])
-        found.steps.append(here)
-        found.most += min(len(trace_a.nodes), len(trace_b.nodes))
-        if number == 0 and are_strangers(found.matched, found.most):
-            found.nearest = nearest_names(trace_a, trace_b)
-        if found.suspects:
+    judging = _Judging(a, b, steps[:1] if whole else steps, rank, given, whole=whole)
+    for number in range(1 if whole else len(steps)):
+        if not (judging.repeats(number) or judging.judge(number)):
             break
         done()
-    found.problems = [str(problem) for problem in (*a.problems, *b.problems)]
-    return found
+    judging.found.problems = [str(problem) for problem in (*a.problems, *b.problems)]
+    return judging.found
+
+
+class _Judging:
+    """The findings in the steps so far, and what each way of judging needs of the step before. `whole` joins all steps of each run."""
+
+    def __init__(
+        self, a: Catalog, b: Catalog, steps: Steps, rank: int, given: GivenMatches | None, *, whole: bool
+    ) -> None:
+        self.found = Judgement()
+        self._steps, self._given, self._whole = steps, given, whole
+        self._frameworks = _frameworks_of(a), _frameworks_of(b)
+        self._counts = len(a.steps_of(rank)), len(b.steps_of(rank))
+        selected = _selected(a, rank), _selected(b, rank)
+        if whole:
+            self.found.notes.append(
+                "the runs have different step boundaries, so all steps of each were compared as one"
+            )
+        if selected[0] != selected[1]:
+            self.found.notes.append(f"only operators that both runs selected were compared: {_shown(*selected)}")
+        self._traces = _Traces(a, b, steps, rank, selected, whole=whole)
+        may_repeat = selected[0] == selected[1] and given is None and not whole
+        self._repeats = Repeats(a, b, rank) if may_repeat else None
+        self._precedents = Precedents()
+        self._by_replay: Comparison | None = None
+        self._by_statistics: StatisticsComparison | None = None
+        self._by_bounds: Bounded | None = None
+        self._values: StepValues | None = None
+
+    def repeats(self, number: int) -> bool:
+        """Whether a step repeats an earlier one and no operator introduced a difference in it. Then it is judged."""
+        here, there = self._steps[number]
+        again = None if self._repeats is None else self._repeats.of(here, there)
+        if again is None or again[0].has_other_arguments:
+            return False
+        pair, a, b = again
+        comparison = StatisticsComparison(a, b, pair.alignment, self._by_statistics)
+        if not (comparison.loses_nothing() and leave_as_finite(a, b)):
+            return False
+        self._by_statistics = comparison
+        _add_repeated(self.found, here, RepeatedStep.of(pair, a, b))
+        self._count(here, a, b)
+        return True
+
+    def judge(self, number: int) -> bool:
+        """Judge a step. Return whether the next one can be judged: not after a difference, nor if the steps of the runs do not correspond."""
+        both = self._traces.of(number)
+        assert both is not None
+        a, b = both
+        here, _ = self._steps[number]
+        self.found.diverging = len(self.found.outputs)
+        are_of_modes, have_other_steps = of_two_modes(a, b), self._counts[0] != self._counts[1]
+        if are_of_modes and have_other_steps:
+            return self._stop(OTHER_STEPS.format(max(self._counts), min(self._counts)))
+        if are_of_modes or of_different_frameworks(a, b, self._frameworks):
+            by_hand = [] if self._given is None else self._given.of_values(a, b)
+            _add_across(self.found, a, b, compare_across(a, b, by_hand))
+            if are_of_modes and not self.found.suspects and (note := without_counterpart(a, b)):
+                return self._stop(note)
+        elif have_other_steps and not self._whole and not have_same_phases(a, b):
+            return self._stop(_OTHER_BOUNDARIES.format(here), is_judged=number > 0)
+        else:
+            a, b = self._judge_matched(number, a, b)
+        self._count(here, a, b)
+        if number == 0 and are_strangers(self.found.matched, self.found.most):
+            self.found.nearest = nearest_names(a, b)
+        return not self.found.suspects
+
+    def _stop(self, why: str, *, is_judged: bool = False) -> bool:
+        """Note why this step and later ones are not judged."""
+        self.found.notes.append(why)
+        self.found.is_judged = is_judged
+        return False
+
+    def _count(self, step: int, a: Trace, b: Trace) -> None:
+        self.found.steps.append(step)
+        self.found.most += min(len(a.nodes), len(b.nodes))
+
+    def _judge_matched(self, number: int, a: Trace, b: Trace) -> tuple[Trace, Trace]:
+        """Match the operators, and judge each with what the dumps have. Return the traces of the findings."""
+        alignment = align(a, b, {} if self._given is None else self._given.of(a, b), self._precedents)
+        self._precedents.add(a, b, alignment)
+        _add_new(self.found.notes, filter(None, [told_choices(a, b)]))
+        if not (_has_elements(a) and _has_elements(b)):
+            a, b, alignment = self._judge_by_statistics(self._steps[number][0], a, b, alignment)
+        else:
+            _add_matches(self.found, a, b, alignment)
+            if is_bounded(a, b):
+                self._judge_by_bounds(a, b, alignment)
+            else:
+                self._judge_by_replay(number, a, b, alignment)
+        if self.found.suspects:
+            self.found.window = window(a, b, alignment, self.found.suspects[0])
+        return a, b
+
+    def _judge_by_statistics(
+        self, step: int, a: Trace, b: Trace, alignment: Alignment
+    ) -> tuple[Trace, Trace, Alignment]:
+        found = self.found
+        found.alone.add(step)
+        self._by_statistics = StatisticsComparison(a, b, alignment, self._by_statistics)
+        judged = self._by_statistics.judged()
+        graphs = judge_graphs(a, b, alignment)
+        _add_graphs(found, graphs)
+        found.suspects = [*(each for each in judged.suspects if not graphs.judged(each)), *graphs.suspects]
+        self._weigh_by_results(a, b, alignment, graphs, None if _can_be_run(a, b) else self._by_statistics.spread)
+        found.suspects = found.suspects or not_finite(a, b, alignment) or unexplained_by_statistics(a, b, alignment)
+        _add_new(found.without_effect, (f"{each.other.op.op_name}: {each.told}" for each in judged.without_effect))
+        once = None if found.suspects or self._repeats is None else self._repeats.add(a, b, alignment)
+        if once is None:
+            _add_matches(found, a, b, alignment)
+        else:
+            _add_repeated(found, step, once)
+        return judged.a, judged.b, judged.alignment
+
+    def _judge_by_bounds(self, a: Trace, b: Trace, alignment: Alignment) -> None:
+        self._by_bounds = judge_by_bounds(a, b, alignment, self._by_bounds)
+        self.found.suspects = self._by_bounds.suspects or not_finite(a, b, alignment)
+        # If every operator has a counterpart, each was judged by its bound, and the accumulated difference is within bounds.
+        if not self.found.suspects and not alignment.matched == len(a.nodes) == len(b.nodes):
+            self.found.suspects = unexplained(a, b, alignment)
+        _add_new(self.found.notes, self._by_bounds.notes)
+
+    def _judge_by_replay(self, number: int, a: Trace, b: Trace, alignment: Alignment) -> None:
+        """Judge a step by the sweep over its operators, its compiled graphs, and the operators that cannot be run again."""
+        found = self.found
+        self._by_replay = step = Comparison(a, b, alignment, self._by_replay, partial(self._traces.of, number + 1))
+        if not _can_be_run(a, b):
+            self._values = StepValues(a, b, alignment, self._values)
+        graphs = judge_graphs(a, b, alignment)
+        apart = [suspect for suspect in step.sweep() if not graphs.judged(suspect)]
+        opaque, not_proven = opaque_suspects(a, b, alignment)
+        drawn = initial_draws(a, b, alignment)
+        found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
+        spread = None if self._values is None else self._values.spread
+        self._weigh_by_results(a, b, alignment, graphs, spread)
+        if not found.suspects:
+            found.suspects = not_finite(a, b, alignment)
+        if not found.suspects:
+            left = unexplained(a, b, alignment, spread or step.rehearsal.spread, graphs)
+            found.suspects = (step.found.permuted or left) if left else []
+        _add_graphs(found, graphs)
+        _add_new(found.without_effect, step.found.without_effect)
+        if not found.suspects:
+            names = map(_permuted_name, step.found.permuted)
+            found.notes += [f"step {a.step}: {name} has the same elements in a different order" for name in names]
+        found.notes += [
+            f"step {a.step}: {name} differs, and no difference at the end depends on it"
+            for name in dict.fromkeys(step.found.idle)
+        ]
+        found.not_run |= not_proven | (step.found.not_run - graphs.kernels)
+        step.release()
+
+    def _weigh_by_results(
+        self, a: Trace, b: Trace, alignment: Alignment, graphs: JudgedGraphs, spread: Spread | None
+    ) -> None:
+        """If no operator can be run again, decide by the results whether the programs differ: another way to the same results is no difference.
+        `spread` is the effect of rounding, from the statistics of all values; None if operators can be run again, and then nothing is done.
+
+        In runs that are compared as a whole, differing arguments do not count either, because operators of one type with different purposes may be
+        matched.
+        """
+        if spread is None:
+            return
+        found = self.found
+        if agree(a, b, alignment, spread, graphs):
+            of_graphs = {id(each) for each in graphs.suspects}
+            counted = _OF_WHAT_IS_GIVEN - {"argument"} if self._whole else _OF_WHAT_IS_GIVEN
+            found.suspects = [each for each in found.suspects if each.kind in counted or id(each) in of_graphs]
+        elif not found.suspects:
+            found.suspects = unexplained(a, b, alignment, spread, graphs)
 
 
 class _Traces:
@@ -317,11 +387,6 @@ def _shown(*selected: Sequence[KernelPattern]) -> str:
     )
 
 
-def _are_all_matched(a: Trace, b: Trace, alignment: Alignment) -> bool:
-    """Whether every operator has a counterpart. Then each was judged by its bound, and the accumulated difference is within bounds."""
-    return alignment.matched == len(a.nodes) == len(b.nodes)
-
-
 def _add_matches(found: Judgement, a: Trace, b: Trace, alignment: Alignment) -> None:
     found.matches.append([matches_of(a, b, alignment)])
     found.matched += alignment.matched
@@ -343,34 +408,9 @@ def _add_repeated(found: Judgement, step: int, repeated: RepeatedStep) -> None:
     found.outputs.append(repeated)
 
 
-def _add_sweep(
-    found: Judgement, comparison: Comparison, graphs: JudgedGraphs, values: StepValues | None, *, whole: bool
-) -> None:
-    """Add the findings of the sweep of a step, and those of compiled graphs. `values` is None if operators can be run again."""
-    apart = [suspect for suspect in comparison.sweep() if not graphs.judged(suspect)]
-    opaque, not_proven = opaque_suspects(comparison.a, comparison.b, comparison.alignment)
-    drawn = initial_draws(comparison.a, comparison.b, comparison.alignment)
-    found.suspects = proven_first(_merged([*drawn, *opaque], [*apart, *graphs.suspects]))
-    spread = None if values is None else values.spread
-    _weigh_by_results(found, comparison.a, comparison.b, comparison.alignment, graphs, spread, whole=whole)
-    if not found.suspects:
-        found.suspects = not_finite(comparison.a, comparison.b, comparison.alignment)
-    if not found.suspects:
-        by_rounding: Spread = spread or comparison.rehearsal.spread
-        left = unexplained(comparison.a, comparison.b, comparison.alignment, by_rounding, graphs)
-        found.suspects = (comparison.found.permuted or left) if left else []
-    _add_graphs(found, graphs)
-    _note_arguments(found, comparison.found.without_effect)
-    if not found.suspects:
-        names = (_permuted_name(each) for each in comparison.found.permuted)
-        found.notes += [
-            f"step {comparison.a.step}: {name} has the same elements in a different order" for name in names
-        ]
-    found.notes += [
-        f"step {comparison.a.step}: {name} differs, and no difference at the end depends on it"
-        for name in dict.fromkeys(comparison.found.idle)
-    ]
-    found.not_run |= not_proven | (comparison.found.not_run - graphs.kernels)
+def _add_new(notes: list[str], more: Iterable[str]) -> None:
+    """Add the notes that are new: every step may have the same ones."""
+    notes += [each for each in dict.fromkeys(more) if each not in notes]
 
 
 def _permuted_name(suspect: Suspect) -> str:
@@ -380,41 +420,9 @@ def _permuted_name(suspect: Suspect) -> str:
     return record.source or record.argument or suspect.b.op.op_name
 
 
-def _note_arguments(found: Judgement, told: Sequence[str]) -> None:
-    """Note operators whose arguments differ without effect, each once."""
-    new = [each for each in dict.fromkeys(told) if each not in found.without_effect]
-    found.without_effect += new
-
-
 def _can_be_run(a: Trace, b: Trace) -> bool:
     """Whether any operator of two runs can be run again."""
     return any(replayer_of(node.op) for trace in (a, b) for node in trace.nodes)
-
-
-def _weigh_by_results(
-    found: Judgement,
-    a: Trace,
-    b: Trace,
-    alignment: Alignment,
-    graphs: JudgedGraphs,
-    spread: Spread | None,
-    *,
-    whole: bool,
-) -> None:
-    """If no operator can be run again, decide by the results whether the programs differ: another way to the same results is no difference.
-    `spread` is the effect of rounding, from the statistics of all values; None if operators can be run again, and then nothing is done.
-
-    In runs that are compared as a `whole`, differing arguments do not count either, because operators of one type with different purposes may be
-    matched.
-    """
-    if spread is None:
-        return
-    if agree(a, b, alignment, spread, graphs):
-        of_graphs = {id(each) for each in graphs.suspects}
-        counted = _OF_WHAT_IS_GIVEN - {"argument"} if whole else _OF_WHAT_IS_GIVEN
-        found.suspects = [each for each in found.suspects if each.kind in counted or id(each) in of_graphs]
-    elif not found.suspects:
-        found.suspects = unexplained(a, b, alignment, spread, graphs)
 
 
 def _add_graphs(found: Judgement, graphs: JudgedGraphs) -> None:
@@ -474,28 +482,32 @@ def _has_elements(trace: Trace) -> bool:
 
 def notes_of(judgements: Sequence[Judgement], *, can_replay: Callable[[], bool]) -> list[str]:
     """The notes of the report on how the ranks were judged."""
-    notes = list(dict.fromkeys(note for found in judgements for note in found.notes))
-    problems = list(dict.fromkeys(problem for found in judgements for problem in found.problems))
+    notes = distinct(found.notes for found in judgements)
+    problems = distinct(found.problems for found in judgements)
+    not_run = sorted(distinct(found.not_run for found in judgements))
+    without_effect = distinct(found.without_effect for found in judgements)
+    alone = distinct(found.alone for found in judgements)
     notes += [f"not read: {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
     if len(problems) > _SHOWN_PROBLEMS:
         notes.append(f"{len(problems) - _SHOWN_PROBLEMS:,} more were not read; opdump show lists them")
-    steps = len({step for found in judgements for step in found.steps})
-    not_run = sorted(set().union(*(found.not_run for found in judgements)))
-    alone = set().union(*(found.alone for found in judgements))
     if not_run:
         named = ", ".join(not_run[:5]) + (", ..." if len(not_run) > 5 else "")
         notes.append(
             f"{amounts.count(len(not_run), 'kernel')} could not be run again; the recorded outputs were compared, with looser tolerances: {named}"
             + ("" if can_replay() else "; running operators again needs PyTorch: pip install torch")
         )
-    without_effect = list(dict.fromkeys(each for found in judgements for each in found.without_effect))
     if without_effect:
         more = f"; and {len(without_effect) - _SHOWN_PROBLEMS:,} more" if len(without_effect) > _SHOWN_PROBLEMS else ""
         notes.append(
             f"arguments differ without changing the result: {'; '.join(without_effect[:_SHOWN_PROBLEMS])}{more}"
         )
     if alone:
+        steps = distinct(found.steps for found in judgements)
         notes.append(
-            f"{len(alone):,} of {steps:,} steps have only statistics, so no operator was run again; record both runs with --full to compare values"
+            f"{len(alone):,} of {len(steps):,} steps have only statistics, so no operator was run again; record both runs with --full to compare values"
         )
     return notes
+
+
+def distinct(parts: Iterable[Iterable[Item]]) -> list[Item]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(parts)))
