@@ -10,7 +10,7 @@ from typing import Any, Final
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import LEAST_FILL, apart, epsilon_of, same_statistics
-from opdump.comparison.nodes import Node, Suspect, are_of_two_modes
+from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
 from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
@@ -258,19 +258,12 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
 
 def _readers(trace: Trace, node: Node) -> list[Node]:
     """The readers of a node's outputs. A reader that only moves elements is replaced by its own readers."""
-    users = trace.users()
-    found: dict[int, Node] = {}
-    waiting, seen = [node], {node.index}
-    while waiting:
-        each = waiting.pop()
-        for index in {index for slot in each.outputs for index, _ in users.get((each.index, slot), ())} - seen:
-            seen.add(index)
-            reader = trace.nodes[index]
-            if class_of(reader.op.op_type) == "moves":
-                waiting.append(reader)
-            else:
-                found[index] = reader
-    return [found[index] for index in sorted(found)]
+
+    def moves(index: int) -> bool:
+        return class_of(trace.nodes[index].op.op_type) == "moves"
+
+    found = reachable([node.index], lambda index: trace.readers(index) if index == node.index or moves(index) else ())
+    return [trace.nodes[index] for index in sorted(found - {node.index}) if not moves(index)]
 
 
 def narrowed_results(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Suspect]:

@@ -21,7 +21,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import Difference, Elements, difference
 from opdump.comparison.execution import Execution, recorded
 from opdump.comparison.memory import Named
-from opdump.comparison.nodes import Node, Suspect, may_leave_results
+from opdump.comparison.nodes import Node, Suspect, may_leave_results, storages_of
 from opdump.comparison.step_statistics import Slot, inputs_of
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.op_types.unspecified import unspecified_outputs
@@ -93,14 +93,8 @@ class Ends:
 def ends_of(run: Execution, carried: AbstractSet[int], rewritten: AbstractSet[int]) -> Ends:
     """The end state. `carried` has the storages with contents of earlier steps, `rewritten` those that the next step changes."""
     trace = run.trace
-    lasting = (
-        carried | rewritten | {record.memory.storage for record in trace.finals.values() if record.memory is not None}
-    )
-    lasting |= {
-        held.place.memory.storage
-        for name, held in run.leaves.items()
-        if names_a_state(name) and held.place is not None and held.place.memory is not None
-    }
+    lasting = carried | rewritten | storages_of(trace.finals.values())
+    lasting |= storages_of(held.place for name, held in run.leaves.items() if names_a_state(name) and held.place)
     lasting |= trained(trace)
     lasting -= gradients(trace)
     states: dict[int, End] = {}
@@ -119,9 +113,9 @@ def trained(trace: Trace) -> set[int]:
     read, written = set(), set()
     for node in trace.nodes:
         if node.op.phase == "forward":
-            read |= {record.memory.storage for record in node.inputs.values() if record.memory is not None}
+            read |= storages_of(node.inputs.values())
         elif node.op.phase == "optimizer":
-            written |= {record.memory.storage for record in node.outputs.values() if record.memory is not None}
+            written |= storages_of(node.outputs.values())
     return read & written
 
 
@@ -129,9 +123,8 @@ def gradients(trace: Trace) -> set[int]:
     """The storages that the backward pass makes. A program need not keep them; if it uses one again, the next step shows it."""
     first: dict[int, str] = {}
     for node in trace.nodes:
-        for record in (*node.inputs.values(), *node.outputs.values()):
-            if record.memory is not None:
-                first.setdefault(record.memory.storage, node.op.phase)
+        for storage in storages_of((*node.inputs.values(), *node.outputs.values())):
+            first.setdefault(storage, node.op.phase)
     return {storage for storage, phase in first.items() if phase == "backward"}
 
 
@@ -363,14 +356,9 @@ class Remains:
 
 def outliving(trace: Trace, rewritten: AbstractSet[int]) -> set[int]:
     """The storages that outlive a step: parameters, named states, and those that the next step rewrites; without gradients."""
-    named = {
-        record.memory.storage
-        for node in trace.nodes
-        for record in node.inputs.values()
-        if record.memory is not None and names_a_state(leaf_name(record))
-    }
-    finals = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
-    return (named | rewritten | finals | trained(trace)) - gradients(trace)
+    inputs = (record for node in trace.nodes for record in node.inputs.values())
+    named = storages_of(record for record in inputs if names_a_state(leaf_name(record)))
+    return (named | rewritten | storages_of(trace.finals.values()) | trained(trace)) - gradients(trace)
 
 
 def remaining(reference: Execution, run: Execution, alignment: Alignment) -> Iterator[Remains]:

@@ -28,7 +28,7 @@ from opdump.comparison.differences import (
     unshaped_difference,
 )
 from opdump.comparison.execution import Execution, draws, recorded, recorded_inputs, replay
-from opdump.comparison.nodes import Node, Suspect, are_of_two_modes
+from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
@@ -595,14 +595,10 @@ class _Graphs:
 
     def _between(self, index: int) -> set[int]:
         """This operator of the plain run and those before it, back to operators that both runs have."""
-        waiting, seen = [index], {index}
-        while waiting:
-            makers = (
-                {maker for maker, _ in self.plain.nodes[waiting.pop()].makers.values()} - seen - self.matched.keys()
-            )
-            seen |= makers
-            waiting += makers
-        return seen
+        nodes = self.plain.nodes
+        return reachable(
+            [index], lambda each: {maker for maker, _ in nodes[each].makers.values()} - self.matched.keys()
+        )
 
     def _note(self, index: int, errors: list[tuple[float, float]]) -> str:
         plain, graph = (max(each[side] for each in errors) for side in (0, 1))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from opdump.adapters.replay import defaults_of
 from opdump.graph import PYNATIVE
 from opdump.op_types import bare_name, rows_of
 from opdump.records import IO, RUN_FACTS, OpRecord, TensorRecord
+
+Item = TypeVar("Item", bound=Hashable)
 
 _MOVERS: Final = frozenset(
     {"clone", "contiguous", "_reshape_copy", "view_copy", "expand_copy", "permute_copy", "transpose_copy", "alias_copy"}
@@ -19,6 +21,23 @@ _MOVERS: Final = frozenset(
 
 _CLEARERS: Final = frozenset({"zero", "fill", "_foreach_zero"})
 _OVERWRITERS: Final = frozenset({"zero", "fill", "copy", "uniform", "normal", "bernoulli", "random", "exponential"})
+
+
+def storages_of(records: Iterable[TensorRecord]) -> set[int]:
+    """The storages of the tensors whose memory is known."""
+    return {record.memory.storage for record in records if record.memory is not None}
+
+
+def reachable(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> set[Item]:
+    """Everything that can be reached from `starts`, including these. `following` has what follows directly."""
+    found: set[Item] = set()
+    waiting = list(starts)
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting.extend(following(each))
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.comparison.differences import LEAST_FILL, NAMES, Numbers, epsilon_of, numbers_apart, numbers_of
-from opdump.comparison.nodes import Node, may_leave_results, place_in_list
+from opdump.comparison.nodes import Node, may_leave_results, place_in_list, storages_of
 from opdump.kernels import SUMMARY_FIELDS
 from opdump.records import TensorRecord
 
@@ -261,7 +261,7 @@ class StepRows:
         return self._ends[1]
 
     def _written(self, told: Bools) -> list[Slot]:
-        before = {record.memory.storage for record in self._finals if record.memory is not None}
+        before = storages_of(self._finals)
         first: dict[int, str] = {}
         written: dict[tuple[int, int], Slot] = {}
         for node in self._nodes:

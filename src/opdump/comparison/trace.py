@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
-from opdump.comparison.nodes import Node, scope_of
+from opdump.catalog.query import Execution
+from opdump.comparison.nodes import Node, reachable, scope_of, storages_of
 from opdump.comparison.step_statistics import Columns, Floats, Places, StepRows, columns_of, columns_of_summaries
 from opdump.errors import CorruptDumpError
 from opdump.graph import CONSTANT_PREFIX, PARAMETER_PREFIX, PYNATIVE
@@ -62,19 +63,29 @@ def shape_given(op: OpRecord, given: tuple[int, ...]) -> tuple[int, ...] | None:
     """
     axes = op.arguments.get("1", op.arguments.get("axis"))
     shape: tuple[int, ...] | None = None
-    if op.op_type == "Reshape" and isinstance(axes, list):
-        known = math.prod(size for size in axes if size >= 0)
-        shape = tuple(size if size >= 0 else math.prod(given) // max(1, known) for size in axes)
-    elif op.op_type == "Flatten" and given:
-        shape = (given[0], math.prod(given[1:]))
-    elif op.op_type == "ExpandDims" and isinstance(axes, int):
-        place = axes % (len(given) + 1)
-        shape = (*given[:place], 1, *given[place:])
-    elif op.op_type == "Squeeze":
-        chosen = [axes] if isinstance(axes, int) else axes or [axis for axis, size in enumerate(given) if size == 1]
-        left = {axis % max(1, len(given)) for axis in chosen}
-        shape = tuple(size for axis, size in enumerate(given) if axis not in left)
+    match op.op_type, axes:
+        case "Reshape", list():
+            shape = _reshaped(given, axes)
+        case "Flatten", _ if given:
+            shape = (given[0], math.prod(given[1:]))
+        case "ExpandDims", int():
+            place = axes % (len(given) + 1)
+            shape = (*given[:place], 1, *given[place:])
+        case "Squeeze", _:
+            shape = _squeezed(given, [axes] if isinstance(axes, int) else axes)
     return shape if shape is not None and math.prod(shape) == math.prod(given) else None
+
+
+def _reshaped(given: tuple[int, ...], sizes: list[int]) -> tuple[int, ...]:
+    """The shape with these sizes. A negative size is what the others leave."""
+    known = math.prod(size for size in sizes if size >= 0)
+    return tuple(size if size >= 0 else math.prod(given) // max(1, known) for size in sizes)
+
+
+def _squeezed(given: tuple[int, ...], axes: Sequence[int] | None) -> tuple[int, ...]:
+    """The shape without these axes, or without all axes of one element."""
+    left = {axis % max(1, len(given)) for axis in axes or [axis for axis, size in enumerate(given) if size == 1]}
+    return tuple(size for axis, size in enumerate(given) if axis not in left)
 
 
 def updated_parameter(op: OpRecord, inputs: Mapping[int, TensorRecord], outputs: Mapping[int, TensorRecord]) -> str:
@@ -133,14 +144,14 @@ class Trace:
 
     def with_ancestors(self, nodes: Iterable[int], ends: Container[tuple[int, int]] = ()) -> set[int]:
         """The nodes and those that they depend on. Dependencies are not followed through the outputs `ends`."""
-        found: set[int] = set()
-        waiting = list(nodes)
-        while waiting:
-            index = waiting.pop()
-            if index not in found:
-                found.add(index)
-                waiting += [maker[0] for maker in self.nodes[index].makers.values() if maker not in ends]
-        return found
+        return reachable(
+            nodes, lambda index: (maker[0] for maker in self.nodes[index].makers.values() if maker not in ends)
+        )
+
+    def readers(self, index: int) -> set[int]:
+        """The nodes that read any output of a node."""
+        users = self.users()
+        return {reader for slot in self.nodes[index].outputs for reader, _ in users.get((index, slot), ())}
 
 
 def only(trace: Trace, selects: Callable[[str, str], bool]) -> Trace:
@@ -191,48 +202,64 @@ def read_traces(catalog: Catalog, step: int, rank: int | None = None) -> list[Tr
 
 def _read(catalog: Catalog, step: int, rank: int) -> tuple[list[Node], dict[int, dict[str, TensorRecord]]]:
     """The nodes of a step, and by number of preceding nodes, the recorded parameters."""
-    nodes: list[Node] = []
-    finals: dict[int, dict[str, TensorRecord]] = {}
-    last: dict[str, int] = {}
-    """The latest node of each name, because a loop runs an operator several times."""
-    updates: dict[int, str] = {}
-    has_compiled = any(run.framework == "mindspore" for run in catalog.runs)
-    views: dict[tuple[int, int], tuple[int, OpRecord]] = {}
+    found = _StepReader(has_compiled=any(run.framework == "mindspore" for run in catalog.runs))
     for execution in catalog.ops(step=step, rank=rank, include_skipped=True):
-        if execution.op.skip == "view" and has_compiled:
-            name, _, output = str(execution.op.arguments.get("source", "")).rpartition(":")
-            if name in last and output.isdigit():
-                views[last[name], int(output)] = len(nodes), execution.op
-        if execution.op.skip or not execution.tensors:
-            continue
-        slots, outputs = execution.by_slot()
-        op, inputs = execution.op, slots
-        if has_compiled and op.graph_id != PYNATIVE:
-            op, inputs = as_read(op, slots)
-        if execution.op.op_type == "Parameter" and not execution.op.kernel:
-            # The inputs of a network have such records, too.
-            if 0 in outputs and not is_input(execution.op.op_name):
-                finals.setdefault(len(nodes), {})[execution.op.op_name] = outputs[0]
-            continue
-        makers = {}
-        for slot, record in inputs.items():
-            name, _, output = record.source.rpartition(":")
-            if name in last and output.isdigit():
-                makers[slot] = (last[name], int(output))
-        facts = execution.op.arguments
-        is_added = "executed_as" in facts and facts.get("source") == "rewriting"
-        if inputs is not slots and (name := updated_parameter(op, slots, outputs)):
-            updates[len(nodes)] = name
-        if has_compiled and op.graph_id != PYNATIVE and 0 in inputs and 0 in outputs:
+        found.add(execution)
+    _add_last_views(found.nodes, found.views)
+    return _with_places(found.nodes, found.updates) if found.has_compiled else found.nodes, found.finals
+
+
+@dataclass(slots=True)
+class _StepReader:
+    """Makes the nodes of a step from its records, in execution order."""
+
+    has_compiled: bool
+    """Whether the run may have code that MindSpore compiled."""
+    nodes: list[Node] = field(default_factory=list)
+    finals: dict[int, dict[str, TensorRecord]] = field(default_factory=dict)
+    views: dict[tuple[int, int], tuple[int, OpRecord]] = field(default_factory=dict)
+    """The last view of each output, with the number of nodes before it."""
+    updates: dict[int, str] = field(default_factory=dict)
+    """The parameters that nodes of compiled code update."""
+    _last: dict[str, int] = field(default_factory=dict)
+    """The latest node of each name, because a loop runs an operator several times."""
+
+    def add(self, execution: Execution) -> None:
+        """Add an operator, a view, or a parameter at the end of the step."""
+        op = execution.op
+        if op.skip == "view" and self.has_compiled:
+            base = self._output(str(op.arguments.get("source", "")))
+            if base is not None:
+                self.views[base] = len(self.nodes), op
+        if op.skip or not execution.tensors:
+            return
+        inputs, outputs = execution.by_slot()
+        if op.op_type != "Parameter" or op.kernel:
+            self._add_node(op, inputs, outputs)
+        elif 0 in outputs and not is_input(op.op_name):  # the inputs of a network have such records, too
+            self.finals.setdefault(len(self.nodes), {})[op.op_name] = outputs[0]
+
+    def _add_node(self, op: OpRecord, inputs: dict[int, TensorRecord], outputs: dict[int, TensorRecord]) -> None:
+        index, facts = len(self.nodes), op.arguments
+        is_compiled = self.has_compiled and op.graph_id != PYNATIVE
+        if is_compiled:
+            if name := updated_parameter(op, inputs, outputs):
+                self.updates[index] = name
+            op, inputs = as_read(op, inputs)
+        makers = {slot: maker for slot, record in inputs.items() if (maker := self._output(record.source)) is not None}
+        if is_compiled and 0 in inputs and 0 in outputs:
             maker = makers.get(0)
-            read = inputs[0] if maker is None else nodes[maker[0]].outputs.get(maker[1], inputs[0])
+            read = inputs[0] if maker is None else self.nodes[maker[0]].outputs.get(maker[1], inputs[0])
             shape = shape_given(op, read.shape)
             outputs = outputs if shape is None else {**outputs, 0: replace(outputs[0], shape=shape)}
-        node = Node(len(nodes), op, inputs, outputs, makers, is_rewritten="executed_as" in facts, is_added=is_added)
-        last[execution.op.op_name] = node.index
-        nodes.append(node)
-    _add_last_views(nodes, views)
-    return _with_places(nodes, updates) if has_compiled else nodes, finals
+        is_rewritten, is_added = "executed_as" in facts, facts.get("source") == "rewriting"
+        self.nodes.append(Node(index, op, inputs, outputs, makers, is_rewritten, is_rewritten and is_added))
+        self._last[op.op_name] = index
+
+    def _output(self, source: str) -> tuple[int, int] | None:
+        """The node and slot that a source such as `conv-op3:0` names."""
+        name, _, slot = source.rpartition(":")
+        return (self._last[name], int(slot)) if name in self._last and slot.isdigit() else None
 
 
 def _add_last_views(nodes: list[Node], views: Mapping[tuple[int, int], tuple[int, OpRecord]]) -> None:
@@ -630,7 +657,7 @@ def lifetimes(trace: Trace, kept: Collection[int] = ()) -> Lifetimes:
                 storages[record.memory.storage] = node.index
         outputs |= {(node.index, slot): node.index for slot, record in node.outputs.items() if record.memory is None}
         outputs |= {maker: node.index for maker in node.makers.values() if maker in outputs}
-    for storage in (*kept, *(record.memory.storage for record in trace.finals.values() if record.memory is not None)):
+    for storage in (*kept, *storages_of(trace.finals.values())):
         storages.pop(storage, None)
     return Lifetimes(_by_last_use(storages), _by_last_use(outputs))
 
@@ -644,12 +671,10 @@ def lasting(trace: Trace, *, is_last: bool) -> set[int]:
     made: set[int] = set()
     read: set[int] = set()
     sizes: dict[int, int] = {}
-    found: set[int] = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    found = storages_of(trace.finals.values())
     for node in trace.nodes:
-        ins = {
-            record.memory.storage for record in node.inputs.values() if record.memory is not None and not record.skip
-        }
-        outs = {record.memory.storage for record in node.outputs.values() if record.memory is not None}
+        ins = storages_of(record for record in node.inputs.values() if not record.skip)
+        outs = storages_of(node.outputs.values())
         found |= ins - made
         if node.op.phase == "optimizer":
             found |= ins & outs
