@@ -28,9 +28,9 @@ from opdump.comparison.differences import (
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named, extent_of, in_storage_order, view_of
-from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.nodes import Kind, Node, Suspect, storages_of
 from opdump.comparison.step_statistics import has_statistics
-from opdump.comparison.trace import Trace, has_elements, leaf_name, lifetimes, names_a_state
+from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, lifetimes, names_a_state
 from opdump.graph import shown_source
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import TensorRecord
@@ -79,6 +79,15 @@ class Integrity:
     came_earlier: dict[tuple[int, int], int] = field(default_factory=dict)
     """Inputs with such contents, and how many steps ago they were left."""
 
+    def copy_origin(self, first: tuple[int, int], place: tuple[int, int]) -> None:
+        """Note that an input was read again and unchanged, so that it has the same origin as at the first read."""
+        if first in self.inherited:
+            self.inherited.add(place)
+        if first in self.came_from:
+            self.came_from[place] = self.came_from[first]
+        if first in self.came_earlier:
+            self.came_earlier[place] = self.came_earlier[first]
+
     @property
     def found_again(self) -> set[tuple[int, int]]:
         """Inputs that no operator of the step wrote, and whose contents an earlier step left."""
@@ -103,90 +112,102 @@ def were_left_alike(
 
 def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     """Follow the memory of a step. `before` is the result of the previous step."""
-    known: Mapping[str, Named] = {} if before is None else before.state
-    left_before = {} if before is None else before.left
-    left_earlier = {} if before is None else before.left_earlier
-    memory = Memory(wide=False)
-    found = Integrity(state=dict(known))
-    named: dict[str, tuple[Node, int]] = {}
-    changed: dict[int, frozenset[int]] = {}
-    """By storage, the nodes whose output was changed by something else, which may change it again."""
-    first_read: dict[int, tuple[int, int]] = {}
-    """By storage that no operator of the step wrote, the input that read it first."""
-    ends = lifetimes(trace, {record.memory.storage for record in _named(trace) if record.memory is not None})
+    check = _Check(trace, Integrity() if before is None else before)
+    named = (record for node in trace.nodes for record in node.inputs.values() if leaf_name(record))
+    ends = lifetimes(trace, storages_of(named))  # named inputs may keep their contents until the next step
     for node in trace.nodes:
         for slot, record in node.inputs.items():
-            if not has_elements(record) or record.skip:
-                continue
-            values = record.numpy()
-            read = memory.read(node, slot)
-            name = leaf_name(record)
-            if name and name not in named:
-                named[name] = (node, slot)
-            if read.values is None or read.unknown is not None:
-                left = known[name].seen_as(record) if read.values is None and name in known else None
-                unequal = None if left is None else int(np.count_nonzero(~equal_elements(left, values)))
-                if unequal == 0:
-                    found.inherited.add((node.index, slot))
-                elif unequal and name.removeprefix("Parameter.") in trace.finals:
-                    found.violations[node.index, slot] = Violation(unequal, values.size, frozenset())
-                elif read.values is None and left_before:
-                    # Other names belong to data, which the program may refill, or to the place that reads it.
-                    flat = in_storage_order(values, record)
-                    digest = None if flat is None else _digest(record.dtype, flat)
-                    if digest in left_before:
-                        found.came_from[node.index, slot] = left_before[digest]
-                    elif digest in left_earlier:
-                        found.came_earlier[node.index, slot] = left_earlier[digest]
-                if record.memory is not None:
-                    memory.write(-1, slot, record, values)
-                    first_read.setdefault(record.memory.storage, (node.index, slot))
-                continue
-            unequal = 0 if record.memory is None else int(np.count_nonzero(~equal_elements(read.values, values)))
-            if not unequal and not read.writers - {-1} and record.memory is not None:
-                # Read again and unchanged: it has the same origin as at the first read.
-                before_it = first_read.get(record.memory.storage)
-                if before_it in found.inherited:
-                    found.inherited.add((node.index, slot))
-                if before_it in found.came_from:
-                    found.came_from[node.index, slot] = found.came_from[before_it]
-                if before_it in found.came_earlier:
-                    found.came_earlier[node.index, slot] = found.came_earlier[before_it]
-            if unequal:
-                storage = None if record.memory is None else record.memory.storage
-                writers = read.writers if read.writers - {-1} or storage is None else changed.get(storage)
-                if writers is not None and writers - {-1}:
-                    found.violations[node.index, slot] = Violation(unequal, values.size, writers)
-                    if storage is not None:
-                        changed[storage] = writers
-                if record.memory is not None:
-                    memory.write(-1, slot, record, values)
+            if has_elements(record) and not record.skip:
+                check.read(node, slot, record)
         for slot, record in node.outputs.items():
-            if has_elements(record):
-                memory.write(node.index, slot, record, record.numpy())
-        found.left |= _digests(memory.contents(ends.storages.get(node.index, ())))
-        memory.release(ends, node.index)
-    found.left_earlier = {digest: ago + 1 for digest, ago in left_earlier.items() if ago < _STEPS} | dict.fromkeys(
-        left_before, 2
-    )
-    for record in trace.finals.values():
+            check.write(node.index, slot, record)
+        check.release(node.index, ends)
+    check.end()
+    return check.found
+
+
+class _Check:
+    """The memory of a step up to some operator, and the findings about the inputs so far."""
+
+    def __init__(self, trace: Trace, before: Integrity) -> None:
+        self.found = Integrity(state=dict(before.state))
+        self._trace, self._before = trace, before
+        self._memory = Memory(wide=False)
+        self._named: dict[str, TensorRecord] = {}
+        """Named inputs, at their first read."""
+        self._changed: dict[int, frozenset[int]] = {}
+        """By storage, the nodes whose output was changed by something else, which may change it again."""
+        self._first_read: dict[int, tuple[int, int]] = {}
+        """By storage that no operator of the step wrote, the input that read it first."""
+
+    def read(self, node: Node, slot: int, record: TensorRecord) -> None:
+        """Compare an input with what the memory contains."""
+        values, place = record.numpy(), (node.index, slot)
+        read = self._memory.read(node, slot)
+        if leaf_name(record):
+            self._named.setdefault(leaf_name(record), record)
+        if read.values is None or read.unknown is not None:
+            self._find_in_previous_step(place, record, values, is_unknown=read.values is None)
+            if record.memory is not None:
+                self._memory.write(-1, slot, record, values)
+                self._first_read.setdefault(record.memory.storage, place)
+        elif record.memory is not None:
+            storage = record.memory.storage
+            unequal = int(np.count_nonzero(~equal_elements(read.values, values)))
+            is_made = bool(read.writers - {-1})
+            if unequal:
+                writers = read.writers if is_made else self._changed.get(storage)
+                if writers is not None:
+                    self.found.violations[place] = Violation(unequal, values.size, writers)
+                    self._changed[storage] = writers
+                self._memory.write(-1, slot, record, values)
+            elif not is_made and storage in self._first_read:
+                self.found.copy_origin(self._first_read[storage], place)
+
+    def _find_in_previous_step(
+        self, place: tuple[int, int], record: TensorRecord, values: Array, *, is_unknown: bool
+    ) -> None:
+        """Find an input that no operator of this step wrote, by its name or by its contents. It may be known in part."""
+        name = leaf_name(record)
+        held = self._before.state.get(name) if is_unknown else None
+        left = None if held is None else held.seen_as(record)
+        unequal = None if left is None else int(np.count_nonzero(~equal_elements(left, values)))
+        if unequal == 0:
+            self.found.inherited.add(place)
+        elif unequal and name.removeprefix("Parameter.") in self._trace.finals:
+            self.found.violations[place] = Violation(unequal, values.size, frozenset())
+        elif is_unknown and self._before.left:
+            # Other names belong to data, which the program may refill, or to the place that reads it.
+            flat = in_storage_order(values, record)
+            digest = None if flat is None else _digest(record.dtype, flat)
+            if digest in self._before.left:
+                self.found.came_from[place] = self._before.left[digest]
+            elif digest in self._before.left_earlier:
+                self.found.came_earlier[place] = self._before.left_earlier[digest]
+
+    def write(self, index: int, slot: int, record: TensorRecord) -> None:
         if has_elements(record):
-            memory.write(-1, -1, record, record.numpy())
-    for name, (node, slot) in named.items():
-        record = node.inputs[slot]
-        held = memory.named(record)
-        if held is not None:
-            found.state[name] = held
-        elif record.memory is None and has_elements(record):
-            found.state[name] = Named(record.dtype, record.numpy(), None)
-    for name, record in trace.finals.items():
-        held = memory.named(record)
-        if held is not None:
-            found.state[f"Parameter.{name}"] = held
-        elif has_elements(record):
-            found.state[f"Parameter.{name}"] = Named(record.dtype, record.numpy(), None)
-    found.left |= _digests(memory.contents())
-    return found
+            self._memory.write(index, slot, record, record.numpy())
+
+    def release(self, index: int, ends: Lifetimes) -> None:
+        """Note the final contents of the storages that no operator after this one uses, and drop them."""
+        self.found.left |= _digests(self._memory.contents(ends.storages.get(index, ())))
+        self._memory.release(ends, index)
+
+    def end(self) -> None:
+        """Note what the step leaves."""
+        ages = {digest: ago + 1 for digest, ago in self._before.left_earlier.items() if ago < _STEPS}
+        self.found.left_earlier = ages | dict.fromkeys(self._before.left, 2)
+        parameters = {f"Parameter.{name}": record for name, record in self._trace.finals.items()}
+        for record in parameters.values():
+            self.write(-1, -1, record)
+        for name, record in (*self._named.items(), *parameters.items()):
+            held = self._memory.named(record)
+            if held is not None:
+                self.found.state[name] = held
+            elif record.memory is None and has_elements(record):
+                self.found.state[name] = Named(record.dtype, record.numpy(), None)
+        self.found.left |= _digests(self._memory.contents())
 
 
 def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
@@ -211,12 +232,6 @@ def was_changed(made: TensorRecord, read: TensorRecord) -> bool:
 
 def _digests(contents: Iterable[tuple[str, Array, frozenset[int]]]) -> dict[Digest, frozenset[int]]:
     return {_digest(dtype, values): writers for dtype, values, writers in contents}
-
-
-def _named(trace: Trace) -> Iterator[TensorRecord]:
-    """Named inputs, which may keep their contents until the next step."""
-    for node in trace.nodes:
-        yield from (record for record in node.inputs.values() if leaf_name(record))
 
 
 def holds_elements(records: Mapping[int, TensorRecord]) -> bool:
@@ -373,8 +388,7 @@ def _data(trace: Trace, reads: Collection[tuple[int, int]]) -> list[Read]:
 
 def _is_written(node: Node, record: TensorRecord) -> bool:
     """Whether an operator also writes the memory of this input, such as an accumulated gradient or a running average."""
-    written = {output.memory.storage for output in node.outputs.values() if output.memory is not None}
-    return record.memory is not None and record.memory.storage in written
+    return record.memory is not None and record.memory.storage in storages_of(node.outputs.values())
 
 
 def _is_changed(one: Read, other: Read) -> bool:
