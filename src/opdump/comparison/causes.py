@@ -6,12 +6,12 @@ if the other program has a value that is read or computed from it. That also cle
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,8 @@ from opdump.comparison.alignment import Alignment, LostGradients, arguments_key
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
-from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.kernel_accuracy import in_roundings
+from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 
 Array = NDArray[Any]
@@ -100,13 +101,7 @@ class Sources:
 
     def _followers(self, source: int) -> set[int]:
         """The node, and the nodes whose outputs the other program lacks because of it."""
-        found = {source}
-        waiting = [source]
-        while waiting:
-            new = {reader for reader in self._readers.get(waiting.pop(), ()) if reader in self.unknown} - found
-            found |= new
-            waiting.extend(new)
-        return found
+        return reachable([source], lambda index: self.unknown.intersection(self._readers.get(index, ())))
 
     @cached_property
     def _readers(self) -> Mapping[int, list[int]]:
@@ -118,14 +113,9 @@ class Sources:
         return found
 
     def _firsts(self, lasting: Iterable[int], among: AbstractSet[int]) -> list[int]:
-        waiting = [index for index in lasting if index in among]
-        seen: set[int] = set()
-        while waiting:
-            index = waiting.pop()
-            if index not in seen:
-                seen.add(index)
-                waiting.extend(self.makers.get(index, set()) & among)
-        return [index for index in seen if not self.makers.get(index, set()) & among]
+        makers = {index: made & among for index, made in self.makers.items()}
+        found = reachable(among & set(lasting), lambda index: makers.get(index, ()))
+        return [index for index in found if not makers.get(index)]
 
     def _cleared(self) -> set[int]:
         """The nodes of `unknown` that are right: the other program has all parts that are read from them, or a value computed from them."""
@@ -168,16 +158,12 @@ class Reach:
 
     def of(self, start: int) -> set[int]:
         """The nodes that follow from a node, without the node itself."""
-        found: set[int] = set()
-        waiting = [start]
-        while waiting:
-            index = waiting.pop()
-            node = self._trace.nodes[index]
-            for follower in (*self._users.get(index, ()), *self._gradients.get(node.op.op_name, ())):
-                if follower not in found and follower != start:
-                    found.add(follower)
-                    waiting.append(follower)
-        return found
+
+        def followers(index: int) -> Iterator[int]:
+            yield from self._users.get(index, ())
+            yield from self._gradients.get(self._trace.nodes[index].op.op_name, ())
+
+        return reachable([start], followers) - {start}
 
 
 def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: Trace) -> list[Suspect]:
@@ -322,58 +308,54 @@ class Causes:
         self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int], found: Difference
     ) -> Suspect:
         record = other.inputs.get(slot) or one.inputs[slot]
-        epsilon = epsilon_of(record.dtype)
-        score = found.relative / epsilon if epsilon else math.inf
-        all_a = self._only(self._reference, writers_a, self._alignment.b_of)
-        all_b = self._only(self._run, writers_b, self._alignment.a_of)
-        # A copy is a cause only if nothing else is, and the other program lacks it.
-        only_a = [node for node in all_a if not node.moves]
-        only_b = [node for node in all_b if not node.moves]
-        if not only_a and not only_b:
-            only_a = [node for node in all_a if node.index not in self._alignment.b_of]
-            only_b = [node for node in all_b if node.index not in self._alignment.a_of]
-            if only_a and only_b:
-                moved = self._unexplained(
-                    self._run, only_b, writers_b, self._values(self._reference, only_a, one, slot), self._constants_b
-                )
-                if moved is not None:
-                    return self._operator(moved, only_a, score)
-                only_a = only_b = []
-        if not only_a and not only_b:
+        score = in_roundings(found, record)
+        only_a, only_b = self._candidates(writers_a, writers_b)
+        known_a = self._values(self._reference, only_a, one, slot)
+        if bool(only_a) == bool(only_b) and all(node.moves for node in (*only_a, *only_b)):
+            moved = self._unexplained(self._run, only_b, writers_b, known_a, self._constants_b)
+            if moved is not None:
+                return self._operator(moved, only_a, score)
             one, other, slot = self._other_parameter(writers_a, writers_b) or (one, other, slot)
             writers_a = self._reference.writers.get((one.index, slot), frozenset())
             writers_b = self._run.writers.get((other.index, slot), frozenset())
-            return Suspect(
-                "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
-            )
+            return self._other_source(one, other, slot, writers_a, writers_b, score)
         if not only_a:
             guilty = self._first_with_the_same(only_b)
             what = f"{guilty.op.op_name} has no counterpart in A, and {other.op.op_name} reads its output"
             return Suspect("extra", None, guilty, "output", 0, score, what)
-        known_a = self._values(self._reference, only_a, one, slot)
         odd = self._unexplained(self._run, only_b, writers_b, known_a, self._constants_b)
-        if odd is None or odd.op.phase != "backward":
-            # Later readers of gradients run without the missing ones.
-            cut = self._cut(only_a, other, slot, score)
-            if cut is not None:
-                return cut
+        cut = self._cut(odd, only_a, other, slot, score)
+        if cut is not None:
+            return cut
         if not only_b:
             missing = only_a[-1]
             what = f"{missing.op.op_name} of A has no counterpart in B, and {other.op.op_name} reads its input instead"
             return Suspect("missing", missing, other, "input", slot, score, what)
-        if odd is None:
-            known_b = self._values(self._run, only_b, other, slot)
-            lost = self._unexplained(self._reference, only_a, writers_a, known_b, self._constants_a)
-            if lost is None and epsilon and (table := self._unexplained(self._run, only_b, writers_b, known_a, ())):
-                # A constant table of floats has one form, but indices and masks may replace each other.
-                return self._operator(table, only_a, score)
-            if lost is None:
-                return Suspect(
-                    "input", one, other, "input", slot, score, self._wiring(one, other, slot, writers_a, writers_b)
-                )
+        if odd is not None:
+            return self._operator(odd, only_a, score)
+        known_b = self._values(self._run, only_b, other, slot)
+        lost = self._unexplained(self._reference, only_a, writers_a, known_b, self._constants_a)
+        if lost is not None:
             what = f"{other.op.op_name} does not read the output of {lost.op.op_name} of A"
             return Suspect("missing", lost, other, "input", slot, score, what)
-        return self._operator(odd, only_a, score)
+        # A constant table of floats has one form, but indices and masks may replace each other.
+        table = self._unexplained(self._run, only_b, writers_b, known_a, ()) if epsilon_of(record.dtype) else None
+        if table is not None:
+            return self._operator(table, only_a, score)
+        return self._other_source(one, other, slot, writers_a, writers_b, score)
+
+    def _candidates(self, writers_a: frozenset[int], writers_b: frozenset[int]) -> tuple[list[Node], list[Node]]:
+        """The operators behind the writers that only one program has, of A and of B. A copy is a candidate only if nothing else is, and the other
+        program lacks it.
+        """
+        b_of, a_of = self._alignment.b_of, self._alignment.a_of
+        all_a = _leading_to(self._reference, writers_a, lambda node: node.index not in b_of or node.moves)
+        all_b = _leading_to(self._run, writers_b, lambda node: node.index not in a_of or node.moves)
+        if all(node.moves for node in (*all_a, *all_b)):
+            return [node for node in all_a if node.index not in b_of], [
+                node for node in all_b if node.index not in a_of
+            ]
+        return [node for node in all_a if not node.moves], [node for node in all_b if not node.moves]
 
     def _operator(self, odd: Node, only_a: list[Node], score: float) -> Suspect:
         """A suspect: B computes the value with a different operator than A."""
@@ -383,8 +365,10 @@ class Causes:
             what += f" ({partner.op.op_type} in A)"
         return Suspect("operator", partner, odd, "output", 0, score, what)
 
-    def _cut(self, only_a: Iterable[Node], other: Node, slot: int, score: float) -> Suspect | None:
-        """The place where gradients stop flowing in B, if that is why B lacks these operators."""
+    def _cut(self, odd: Node | None, only_a: Iterable[Node], other: Node, slot: int, score: float) -> Suspect | None:
+        """The place where gradients stop flowing in B, if that is why B lacks these operators and has none of its own in the backward pass."""
+        if odd is not None and odd.op.phase == "backward":
+            return None  # later readers of gradients run without the missing ones
         lost = self._gradients.first(only_a)
         if lost is None:
             return None
@@ -424,20 +408,6 @@ class Causes:
                 return node
         return nodes[-1]
 
-    def _only(self, run: Execution, writers: Iterable[int], matched: Any) -> list[Node]:
-        """The operators that only one program has and that lead to the outputs of `writers`, in execution order."""
-        found: dict[int, Node] = {}
-        waiting = [index for index in writers if index >= 0]
-        while waiting:
-            index = waiting.pop()
-            node = run.trace.nodes[index]
-            if index in found or (index in matched and not node.moves):
-                continue
-            found[index] = node
-            for slot in node.inputs:
-                waiting.extend(each for each in run.writers.get((index, slot), ()) if each >= 0)
-        return [found[index] for index in sorted(found)]
-
     def _values(self, run: Execution, nodes: Iterable[Node], reader: Node, slot: int) -> set[tuple[float, ...]]:
         """Fingerprints of the inputs and outputs of these operators, of the outputs as they were read, and of the reader's input."""
         users = self._users_a if run is self._reference else self._users_b
@@ -464,42 +434,34 @@ class Causes:
         The search goes back from the `writers` of the differing value, and stops where the other side has the value.
         """
         inside = {node.index for node in nodes}
-        waiting = [index for index in writers if index >= 0]
-        seen: set[int] = set()
-        unexplained: list[Node] = []
-        while waiting:
-            index = waiting.pop()
-            node = run.trace.nodes[index]
-            if index in seen or not (index in inside or node.moves):
-                continue
-            seen.add(index)
-            if index in cleared or self._is_explained(run.outputs.get(index, {}).values(), known):
-                continue
-            if index in inside:
-                unexplained.append(node)
-            for slot in node.inputs:
-                waiting.extend(each for each in run.writers.get((index, slot), ()) if each >= 0)
-        for node in sorted(unexplained, key=lambda each: -each.index):
-            reads = [
-                value
+
+        def is_lacking(node: Node) -> bool:
+            if not (node.index in inside or node.moves) or node.index in cleared:
+                return False
+            first = next(iter(run.outputs.get(node.index, {}).values()), None)
+            return first is None or fingerprint(first) not in known
+
+        def has_inputs(node: Node) -> bool:
+            return all(
+                fingerprint(value) in known
                 for slot, value in run.inputs.get(node.index, {}).items()
                 if (made_by := run.writers.get((node.index, slot), frozenset())) & inside
                 and not all(index in cleared for index in made_by)
-            ]
-            if all(fingerprint(value) in known for value in reads):
-                return node
-        return None
+            )
 
-    def _is_explained(self, values: Iterable[Array], known: set[tuple[float, ...]]) -> bool:
-        given = list(values)
-        return bool(given) and all(fingerprint(value) in known for value in given[:1])
+        lacking = (node for node in reversed(_leading_to(run, writers, is_lacking)) if node.index in inside)
+        return next(filter(has_inputs, lacking), None)
 
     def _partner(self, guilty: Node, candidates: list[Node]) -> Node | None:
         same = [node for node in candidates if node.bare_type == guilty.bare_type]
         shaped = [node for node in candidates if node.shapes[1] == guilty.shapes[1]]
         return (same or shaped or candidates or [None])[-1]  # type: ignore[list-item]
 
-    def _wiring(self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int]) -> str:
+    def _other_source(
+        self, one: Node, other: Node, slot: int, writers_a: frozenset[int], writers_b: frozenset[int], score: float
+    ) -> Suspect:
+        """A suspect: B reads the input from somewhere else than A."""
+
         def named(run: Execution, writers: frozenset[int], node: Node) -> str:
             nodes = [run.trace.nodes[index].op.op_name for index in sorted(writers) if index >= 0]
             if nodes:
@@ -508,14 +470,29 @@ class Causes:
 
         before, after = named(self._reference, writers_a, one), named(self._run, writers_b, other)
         made_b = {self._alignment.b_of.get(index, -1) for index in writers_a if index >= 0}
-        if made_b and made_b == {index for index in writers_b if index >= 0}:
-            return f"reads a different part of the output of {after}, or reads it at a different time"
-        return f"reads {after}; in A it reads {before}"
+        what = f"reads {after}; in A it reads {before}"
+        if made_b and made_b == writers_b - {-1}:
+            what = f"reads a different part of the output of {after}, or reads it at a different time"
+        return Suspect("input", one, other, "input", slot, score, what)
+
+
+def _leading_to(run: Execution, writers: Iterable[int], follows: Callable[[Node], bool]) -> list[Node]:
+    """The operators among `writers` for which `follows` is true, those that wrote their inputs and so on, in execution order."""
+    nodes = run.trace.nodes
+
+    @cache
+    def is_followed(index: int) -> bool:
+        return index >= 0 and follows(nodes[index])
+
+    def before(index: int) -> Iterator[int]:
+        return filter(is_followed, chain(*(run.writers.get((index, slot), ()) for slot in nodes[index].inputs)))
+
+    return [nodes[index] for index in sorted(reachable(filter(is_followed, writers), before))]
 
 
 def _outlasts(run: Execution, node: Node, slot: int) -> bool:
     """Whether an input exists before the step, or is a parameter after it."""
-    kept = {record.memory.storage for record in run.trace.finals.values() if record.memory is not None}
+    kept = storages_of(run.trace.finals.values())
     memory = node.inputs[slot].memory
     return (node.index, slot) not in run.writers or (memory is not None and memory.storage in kept)
 
