@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from opdump.checks.operator_classes import class_of
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import apart, epsilon_of, unshaped_difference
 from opdump.comparison.kernel_accuracy import has_graphs
-from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.nodes import Kind, Node, Suspect, reachable
 from opdump.comparison.pairs import Match, Outputs, StepMatches, names_of
 from opdump.comparison.trace import Trace, has_elements
 from opdump.comparison.unexplained import distance, record_at, results
@@ -127,13 +128,7 @@ def compare_across(
     if failures or _open_results(a, b, pairs, matched):
         pairs, failures = _narrowed(a, b, matched, failures, drifted)
     found = Outcome(list(pairs.values()), {failure.pair for failure in failures}, not_run=run.not_run)
-    found.suspects = _distinct(
-        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
-        for failure in failures
-    )
-    # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
-    apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in found.failing]
-    found.suspects += wrong_kernels(a, b, pairs, apart, sides)
+    found.suspects = _wrong_operators(a, b, pairs, failures, sides)
     _count(a, b, found, matched, sides)
     found.suspects = found.suspects or list(_results_apart(a, b, pairs)) or _results_lost(a, b, pairs, matched)
     if not found.suspects and _open_results(a, b, pairs, matched):
@@ -143,19 +138,24 @@ def compare_across(
     return found
 
 
+def _wrong_operators(
+    a: Trace, b: Trace, pairs: Mapping[Place, Pair], failures: Sequence[Failure], sides: tuple[str, str]
+) -> list[Suspect]:
+    """The operators behind the failing pairs, and kernels of A that err."""
+    found = _distinct(
+        wrong_kernel(a, b, pairs, failure.pair, failure.off, sides) or named(a, b, pairs, failure, sides=sides)
+        for failure in failures
+    )
+    # The run on values recomputes A, so A's recorded outputs were not judged: check its kernels wherever these differ from B.
+    failing = {failure.pair for failure in failures}
+    apart = [pair for pair in pairs.values() if pair.distance > _CERTAIN and pair not in failing]
+    return [*found, *wrong_kernels(a, b, pairs, apart, sides)]
+
+
 def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[Suspect]:
     """Results with the same name in both programs whose values were not judged and that differ by more than rounding."""
-    named = {
-        name: b.nodes[index]
-        for index in _results(b)
-        for name in (b.nodes[index].op.op_name, *b.nodes[index].op.arguments.get(_STANDS_FOR, ()))
-    }
     is_quantised = any(node.bare_type == "QuantizeLinear" for node in (*a.nodes, *b.nodes))
-    for one in (a.nodes[index] for index in sorted(_results(a))):
-        names = (one.op.op_name, *one.op.arguments.get(_STANDS_FOR, ()))
-        other = next((named[name] for name in names if name in named), None)
-        if other is None:
-            continue
+    for one, other in _results_of_both(a, b):
         for slot in sorted(one.outputs.keys() & other.outputs.keys()):
             pair = pairs.get((one.index, slot))
             if pair is not None and pair.layout is not None:
@@ -167,36 +167,80 @@ def _results_apart(a: Trace, b: Trace, pairs: Mapping[Place, Pair]) -> Iterator[
                 yield Suspect("result", one, other, "output", slot, off / epsilon if epsilon else math.inf, what)
 
 
+def _results_of_both(a: Trace, b: Trace) -> Iterator[tuple[Node, Node]]:
+    """The operators of A that make results, each with the one of B that has the same name or stands for the same operators."""
+    known_as = {name: b.nodes[index] for index in _results(b) for name in _names(b.nodes[index])}
+    for one in (a.nodes[index] for index in sorted(_results(a))):
+        other = next((known_as[name] for name in _names(one) if name in known_as), None)
+        if other is not None:
+            yield one, other
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    return node.op.op_name, *node.op.arguments.get(_STANDS_FOR, ())
+
+
 def _results_lost(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> list[Suspect]:
     """The first result that differs in B: the same elements in another order, or a result that B lacks while it has another one of the same size.
     Only for steps without training, because optimizers may keep different states.
     """
     if any(node.op.phase != "forward" for node in (*a.nodes, *b.nodes)):
         return []
-    results_a, results_b = ([place for place in results(trace).given if place[1] >= 0] for trace in (a, b))
-    for place in results_a:
+    held_a, held_b = _held_by_both(a, b, pairs.values(), matched)
+    ours, theirs = _Results.of(a, held_a), _Results.of(b, held_b)
+    differing = itertools.chain(_reordered(ours, theirs, matched), _replaced(ours, theirs, pairs.values()))
+    return [
+        Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)
+        for place, other, what in itertools.islice(differing, 1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """The results of a program. The other program has those in `held`."""
+
+    trace: Trace
+    places: Sequence[Place]
+    held: Collection[Place]
+
+    @classmethod
+    def of(cls, trace: Trace, held: Collection[int]) -> _Results:
+        places = [place for place in results(trace).given if place[1] >= 0]
+        return cls(trace, places, {place for place in places if place[0] in held})
+
+    def lost(self, partners: Mapping[Place, Place], other: _Results) -> list[Place]:
+        """The results that the other program lacks, and those from which it computes a different result. `partners` has the paired values."""
+        lacking = [place for place in self.places if place not in self.held and epsilon_of(self.record(place).dtype)]
+        return lacking + [
+            place
+            for place in self.places
+            if place in partners and not _leads_to(other.trace, partners[place][0], other.held)
+        ]
+
+    def record(self, place: Place) -> TensorRecord:
+        return record_at(self.trace, place)
+
+    def size(self, place: Place) -> int:
+        return math.prod(self.record(place).shape)
+
+
+def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:
+    """The results of A whose elements all results of B with the same elements have in another order."""
+    for place in ours.places:
         number = matched.a.made.get(place)
-        same = [each for each in results_b if number is not None and matched.b.made.get(each) == number]
-        if same and all(_is_reordered(record_at(a, place), record_at(b, each)) for each in same):
-            what = f"a result has the same elements in a different order: the output of {a.nodes[place[0]].op.op_name}"
-            return [Suspect("result", a.nodes[place[0]], b.nodes[same[0][0]], "output", same[0][1], math.inf, what)]
-    held_a = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
-    held_b = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
-    ends_a = {place for place in results_a if place[0] in held_a}
-    ends_b = {place for place in results_b if place[0] in held_b}
-    turned = {pair.b: pair.a for pair in pairs.values()}
-    lost_a = [place for place in results_a if place[0] not in held_a and _is_number(a, place)]
-    lost_b = [place for place in results_b if place[0] not in held_b and _is_number(b, place)]
-    # A result of one program from which the other computes a different result.
-    lost_a += [place for place in results_a if place in pairs and not _leads_to(b, pairs[place].b[0], ends_b)]
-    lost_b += [place for place in results_b if place in turned and not _leads_to(a, turned[place][0], ends_a)]
-    for place in sorted(lost_a):
-        size = math.prod(record_at(a, place).shape)
-        other = next((each for each in lost_b if math.prod(record_at(b, each).shape) == size), None)
+        same = [each for each in theirs.places if number is not None and matched.b.made.get(each) == number]
+        if same and all(_is_reordered(ours.record(place), theirs.record(each)) for each in same):
+            name = ours.trace.nodes[place[0]].op.op_name
+            yield place, same[0], f"a result has the same elements in a different order: the output of {name}"
+
+
+def _replaced(ours: _Results, theirs: _Results, pairs: Collection[Pair]) -> Iterator[tuple[Place, Place, str]]:
+    """The results that only A has, each with a result of the same size that only B has."""
+    lost_b = theirs.lost({pair.b: pair.a for pair in pairs}, ours)
+    for place in sorted(ours.lost({pair.a: pair.b for pair in pairs}, theirs)):
+        other = next((each for each in lost_b if theirs.size(each) == ours.size(place)), None)
         if other is not None:
-            what = f"a result of {size:,} elements that is not a result of the other program"
-            return [Suspect("result", a.nodes[place[0]], b.nodes[other[0]], "output", other[1], math.inf, what)]
-    return []
+            yield place, other, f"a result of {ours.size(place):,} elements that is not a result of the other program"
 
 
 def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
@@ -204,25 +248,13 @@ def _is_reordered(one: TensorRecord, other: TensorRecord) -> bool:
     return one.shape == other.shape and epsilon_of(one.dtype) > 0 and (distance(one, other) or 0.0) > WITHIN
 
 
-def _is_number(trace: Trace, place: Place) -> bool:
-    return epsilon_of(record_at(trace, place).dtype) > 0
-
-
 def _leads_to(trace: Trace, index: int, ends: Collection[Place]) -> bool:
     """Whether a node is one of these results, or reaches one through operators that only move or cast."""
-    last = {end for end, _ in ends}
-    reached, waiting = set[int](), [index]
-    while waiting:
-        each = waiting.pop()
-        if each in last:
-            return True
-        if each not in reached:
-            reached.add(each)
-            readers = {
-                reader for slot in trace.nodes[each].outputs for reader, _ in trace.users().get((each, slot), ())
-            }
-            waiting += [reader for reader in readers if class_of(trace.nodes[reader].op.op_type) in ("moves", "casts")]
-    return False
+
+    def movers(node: int) -> Iterator[int]:
+        return (each for each in trace.readers(node) if class_of(trace.nodes[each].op.op_type) in ("moves", "casts"))
+
+    return not reachable([index], movers).isdisjoint(end for end, _ in ends)
 
 
 def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -268,13 +300,8 @@ def _narrowed(
     left = run_on_values(a, b, pairs, drifted=drifted).failures
     trials = _TRIALS
     while trials > 0:
-        doubtful = [
-            pair
-            for pair in (each.pair for each in left)
-            if pair.kind != "by hand" and pair.distance > _CERTAIN and _leads_to_a_pair(a, pair.a[0], pairs)
-        ]
         best = pairs, left
-        for pair in doubtful[:trials]:
+        for pair in _doubtful(a, pairs, left)[:trials]:
             without = {place: each for place, each in pairs.items() if each is not pair}
             then = run_on_values(a, b, without, drifted=drifted).failures
             trials -= 1
@@ -286,6 +313,14 @@ def _narrowed(
             break
         pairs, left = best
     return pairs, left
+
+
+def _doubtful(a: Trace, pairs: Mapping[Place, Pair], failures: Iterable[Failure]) -> list[Pair]:
+    return [
+        pair
+        for pair in (failure.pair for failure in failures)
+        if pair.kind != "by hand" and pair.distance > _CERTAIN and _leads_to_a_pair(a, pair.a[0], pairs)
+    ]
 
 
 def _open(trace: Trace, failed: Iterable[int], ends: Collection[Place], shared: Shared) -> list[Node]:
@@ -332,16 +367,14 @@ def _leads_to_a_pair(trace: Trace, index: int, pairs: Mapping[Place, Pair]) -> b
 
 def _open_results(a: Trace, b: Trace, pairs: Mapping[Place, Pair], matched: Matched) -> bool:
     """Whether both programs have results that were not found in the other."""
-    ours = _explained(a, {index for index, _ in (*pairs, *matched.a.made)})
-    theirs = _explained(b, {index for index, _ in (*(pair.b for pair in pairs.values()), *matched.b.made)})
+    ours, theirs = _held_by_both(a, b, pairs.values(), matched)
     return not (_results(a) <= ours or _results(b) <= theirs)
 
 
 def _count(a: Trace, b: Trace, found: Outcome, matched: Matched, sides: tuple[str, str]) -> None:
     """Sort operators into those with a value of the other run, those that lead to one, and those that lead to no result of the other program."""
     direct = {pair.a[0] for pair in found.pairs}, {pair.b[0] for pair in found.pairs}
-    given = {index for index, _ in matched.a.made}, {index for index, _ in matched.b.made}
-    led = _explained(a, direct[0] | given[0]), _explained(b, direct[1] | given[1])
+    led = _held_by_both(a, b, found.pairs, matched)
     left = {node.index for node in a.nodes} - led[0], {node.index for node in b.nodes} - led[1]
     none: set[int] = set()
     found.between = led[0] - direct[0], led[1] - direct[1]
@@ -363,6 +396,14 @@ def _results(trace: Trace) -> set[int]:
     """The operators whose outputs no other reads, without those that only show the program a number from before the step."""
     read = {maker for node in trace.nodes for maker, _ in node.makers.values()}
     return {node.index for node in trace.nodes if node.outputs or node.makers} - read
+
+
+def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[set[int], set[int]]:
+    """The operators of A and of B with a value that the other program has, and those that are explained by it."""
+    return (
+        _explained(a, {index for index, _ in (*(pair.a for pair in pairs), *matched.a.made)}),
+        _explained(b, {index for index, _ in (*(pair.b for pair in pairs), *matched.b.made)}),
+    )
 
 
 def _explained(trace: Trace, nodes: Iterable[int]) -> set[int]:
