@@ -321,7 +321,7 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
         raise NotInDumpError(f"{catalog.path}: {name} ran fewer than {occurrence + 1} times in step {first.op.step}")
     if len(choice) > 1:
         listed = ", ".join(each.op_name for each in choice[:_LISTED]) + (", ..." if len(choice) > _LISTED else "")
-        raise NotInDumpError(f"{catalog.path}: {name} means {len(choice)} operators; name one of them: {listed}")
+        raise NotInDumpError(f"{catalog.path}: {name} matches {len(choice)} operators; name one of them: {listed}")
     return choice[0]
 
 

@@ -440,8 +440,8 @@ def test_a_watchpoint_may_be_for_some_operators_alone(operators: str, count: int
     ("text", "message"),
     [
         ("", "found nothing; expected a condition"),
-        ("gradient_vanish", "no condition 'gradient_vanish'; nearest: 'gradient_vanishing'"),
-        ("xyz", "no condition 'xyz'; the conditions are weight_initialization, "),
+        ("gradient_vanish", "unknown condition 'gradient_vanish'; nearest: 'gradient_vanishing'"),
+        ("xyz", "unknown condition 'xyz'; the conditions are weight_initialization, "),
         ("gradient_vanishing", "needs one of abs_mean_lt, max_lt, min_lt, mean_lt at least"),
         ("gradient_vanishing abs_mean_le=1", "no parameter 'abs_mean_le'.*nearest: 'abs_mean_lt'"),
         ("tensor_overflow max_gt=1", "no parameter 'max_gt'"),

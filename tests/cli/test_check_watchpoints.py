@@ -88,10 +88,10 @@ def test_a_watchpoint_that_finds_nothing_to_look_at_says_so_unless_it_is_recomme
     done = check(trained / "full", "activation_range op=Sigmoid max_min_lt=1", "operator_overflow", "recommended")
     lines = done.output.splitlines()
     assert (
-        "activation_range op=Sigmoid max_min_lt=1: there was nothing to look at (no output of an activation function of Sigmoid)"
+        "activation_range op=Sigmoid max_min_lt=1: nothing was checked (no output of an activation function of Sigmoid)"
         in lines
     )
-    assert len([line for line in lines if "nothing to look at" in line]) == 2
+    assert len([line for line in lines if "nothing was checked" in line]) == 2
     printed = json.loads(check(trained / "full", "tensor_overflow op=Tan", options=("--json",)).stdout)
     assert printed["watchpoints"] == [{"text": "tensor_overflow op=Tan", "tensors": 0}]
 

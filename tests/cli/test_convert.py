@@ -109,7 +109,7 @@ def test_one_tensor_can_be_chosen_and_a_missing_one_is_told(tmp_path: Path) -> N
 def test_a_source_without_a_dump_file_is_an_error(tmp_path: Path) -> None:
     dump(tmp_path / "in" / "inner")
     done = convert(tmp_path / "in", "-o", tmp_path / "out")
-    assert "SRC contains no dump file (1 directory not entered; --recursive does)" in done.output
+    assert "SRC contains no dump file (1 directory skipped; use --recursive)" in done.output
     assert done.exit_code == 1
     assert convert(tmp_path / "missing", "-o", tmp_path / "out").exit_code == 1
 

@@ -59,5 +59,5 @@ def test_json_has_all_that_check_has(tmp_path: Path) -> None:
 def test_a_condition_that_is_none_is_told_before_the_program_starts(tmp_path: Path) -> None:
     done = run(tmp_path, "--watch", "gradient_vanish abs_mean_lt=1")
     assert done.returncode == 1
-    assert "no condition 'gradient_vanish'; nearest: 'gradient_vanishing'" in done.stderr
+    assert "unknown condition 'gradient_vanish'; nearest: 'gradient_vanishing'" in done.stderr
     assert not (tmp_path / "dump").exists()

@@ -149,6 +149,6 @@ class TestHostileFiles:
         text = json.dumps({"dump": {"dump_path": "dump", "dump_list": [{}], "x" * 1000: 0, **keys}})
         plan = plan_from_acl_text(text[:-2] + ', "key1": 0}}', environ={})
         assert len(plan.warnings) == 22
-        assert plan.warnings[0] == "acl.json: given more than once, the last one counts: key1"
-        assert plan.warnings[-1] == "acl.json: 99981 more unknown keys; each is ignored"
+        assert plan.warnings[0] == "acl.json: keys given more than once, of which the last one is used: key1"
+        assert plan.warnings[-1] == "acl.json: 99981 more unknown keys are ignored"
         assert max(map(len, plan.warnings)) < 300

@@ -95,7 +95,7 @@ def test_a_new_acl_json_passes_the_check(root: Path) -> None:
     assert (root / "elsewhere").is_dir()
     refused = _opdump("new", "third.json", "--dialect", "acl", "--path", str(root / "a b"))
     assert refused.exit_code == 1
-    assert "with ' '; a dump path only has letters" in refused.stderr
+    assert "with ' '; a dump path may contain only ASCII letters" in refused.stderr
     assert not (root / "third.json").exists()
 
 
@@ -105,7 +105,7 @@ def test_a_broken_acl_json_shows_code_and_reason(root: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         f"opdump: error: EP0003 (100009): acl.json: dump.dump_path: found 'nowhere' (that is {root}/nowhere), expected a "
-        f"directory that exists (No such file or directory); make it: mkdir -p '{root}/nowhere'\n"
+        f"directory that exists (No such file or directory); create it: mkdir -p '{root}/nowhere'\n"
     )
 
 

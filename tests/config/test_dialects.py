@@ -56,11 +56,11 @@ def test_the_keys_tell_the_dialect(text: str, dialect: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"dump": {}, "common_dump_settings": {}}', '"dump" and "common_dump_settings" are there together'),
-        ('{"dump": {}, "dump_path": "x"}', '"dump" and "dump_path" are there together'),
-        ("{}", "none is there"),
-        ('{"profiler": {}}', "none is there"),
-        ("[]", "none is there"),
+        ('{"dump": {}, "common_dump_settings": {}}', 'found "dump" and "common_dump_settings" together'),
+        ('{"dump": {}, "dump_path": "x"}', 'found "dump" and "dump_path" together'),
+        ("{}", "found no key of a known dialect"),
+        ('{"profiler": {}}', "found no key of a known dialect"),
+        ("[]", "found no key of a known dialect"),
         ("", "the file is empty"),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_is_said_counts_before_what_is_found() -> None:
     Path("acl.json").write_text('{"common_dump_settings": {}}', encoding="utf-8")
     plan = load_plan("acl.json", environ={}, dialect="acl")
     assert plan.enables_nothing
-    assert "is this one? Then say --dialect mindspore" in plan.warnings[-1]
+    assert "if this is one, use --dialect mindspore" in plan.warnings[-1]
     Path("data_dump.json").write_text('{"dump": {}}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r'found "dump": is this an acl\.json\?'):
         load_plan("data_dump.json", environ={}, dialect="mindspore")

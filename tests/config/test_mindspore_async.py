@@ -171,7 +171,7 @@ def test_two_variables_must_name_one_file(root: Path) -> None:
     assert load_plan(None, environ=environ).step_level
     assert load_plan(None, environ=environ | {"MS_ACL_DUMP_CFG_PATH": "1"}).step_level
     assert not load_plan(None, environ={"MINDSPORE_DUMP_CONFIG": str(file), "MS_ACL_DUMP_CFG_PATH": ""}).step_level
-    with pytest.raises(ConfigError, match="expected the same file or one of them alone"):
+    with pytest.raises(ConfigError, match="expected the same file or only one of them"):
         load_plan(None, environ=environ | {"MS_ACL_DUMP_CFG_PATH": str(other)})
     assert not load_plan(other, environ=environ).step_level
 

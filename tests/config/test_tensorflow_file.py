@@ -126,7 +126,7 @@ def test_a_mistake_names_the_file_and_the_key(keys: dict[str, Any], message: str
     ("text", "message"),
     [
         ("[]", r"found \[\] \(an array\), expected an object such as"),
-        ('{"enable_dump": true', r"npu_dump.json, line 1, column .*no JSON"),
+        ('{"enable_dump": true', r"npu_dump.json, line 1, column .*not JSON"),
         ('{"enable_dump": false} x', r"text after the end of the JSON: 'x'"),
         ("", r"the file is empty"),
     ],

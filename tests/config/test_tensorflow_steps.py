@@ -80,7 +80,7 @@ def test_the_grammar_is_that_of_the_graph_engine(text: str) -> None:
         ("9" * 5000, STYLE, "... is beyond the largest step"),
         ("5-5", BACKWARDS, "write 5)"),
         ("10|9-5", BACKWARDS, "write 5-9)"),
-        ("|".join(["0"] * 101), TOO_MANY, "found 101 items; join neighbours"),
+        ("|".join(["0"] * 101), TOO_MANY, "found 101 items; merge neighbours"),
     ],
 )
 def test_a_wrong_text_gives_the_words_of_the_adapter_and_the_reason(text: str, words: str, reason: str) -> None:

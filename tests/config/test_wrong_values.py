@@ -148,7 +148,7 @@ def test_an_unknown_statistic_is_refused_whatever_is_saved(saved_data: str, tmp_
         with pytest.raises(ConfigError, match="statistic_category"):
             resolve_plan(DumpPlan(path=tmp_path), {"saved_data": saved_data, "statistic_category": names})
     with (
-        pytest.raises(ConfigError, match="names out of 'max'"),
+        pytest.raises(ConfigError, match="names from 'max'"),
         opdump.capture(DumpPlan(path=tmp_path, statistic_category=("nope",))),
     ):
         pass

@@ -74,10 +74,10 @@ _GISTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"(net_name|iteration|saved_data|'\w+') only supports", ("{0}",)),
     (r"Dump path is empty", ("path", "empty", "MS_DIAGNOSTIC_DATA_PATH")),
     (r"Dump path only support absolute path", ("path", "absolute", "'/'")),
-    (r"Dump path only support alphabets", ("path only supports", "digits", "'-', '_'")),
+    (r"Dump path only support alphabets", ("path may contain only", "digits", "'-', '_'")),
     (r"Get dump config file failed", ("config file not found",)),
     (r"Invalid json file name|suffix only supports json", ("json file name",)),
-    (r"overflow_number only need", ("overflow_number", "op_debug_mode is 3")),
+    (r"overflow_number only need", ("overflow_number", "op_debug_mode is 1 to 3")),
     (r"Parenthesis is not closed", ("regular expression", "parenthesis is not closed")),
     (
         r"in regular expression|[Bb]rac(?:e|ket) expression|special open parenthesis|character class",

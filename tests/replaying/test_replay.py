@@ -165,7 +165,7 @@ def test_other_type(dump: Path) -> None:
 
 def test_line_names_an_operator(dump: Path) -> None:
     assert opdump.replay(dump, "program.py:14").op.op_type == "argmax"
-    with pytest.raises(NotInDumpError, match="means 2 operators; name one of them"):
+    with pytest.raises(NotInDumpError, match="matches 2 operators; name one of them"):
         opdump.replay(dump, "program.py:17")
     with pytest.raises(NotInDumpError, match=r"program\.py:99"):
         opdump.replay(dump, "program.py:99")

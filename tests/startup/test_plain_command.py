@@ -213,7 +213,7 @@ def test_a_variable_that_names_another_file_is_never_passed_over_in_silence(scri
     if way == "variable":
         done = opdump("run", "train.py", cwd=script, **environ, MINDSPORE_DUMP_CONFIG="data_dump.json")
         assert (done.returncode, done.stdout) == (1, "")
-        assert "expected the same file or one of them alone" in done.stderr
+        assert "expected the same file or only one of them" in done.stderr
     else:
         done = opdump("run", "-c", "data_dump.json", "train.py", cwd=script, **environ)
         assert done.returncode == 0

@@ -72,7 +72,8 @@ def test_show_says_what_is_a_sample(tmp_path: Path) -> None:
     _multiply(tmp_path, saved_data="full")
     shown = typed("show", tmp_path, "--op", "mul")
     assert (
-        "input.0: the file holds a sample, the first 5 of 1,000 elements; the numbers are those of the whole" in shown
+        "input.0: the file holds a sample, the first 5 of 1,000 elements; the statistics are those of the whole"
+        in shown
     )
     (operator,) = json.loads(typed("show", tmp_path, "--op", "mul", "--json"))["operators"]
     assert [tensor["sample"] for tensor in operator["tensors"] if tensor["slot"] == 0] == [5, 5]
@@ -88,7 +89,7 @@ def without_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_of_a_sample_are_marked_if_there_are_no_statistics(tmp_path: Path) -> None:
     _multiply(tmp_path, saved_data="tensor")
     shown = typed("show", tmp_path, "--op", "mul")
-    assert "the first 5 of 1,000 elements; the numbers are those of the sample" in shown
+    assert "the first 5 of 1,000 elements; the statistics are those of the sample" in shown
     assert "2 of them by their first elements only" in typed("check", tmp_path)
 
 

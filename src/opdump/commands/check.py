@@ -94,7 +94,7 @@ def check(
 ) -> None:
     """Find NaN, infinities, overflow and other suspicious values in the dump in PATH."""
     if emit_config is None and (dialect is not None or directory is not None):
-        raise click.UsageError("--dialect and --path say what --emit-config writes; add --emit-config FILE")
+        raise click.UsageError("--dialect and --path only apply to --emit-config; add --emit-config FILE")
     try:
         code = _check(path, watch, emit_config, dialect, directory, rank, step, extreme, limit, wide, report_format)
     except OpdumpError as error:

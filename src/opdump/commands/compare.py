@@ -36,7 +36,11 @@ class _Steps(click.ParamType[tuple[int, int]]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         first, separator, second = value.partition(":")
         if not first.isdigit() or (separator and not second.isdigit()):
-            self.fail(f"{value!r} is not a step; expected a number as 3, or two as 3:4 (of A, of B)", param, ctx)
+            self.fail(
+                f"{value!r} is not a step; expected a number such as 3, or two such as 3:4 (step of A, step of B)",
+                param,
+                ctx,
+            )
         return int(first), int(second) if separator else int(first)
 
 

@@ -83,11 +83,13 @@ def convert(
 ) -> None:
     """Convert Ascend dump files, or directories of them, to files in OUT."""
     if input_ is not None and output is not None:
-        raise click.UsageError("--input and --output each choose one tensor; give one of them")
+        raise click.UsageError("--input and --output each select one tensor; give only one of them")
     if shape is not None and not format_:
-        raise click.UsageError("--shape is the shape in the format wanted; give --format, too")
+        raise click.UsageError("--shape is the shape in the target format; give --format, too")
     if layout is not None and (file_type != "npy" or input_ is not None or output is not None):
-        raise click.UsageError("--layout mindspore has npy files of all tensors; leave out --to, --input and --output")
+        raise click.UsageError(
+            "--layout mindspore writes npy files of all tensors; leave out --to, --input and --output"
+        )
     with imported_for_good("opdump.conversion"):
         from opdump.conversion import ConversionPlan
         from opdump.conversion import convert as convert_files
@@ -149,7 +151,7 @@ def _hint(done: Conversion) -> str:
     if not done.subdirectories:
         return ""
     count = len(done.subdirectories)
-    return f" ({count:,} director{'y' if count == 1 else 'ies'} not entered; --recursive does)"
+    return f" ({count:,} director{'y' if count == 1 else 'ies'} skipped; use --recursive)"
 
 
 def _summary(done: Conversion) -> str:
@@ -163,7 +165,9 @@ def _summary(done: Conversion) -> str:
     ]
     samples = sum(len(result.samples) for result in done.results)
     if samples:
-        words.append(f"{amounts.count(samples, 'tensor')} of which the dump has a sample, the first elements")
+        words.append(
+            f"{amounts.count(samples, 'tensor')} recorded only in part: the dump has a sample, the first elements"
+        )
     if done.failures:
         words.append(amounts.count(len(done.failures), "failure"))
     if done.skipped:

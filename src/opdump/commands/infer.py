@@ -217,7 +217,7 @@ def _tell(dump: ModelDump | None, *, as_json: bool) -> None:
         return
     if difference is not None:
         click.echo(
-            f"opdump: outputs of the dumped run differ from those of a plain run by {difference:g} at most", err=True
+            f"opdump: outputs of the dumped run differ from those of a plain run by at most {difference:g}", err=True
         )
     mode = dump.plan.mode
     if report.captured == 0 and mode.verdict is not None and not report.failure:

@@ -62,7 +62,7 @@ def load_plan(
     chosen = DIALECTS.load(dialect)
     if path is None and dialect != "mindspore":
         file = f"{chosen.words.article} {chosen.words.file}"
-        raise ConfigError(f"no configuration: name {file}; `opdump config new --dialect {dialect}` writes a first one")
+        raise ConfigError(f"no configuration: name {file}; `opdump config new --dialect {dialect}` creates one")
     how = HowToRead(
         environ=environ, strict=strict, program_directory=program_directory, dialect_version=dialect_version
     )
@@ -95,7 +95,7 @@ def dialect_of(path: str | os.PathLike[str]) -> str:
     )
     if len(found) != 1:
         several = " and ".join(f'"{sign}"' for sign in found.values())
-        raise _undecided(where, f"{several} are there together" if found else "none is there")
+        raise _undecided(where, f"found {several} together" if found else "found no key of a known dialect")
     return next(iter(found))
 
 
@@ -130,7 +130,7 @@ def _undecided(where: str, found: str) -> ConfigError:
     known = DIALECTS.loaded()
     signs = [f'"{each.signs[0]}" ({each.words.article} {each.words.file})' for each in known.values()]
     return ConfigError(
-        f"{where}: {found}, expected one of {', '.join(signs[:-1])} and {signs[-1]}; add one, or say which it is with --dialect "
+        f"{where}: {found}, expected one of {', '.join(signs[:-1])} and {signs[-1]}; add one, or select the dialect with --dialect "
         f"{', '.join([*known][:-1])} or {[*known][-1]}"
     )
 

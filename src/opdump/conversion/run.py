@@ -128,7 +128,9 @@ def _check(plan: ConversionPlan) -> None:
 
         require_torch()
     if plan.layout == "mindspore" and (plan.file_type != "npy" or plan.io is not None):
-        raise ConversionError("the mindspore layout has npy files of all tensors: leave out --to, --input and --output")
+        raise ConversionError(
+            "the mindspore layout writes npy files of all tensors: leave out --to, --input and --output"
+        )
     if plan.shape is not None and not plan.format:
         raise ConversionError("--shape is the shape in the target format: give --format, too")
 

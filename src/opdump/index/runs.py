@@ -56,7 +56,7 @@ class Run:
     def facts(self) -> tuple[tuple[str, str], ...]:
         """The run in a few lines, by name. The text of an unknown fact is empty."""
         captured = self.totals.get("captured")
-        ended = "ended" if self.complete else self.end_unknown or "cut off, or still runs"
+        ended = "ended" if self.complete else self.end_unknown or "interrupted, or still running"
         return (
             ("run", str(self.id)),
             ("rank", str(self.rank_id)),

@@ -182,6 +182,6 @@ def _nothing(verdict: Verdict, executed: int) -> str:
         return f"no overflow in {amounts.count(executed, 'operator')}"
     if mode.failures_only:
         return mode.nothing_found
-    meant = f" but what {verdict.how} writes into a mask" if verdict.how else ""
+    meant = f" (outside the mask that {verdict.how} writes)" if verdict.how else ""
     unknown = f"; {amounts.count(verdict.not_looked, 'complex tensor')} not checked" if verdict.not_looked else ""
     return f"no NaN, no infinity{meant} in {amounts.count(verdict.tensors, 'tensor')}{unknown}"

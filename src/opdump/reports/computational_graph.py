@@ -98,7 +98,7 @@ def search_graphs(
     directories = _directories_of_models(ranks)
     if not directories:
         if named is not None:
-            raise NotInDumpError(f"{catalog.path}: has no directories of models, which --graph could choose from")
+            raise NotInDumpError(f"{catalog.path}: has no model directories, so --graph cannot select one")
         return None
     models = tuple(directories)
     if named is not None:
@@ -165,7 +165,7 @@ def _told(graph: ModelGraph) -> str:
     else:
         why = f"has {graph.rule}"
     where = (
-        f"its operators are in {', '.join(graph.directories)}" if graph.directories else "the dump holds nothing of it"
+        f"its operators are in {', '.join(graph.directories)}" if graph.directories else "the dump has no data of it"
     )
     return f"{graph.model_name} ({graph.file.name} {why}); {where}"
 

@@ -382,7 +382,7 @@ def print_hits(printer: Printer, checked: Checked, *, limit: int, shows_all: str
     printer.text(f"{told} of {amounts.count(len(watchpoints), 'watchpoint')}{listed}")
     for watchpoint in watchpoints:
         if watchpoint.is_asked and not checked.looked[watchpoint.text]:
-            printer.text(f"{watchpoint.text}: there was nothing to look at ({_missing(watchpoint)})")
+            printer.text(f"{watchpoint.text}: nothing was checked ({_missing(watchpoint)})")
     _print_unchecked(printer, checked)
 
 

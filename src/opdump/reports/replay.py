@@ -37,7 +37,7 @@ def _output(output: ReplayedOutput) -> list[str]:
         )
     if output.allowed:
         lines.append(
-            f"  {'within' if output.agrees else 'beyond'} the {_amount(output.allowed)} units that {output.dtype} is allowed"
+            f"  {'within' if output.agrees else 'beyond'} the {_amount(output.allowed)} units allowed for {output.dtype}"
         )
     return [*lines, ""]
 
@@ -52,7 +52,7 @@ def _distance(distance: Distance, *, is_exact: bool) -> str:
             f"{_amount(distance.roundings)} units of rounding"
         )
     name = "in the recorded types" if distance.dtype == "recorded" else f"in {distance.dtype}"
-    return f"again {name}: {how}"
+    return f"replayed {name}: {how}"
 
 
 def _amount(number: float) -> str:

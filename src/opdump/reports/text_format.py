@@ -220,7 +220,7 @@ def _ended(run: Run) -> str:
         return _time(run.ended)
     if not run.opdump_version:
         return ""  # other writers do not record it
-    return f"not known: {run.end_unknown}" if run.end_unknown else "cut off, or still runs"
+    return f"not known: {run.end_unknown}" if run.end_unknown else "interrupted, or still running"
 
 
 def _command(run: Run) -> tuple[str, ...]:
@@ -357,7 +357,7 @@ def _shape(record: TensorRecord) -> str:
 def _sample(record: TensorRecord) -> str:
     """What the file of a sample contains, and whether the statistics cover the whole tensor."""
     whole = amounts.count(math.prod(record.shape), "element")
-    numbers = "the numbers are those of the whole" if record.statistics else "the numbers are those of the sample"
+    numbers = "the statistics are those of the whole" if record.statistics else "the statistics are those of the sample"
     return f"{record.io}.{record.slot}: the file holds a sample, the first {record.sample:,} of {whole}; {numbers}"
 
 

@@ -148,7 +148,7 @@ _OTHER_SUBSYSTEMS: Final = frozenset(
     }
 )
 _MOST_TOLD: Final = 20
-_DATA_DUMP_ADVICE: Final = "it is a section of a data_dump.json: is this one? Then say --dialect mindspore"
+_DATA_DUMP_ADVICE: Final = "it is a section of a data_dump.json; if this is one, use --dialect mindspore"
 
 
 def check_types(dump: Mapping[str, Any], where: str) -> None:
@@ -165,7 +165,7 @@ def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: 
     every = chain(top, _unknown(dump, DUMP, "dump"))
     found = [_unknown_key(where, *each) for each in islice(every, _MOST_TOLD)]
     if rest := sum(1 for _ in every):
-        found.append(f"{where}: {rest} more unknown keys; each is ignored")
+        found.append(f"{where}: {rest} more unknown keys are ignored")
     return found
 
 
@@ -187,7 +187,7 @@ def _check(value: object, kind: Text | ArrayOf | Table | None, where: str, path:
             _check(item, kind.item, where, f"{path}[{index}]")
     elif isinstance(kind, Table):
         if not isinstance(value, Mapping):
-            raise _wrong_type(where, path, value, f"an object with keys out of {', '.join(kind.keys)}")
+            raise _wrong_type(where, path, value, f"an object with keys from {', '.join(kind.keys)}")
         for key, inner in kind.keys.items():
             if key in value:
                 _check(value[key], inner, where, f"{path}.{key}")
@@ -224,7 +224,7 @@ def _advice(key: str, here: tuple[str, ...]) -> str:
     elsewhere = difflib.get_close_matches(key.lower(), (*DUMP.keys, *_entry_keys()), 1, 0.75)
     if elsewhere:
         return f'"{elsewhere[0]}" is a key of {"dump" if elsewhere[0] in DUMP.keys else "an entry of dump.dump_list"}'
-    return f"known here are {', '.join(here)}"
+    return f"known keys: {', '.join(here)}"
 
 
 def _entry_keys() -> tuple[str, ...]:
@@ -263,7 +263,7 @@ def read_acl_file(path: str | os.PathLike[str]) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise AclConfigError(
             f"cannot read the config file {text!r}: {reason} (looked in {os.getcwd()}); "
-            f"`opdump config new --dialect acl` writes a first one",
+            f"`opdump config new --dialect acl` creates one",
             error_code=INVALID_FILE,
         ) from error
     _check_size(len(data), text)
@@ -318,7 +318,7 @@ def _check_depth(data: bytes, where: str) -> None:
                 depth += 1
                 if depth > DEEPEST:
                     raise AclConfigError(
-                        f"{where}: '{chr(opening)}' is nested deeper than {DEEPEST} (those inside of strings count too); "
+                        f"{where}: '{chr(opening)}' is nested deeper than {DEEPEST} (those inside strings count too); "
                         f"a dump configuration needs four levels",
                         error_code=PARSE_FILE,
                     )
@@ -368,7 +368,7 @@ def model_selections(
         made = _selection(entry, path, warnings)
         key: object = made.model_name if made.model_name is not None else index
         if key in selections:
-            warnings.append(f"{path}.model_name: {key!r} comes twice; the last entry counts, and blacklists add up")
+            warnings.append(f"{path}.model_name: {key!r} occurs twice; the last entry is used, and blacklists add up")
             made = _merged(selections[key], made)
         selections[key] = made
     return tuple(selections.values())
@@ -396,7 +396,7 @@ def _check_watched(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str
                 where,
                 f"{path}.watcher_nodes",
                 nodes,
-                'none without "dump_scene": "watcher"; write both, or take watcher_nodes out',
+                'none without "dump_scene": "watcher"; write both, or remove watcher_nodes',
             )
         return
     if not nodes:
@@ -436,7 +436,7 @@ def _check_ranges(entry: Mapping[str, Any], dump: Mapping[str, Any], where: str,
     _check_level(dump, where, f"{path}.opname_range")
     if not entry.get("model_name"):
         raise AclConfigError(
-            f'{where}: {path}.opname_range: found it without a model_name, expected the model that it is for; write "model_name"',
+            f'{where}: {path}.opname_range: found without a model_name, expected one beside it; write "model_name"',
             "EP0001",
         )
     for index, each in enumerate(ranges):
@@ -455,7 +455,7 @@ def _check_level(dump: Mapping[str, Any], where: str, path: str) -> None:
     level = dump.get("dump_level")
     if level != "op":
         raise AclConfigError(
-            f"{where}: {path}: found it under dump_level {kind_of(level) if level else 'all, the default'}, "
+            f"{where}: {path}: found with dump_level {kind_of(level) if level else 'all, the default'}, "
             f'expected dump_level "op"; write "dump_level": "op"',
             "EP0005",
         )
@@ -473,7 +473,7 @@ def _check_unique(entries: Iterable[Mapping[str, Any]], where: str) -> None:
                 where,
                 f"dump.dump_list[{index}].model_name",
                 name,
-                f"a name of its own, and dump_list[{seen[name]}] has this one; join the two entries",
+                f"a unique name, but dump_list[{seen[name]}] has the same one; merge the two entries",
             )
         seen[name] = index
 
@@ -482,7 +482,7 @@ def _selection(entry: Mapping[str, Any], path: str, warnings: list[str]) -> Mode
     layers = tuple(dict.fromkeys(entry.get("layer", ()))) or None
     watched = tuple(dict.fromkeys(entry.get("watcher_nodes", ())))
     if both := sorted({*(layers or ())} & {*watched}):
-        warnings.append(f"{path}: in layer and in watcher_nodes, and not written: {', '.join(both)}")
+        warnings.append(f"{path}: in both layer and watcher_nodes, so not written: {', '.join(both)}")
     return ModelSelection(
         model_name=entry.get("model_name") or None,
         layers=layers,
@@ -509,7 +509,7 @@ def _exclusions(entry: Mapping[str, Any], key: str, path: str, warnings: list[st
             warnings.append(f"{path}.{key}[{index}].pos: ignored: {shown}; expected input0, output1 and so on")
         if not each.get("name") or not (slots["input"] or slots["output"]):
             missing = "a name" if not each.get("name") else "a slot in pos"
-            warnings.append(f"{path}.{key}[{index}] leaves nothing out: it needs {missing}")
+            warnings.append(f"{path}.{key}[{index}] excludes nothing: it needs {missing}")
         made.append(Exclusion(each.get("name", ""), frozenset(slots["input"]), frozenset(slots["output"])))
     return tuple(made)
 
@@ -592,11 +592,13 @@ def parse_dump_step(text: str, where: str) -> StepSet:
     items = text.split("|")
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     if len(items) > MOST_STEP_ITEMS:
-        raise _bad_step(shown, where, f"{MOST_STEP_ITEMS} items at most, and it has {len(items)}; join some to ranges")
+        raise _bad_step(
+            shown, where, f"at most {MOST_STEP_ITEMS} items, but it has {len(items)}; merge some into ranges"
+        )
     for item in items:
         if not _STEP_ITEM.fullmatch(item):
             raise _bad_step(
-                shown, where, f'numbers and closed ranges, and {item[:40]!r} is none; write it as "0|3-5|10"'
+                shown, where, f'numbers and closed ranges, but {item[:40]!r} is neither; write it as "0|3-5|10"'
             )
     try:
         return StepSet.parse(text, "dump.dump_step")
@@ -628,7 +630,7 @@ def _check_statistics(dump: Mapping[str, Any], where: str) -> None:
     if dump.get("dump_data", "tensor") == "tensor":
         default = "" if "dump_data" in dump else ", the default"
         raise AclConfigError(
-            f'{where}: dump.dump_stats: found it beside dump_data "tensor"{default}, expected dump_data "stats"; '
+            f'{where}: dump.dump_stats: found beside dump_data "tensor"{default}, expected dump_data "stats"; '
             f'write "dump_data": "stats"',
             "EP0005",
         )

@@ -344,7 +344,7 @@ def _how_to_enable(plan: DumpPlan) -> str:
 
 def _warn_of_variables(reading: _Reading, warnings: list[str]) -> None:
     warnings += [
-        f"{reading.where}: {name} is set and has no effect: it asks for a dump of failing operators, the file for another"
+        f"{reading.where}: {name} is set and has no effect: it requests a dump of failing operators, but the file requests another kind of dump"
         for name in (SCENE_VARIABLE, COLLECT_VARIABLE)
         if reading.environ.get(name)
     ]
@@ -381,7 +381,7 @@ def resolve_dump_path(
         )
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > LONGEST_PATH:
-        raise _bad(text, where, f"{LONGEST_PATH} bytes at most, and it has {size}; choose a shorter one")
+        raise _bad(text, where, f"at most {LONGEST_PATH} bytes, but it has {size}; choose a shorter one")
     if (rest := _behind_address(text)) is not None:
         if not rest:
             raise _bad(text, where, "a path after the address; write for example 127.0.0.1:/dump")
@@ -389,7 +389,7 @@ def resolve_dump_path(
         return base / rest.lstrip("/")
     expanded = _expand_home(text, environ) if expand_home else text
     if expanded is None:
-        raise _bad(text, where, "a home directory, and HOME is not set; write an absolute path")
+        raise _bad(text, where, "a home directory, but HOME is not set; write an absolute path")
     _check_alphabet(expanded, text, where)
     path = base / expanded
     _check_directory(path, text, where)
@@ -425,7 +425,7 @@ def _can_write(name: str, path: Path, warnings: list[str]) -> bool:
         make_writable(path)
     except (DumpPathError, ValueError) as error:  # ValueError: a path that contains NUL
         warnings.append(
-            f"{name}: {str(path)!r} cannot be used ({error.__cause__ or error}); the next candidate is taken"
+            f"{name}: {str(path)!r} cannot be used ({error.__cause__ or error}); the next candidate is used"
         )
         return False
     return True
@@ -455,20 +455,20 @@ def _expand_home(text: str, environ: Mapping[str, str]) -> str | None:
 
 def _check_alphabet(path: str, text: str, where: str) -> None:
     if wrong := check_alphabet(path):
-        allowed = "letters and digits of ASCII and -=[];\\,./!@#$%^&*()_+{}:? alone"
-        raise _bad(text, where, f"{allowed}, and {wrong!r} is none; choose one such as /tmp/dump")
+        allowed = "only ASCII letters, digits and -=[];\\,./!@#$%^&*()_+{}:?"
+        raise _bad(text, where, f"{allowed}, but it contains {wrong!r}; choose one such as /tmp/dump")
 
 
 def _check_directory(path: Path, text: str, where: str) -> None:
     try:
         real = os.path.realpath(path, strict=True)
     except OSError as error:
-        advice = f"make it: mkdir -p '{_shortened(str(path))}'"
+        advice = f"create it: mkdir -p '{_shortened(str(path))}'"
         if "$" in str(path):
-            advice = '"$" stands for itself there (only $HOME at the start is replaced, and not by newer versions): write it out'
+            advice = '"$" is not expanded here (only $HOME at the start is replaced, and not by newer versions): write the path out'
         raise _bad(text, where, f"a directory that exists ({error.strerror}); {advice}", path) from error
     if not os.path.isdir(real):
-        raise _bad(text, where, "a directory, and it is none; name one, or remove what is there", path)
+        raise _bad(text, where, "a directory, but it is not one; name a directory, or remove what is there", path)
     if not os.access(real, os.R_OK | os.W_OK):
         raise _bad(text, where, f"a directory that can be read and written; chmod u+rw '{path}', or name another", path)
 
@@ -493,7 +493,7 @@ def acl_starting_file(directory: Path | None) -> str:
     directory = directory or Path("dump").absolute()
     if wrong := check_alphabet(str(directory)):
         raise ConfigError(
-            f"found the dump path {str(directory)!r} with {wrong!r}; a dump path only has letters and digits of ASCII and "
+            f"found the dump path {str(directory)!r} with {wrong!r}; a dump path may contain only ASCII letters, digits and "
             f"-=[];\\,./!@#$%^&*()_+{{}}:?; choose one with --path, such as /tmp/dump"
         )
     config = {
@@ -518,7 +518,7 @@ DIALECT = Dialect(
         steps="dump_step",
         operators="dump_list",
         list_key="dump_list.{}",
-        marked='an acl.json chooses by dump_list, and a data_dump.json with "dump_mode": 2 by marks',
+        marked='an acl.json selects by dump_list; marks need a data_dump.json with "dump_mode": 2',
     ),
     signs=("dump",),
     load=lambda path, how, overrides: load_acl_plan(

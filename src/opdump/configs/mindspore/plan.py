@@ -68,14 +68,13 @@ def named_file(environ: Mapping[str, str]) -> str:
     if acl not in ("", _ACL_ALONE):
         if path and not _is_acl_form(path, environ):
             raise ConfigError(
-                f"{CONFIG_VARIABLE} names {path!r} and {ACL_VARIABLE} names {acl!r}, expected the same file or one of them "
-                f"alone: unset {ACL_VARIABLE} for the first, {CONFIG_VARIABLE} for the second"
+                f"{CONFIG_VARIABLE} names {path!r} and {ACL_VARIABLE} names {acl!r}, expected the same file or only "
+                f"one of them: unset {ACL_VARIABLE} to use the first, {CONFIG_VARIABLE} to use the second"
             )
         path = path or acl
     if not path:
         raise ConfigError(
-            f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; "
-            f"`opdump config new` writes a first one"
+            f"no configuration: name a data_dump.json, or set {CONFIG_VARIABLE} to one; `opdump config new` creates one"
         )
     return path
 
@@ -171,7 +170,7 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
         if section is None:
             if key in _ONLY_IN_A_PLAN:
                 raise ConfigError(
-                    f"{key}={shown(value)}: {key} is a field of DumpPlan that no keyword gives here; hand over a plan with it, "
+                    f"{key}={shown(value)}: {key} is a field of DumpPlan without a keyword; pass a plan: "
                     f"capture(DumpPlan(path=..., {key}=...))"
                 )
             near = nearest_key(key)
@@ -200,9 +199,7 @@ def _read_file(path: str | os.PathLike[str]) -> bytes:
     file = Path(path)
     text = os.fspath(path)
     if not file.exists() or text.endswith("/"):
-        raise ConfigError(
-            f"config file not found: {text!r} (looked in {Path.cwd()}); `opdump config new` writes a first one"
-        )
+        raise ConfigError(f"config file not found: {text!r} (looked in {Path.cwd()}); `opdump config new` creates one")
     if text and file.is_dir() and not text.endswith(".json"):
         raise ConfigError(f"{text!r} is a directory, expected a config file; to dump into it: path={text!r}")
     if not text.endswith(".json"):
@@ -231,7 +228,7 @@ def starting_file(directory: Path | None) -> str:
         directory = here if is_dump_path(str(here)) else Path("/tmp/dump")  # noqa: S108  a suggestion, shown to the user
     elif not is_dump_path(str(directory)):
         raise ConfigError(
-            f"found the dump path {str(directory)!r}, expected an absolute path of letters and digits of ASCII, '-', "
+            f"found the dump path {str(directory)!r}, expected an absolute path of ASCII letters and digits, '-', "
             f"'_' and '/'; choose one such as \"/tmp/dump\""
         )
     config = {

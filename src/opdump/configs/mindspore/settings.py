@@ -90,7 +90,7 @@ def refuse_single_steps(common: Section, steps: StepSet) -> None:
     if steps != StepSet.all():
         raise common.wrong(
             "iteration",
-            '"all", which the asynchronous dump of overflows asks for where operators run one by one; write '
+            '"all", which an asynchronous dump of overflows requires if operators run one by one; write '
             '"iteration": "all", or dump synchronously',
         )
 
@@ -309,7 +309,7 @@ def _on_host(device: _DeviceSettings, saved_data: SavedData, where: str) -> list
         return []
     device["stat_calc_mode"] = "host"
     text = (
-        f'{where}: stat_calc_mode is taken as "host": the device computes statistics only where saved_data is '
+        f'{where}: stat_calc_mode is taken as "host": the device computes statistics only if saved_data is '
         f'"statistic", and it is "{saved_data}"'
     )
     return [text]
@@ -373,7 +373,7 @@ def _path(common: Section, environ: Mapping[str, str]) -> Path:
     if not _PATH_ALPHABET.fullmatch(text):
         wrong = next(char for char in text if not _PATH_ALPHABET.fullmatch(char))
         raise ConfigError(
-            f"{key}: found {text!r} with {wrong!r}; a dump path only supports letters and digits of ASCII, "
+            f"{key}: found {text!r} with {wrong!r}; a dump path may contain only ASCII letters and digits, "
             f"'-', '_' and '/'; choose one such as \"/tmp/dump\""
         )
     if not text.startswith("/"):
@@ -388,7 +388,7 @@ def _net_name(common: Section) -> str:
     name = common.text("net_name", "a name such as ResNet50") if common.has("net_name") else "Net"
     if not _NET_NAME_ALPHABET.fullmatch(name):
         raise common.wrong(
-            "net_name", "a net_name that is not empty and only has letters and digits of ASCII, '-' and '_'"
+            "net_name", "a net_name that is not empty and has only ASCII letters and digits, '-' and '_'"
         )
     return name
 
@@ -449,8 +449,8 @@ def _overflow_number(common: Section, debug: Debug) -> int:
         return 0
     if debug.captures != "overflow":
         raise ConfigError(
-            f"{common.where}.overflow_number only has a meaning where op_debug_mode is 3, found op_debug_mode "
-            f"{common.values.get('op_debug_mode', 0)}; take overflow_number out"
+            f"{common.where}.overflow_number has an effect only if op_debug_mode is 1 to 3, found op_debug_mode "
+            f"{common.values.get('op_debug_mode', 0)}; remove overflow_number"
         )
     return common.unsigned("overflow_number", "overflows to dump, 0 for all")
 
@@ -471,11 +471,11 @@ def _initial_iteration(common: Section, steps: StepSet, warnings: list[str]) -> 
     never = [last for _, last in steps.ranges or () if last < first]
     if steps.last is not None and steps.last < first:
         raise ConfigError(
-            f"{common.where}: iteration {str(steps)!r} can match no step, for the first step has the number "
+            f"{common.where}: iteration {str(steps)!r} matches no step, because the first step is "
             f"{first} (initial_iteration); count `iteration` from there"
         )
     if never:
-        warnings.append(f"{common.where}: steps of iteration before initial_iteration {first} will not come")
+        warnings.append(f"{common.where}: steps of iteration before initial_iteration {first} do not exist")
     return first
 
 
@@ -488,7 +488,7 @@ def _categories(common: Section, saved_data: SavedData, calculated_on: str, warn
         known = STATISTICS.names()
         text = (
             f"{common.where}.statistic_category is invalid: {', '.join(map(_as_text, invalid))}; "
-            f"expected names out of {', '.join(map(_as_text, known))}"
+            f"expected names from {', '.join(map(_as_text, known))}"
         )
         raise ConfigError(with_nearest(text, str(invalid[0]), known))
     kept = names

@@ -66,7 +66,7 @@ def _mindspore(
 ) -> dict[str, Any]:
     if not is_dump_path(path):
         raise ConfigError(
-            f"found the dump path {path!r}; expected for data_dump.json an absolute path of letters and digits of ASCII, '-', '_' and '/': "
+            f"found the dump path {path!r}; expected for data_dump.json an absolute path of ASCII letters and digits, '-', '_' and '/': "
             "name another one with --path"
         )
     given = first.get(COMMON)

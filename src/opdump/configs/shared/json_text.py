@@ -100,14 +100,14 @@ def read_json(data: bytes, where: str, *, whole: bool = False) -> tuple[Any, lis
         ) from error
     start = len(text) - len(text.lstrip(_SPACE))
     if start == len(text):
-        raise ConfigError(f"{where}: the file is empty, expected a JSON object; `opdump config new` writes a first one")
+        raise ConfigError(f"{where}: the file is empty, expected a JSON object; `opdump config new` creates one")
     warnings: list[str] = []
     try:
         value, end = _decoder(where, warnings).raw_decode(text, start)
     except json.JSONDecodeError as error:
         line = text.splitlines()[error.lineno - 1] if text.splitlines()[error.lineno - 1 :] else ""
         raise ConfigError(
-            f"{where}, line {error.lineno}, column {error.colno}: no JSON ({error.msg}), found {_excerpt(line, error)}; "
+            f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}), found {_excerpt(line, error)}; "
             f"JSON has no comments, no comma after the last item and no single quotes"
         ) from error
     except RecursionError as error:
@@ -158,7 +158,7 @@ def _decoder(where: str, warnings: list[str]) -> json.JSONDecoder:
         if len(found) < len(pairs):
             counts = Counter(name for name, _ in pairs)
             twice = sorted(name for name, count in counts.items() if count > 1)
-            warnings.append(f"{where}: given more than once, the last one counts: {', '.join(twice)}")
+            warnings.append(f"{where}: keys given more than once, of which the last one is used: {', '.join(twice)}")
         return found
 
     return json.JSONDecoder(
@@ -269,11 +269,11 @@ def nearest_key(key: str) -> str | None:
 def _advice(name: str, here: tuple[str, ...], sections: Mapping[str, tuple[str, ...]]) -> str:
     for section, keys in sections.items():
         if name in keys:
-            return f"it belongs into {section}"
+            return f"it belongs in {section}"
     near = difflib.get_close_matches(name.lower(), here, 1, 0.6)
     if near:
         return f'the nearest known key is "{near[0]}"'
     elsewhere = nearest_key(name)
     if elsewhere is not None:
         return f'the nearest known key is "{elsewhere}" of {section_of(elsewhere)}'
-    return f"known here are {', '.join(here)}"
+    return f"known keys: {', '.join(here)}"

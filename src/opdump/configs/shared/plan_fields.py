@@ -165,7 +165,7 @@ def _categories(key: str, value: Any) -> tuple[str, ...]:
     names = _names(key, value)
     if unknown := unknown_names(names):
         known = STATISTICS.names()
-        raise _wrong(key, value, with_nearest(f"names out of {', '.join(map(repr, known))}", str(unknown[0]), known))
+        raise _wrong(key, value, with_nearest(f"names from {', '.join(map(repr, known))}", str(unknown[0]), known))
     return one_spelling(names)
 
 
@@ -180,7 +180,7 @@ def _triggers(key: str, value: Any) -> tuple[str, ...]:
     names = _names(key, value)
     known = get_args(Trigger)
     if unknown := [name for name in names if name not in known]:
-        raise _wrong(key, value, with_nearest(f"names out of {', '.join(map(repr, known))}", unknown[0], known))
+        raise _wrong(key, value, with_nearest(f"names from {', '.join(map(repr, known))}", unknown[0], known))
     return tuple(dict.fromkeys(names))
 
 

@@ -53,7 +53,7 @@ def _watchpoint(text: str) -> Watchpoint:
     name, given = words[0], words[1:]
     if name not in WATCHPOINTS:
         known = (*WATCHPOINTS.names(), RECOMMENDED)
-        said = with_nearest(f"watchpoint: there is no condition {name!r}", name, known)
+        said = with_nearest(f"watchpoint: unknown condition {name!r}", name, known)
         raise ConfigError(said if "nearest" in said else f"{said}; the conditions are {', '.join(known)}")
     condition = WATCHPOINTS.load(name)
     values: dict[str, float] = {}
@@ -93,7 +93,7 @@ def _complete(condition: Condition, given: dict[str, float], operators: str, tex
         enabled = tuple(each.name for each in condition.thresholds if each.default is not None)
     if thresholds and not enabled:
         raise ConfigError(
-            f"watchpoint: {condition.id} needs one of {', '.join(thresholds)} at least, as in {_example(condition)!r}"
+            f"watchpoint: {condition.id} needs at least one of {', '.join(thresholds)}, as in {_example(condition)!r}"
         )
     values = {each.name: each.default for each in condition.parameters if each.default is not None} | given
     for name in enabled:

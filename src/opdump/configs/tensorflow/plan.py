@@ -78,9 +78,9 @@ def resolve_dump_path(text: str | None, where: str, directory: Path | None = Non
     path = text if directory is None else os.path.join(directory, text)
     if not text or not os.path.isdir(path):
         there = bool(text) and os.path.lexists(path)
-        advice = "name a directory" if there or not text else f"make it: mkdir -p '{path}'"
+        advice = "name a directory" if there or not text else f"create it: mkdir -p '{path}'"
         if text.startswith(("~", "$")):
-            advice = f"{text.split('/', 1)[0]!r} stands for itself there: write the path out"
+            advice = f"{text.split('/', 1)[0]!r} is not expanded here: write the path out"
         raise _bad_path(where, f"the path {text} is not directory.", f"expected a directory that exists; {advice}")
     try:
         real = os.path.realpath(path, strict=True)
@@ -367,7 +367,7 @@ def parse_dump_step(text: str, where: str) -> StepSet:
         return StepSet.all()
     items = text.split("|")
     if len(items) > MOST_ITEMS:
-        raise _bad(text, where, _TOO_MANY, f"found {len(items)} items; join neighbours to ranges such as 50-100")
+        raise _bad(text, where, _TOO_MANY, f"found {len(items)} items; merge neighbours into ranges such as 50-100")
     for item in items:
         found = _ITEM.fullmatch(item)
         if found is None:
@@ -509,7 +509,7 @@ def _read(where: str) -> bytes:
             reason = "it is not a regular file" if os.path.exists(where) else "there is none"
             raise TensorflowConfigError(
                 f"cannot read the config file {where!r}: {reason} (looked in {os.getcwd()}); "
-                f"`opdump config new --dialect tensorflow` writes a first one"
+                f"`opdump config new --dialect tensorflow` creates one"
             )
         with open(where, "rb") as stream:
             data = stream.read(LARGEST_FILE + 1)
@@ -545,7 +545,7 @@ DIALECT = Dialect(
         steps="dump_step",
         operators="dump_layer",
         list_key="dump_layer",
-        marked="programs of TensorFlow choose by dump_layer",
+        marked="TensorFlow programs select by dump_layer",
     ),
     signs=("enable_dump", "enable_dump_debug", "dump_path"),
     load=lambda path, how, overrides: load_tensorflow_plan(
