@@ -81,7 +81,7 @@ class Registry(Generic[Part]):
                 import logging
 
                 self._told.add(name)
-                logging.getLogger("opdump").warning("%s; it is left out", reason)
+                logging.getLogger("opdump").warning("%s; it is ignored", reason)
         return {name: self._loaded[name] for name in self.names() if name in self._loaded}
 
     def added(self) -> dict[str, Part]:

@@ -493,7 +493,7 @@ def torch_tensor(array: npt.NDArray[Any], dtype: str) -> Tensor:
         import torch
     except ImportError as error:
         raise PackageMissingError(
-            f"torch() returns a PyTorch tensor, and PyTorch cannot be imported here ({error}); type: pip install torch, or use numpy()"
+            f"torch() returns a PyTorch tensor, and PyTorch cannot be imported here ({error}); run: pip install torch, or use numpy()"
         ) from error
     import numpy as np
 

@@ -148,7 +148,7 @@ CASES = {
     "optype_blacklist": Case(
         "acl",
         {"dump_level": "op", **_entry(model_name="Net", optype_blacklist=[{"name": "ReLUU", "pos": ["input0"]}])},
-        ("dump_list.optype_blacklist: 'ReLUU' is the type of no operator that was there; nearest: ",),
+        ("dump_list.optype_blacklist: 'ReLUU' is not the type of any operator that ran; nearest: ",),
     ),
     "watcher": Case(
         "acl",

@@ -274,7 +274,7 @@ def test_a_script_whose_dump_is_lost_runs_to_its_end(tmp_path: Path, ending: str
     assert "Traceback" not in done.stderr
     assert "compare" not in done.stderr
     at_once, at_the_end = [line for line in done.stderr.splitlines() if "cannot be written (" in line]
-    assert at_once.endswith("The program goes on, and nothing more is dumped")
+    assert at_once.endswith("The program continues, and nothing more is dumped")
     assert at_the_end.startswith("opdump: error: the dump is incomplete")
     strict = opdump("run", "--strict", "-c", config.name, "--path", "other", "train.py", cwd=tmp_path)
     assert strict.returncode == 1

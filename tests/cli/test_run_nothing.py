@@ -40,7 +40,7 @@ def _acl(folder: Path, **dump: Any) -> Path:
         (TRAIN, {"dump_mode": 2}, "nothing is marked; call opdump.set_dump(net)"),
         ("print('no framework here')\n", {}, "the program imported no PyTorch"),
         ("def main():\n    import torch\n\n\nmain()\n", {}, "no operator of PyTorch ran"),
-        ("import torch\ntorch.empty(3).view(1, 3)\n", {}, "only operators ran that compute nothing (allocation, view)"),
+        ("import torch\ntorch.empty(3).view(1, 3)\n", {}, "only operators that compute nothing ran (allocation, view)"),
     ],
 )
 def test_the_true_reason_is_told_and_strict_is_an_error(

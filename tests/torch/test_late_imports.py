@@ -115,4 +115,4 @@ def test_an_error_in_a_deferred_patch_is_a_failure_of_the_dump(tmp_path: Path, s
     )
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ("went on" in done.stdout, done.returncode == 0) == (not stop, not stop), done.stderr
-    assert "the dump cannot go on (no more)" in (done.stderr if stop else done.stdout)
+    assert "the dump cannot continue (no more)" in (done.stderr if stop else done.stdout)

@@ -82,7 +82,7 @@ def get_exception_info_path(address: int, size: int) -> None:
         raise CallError(Code.INVALID_PARAM, f"{where}: found address {address!r} and size {size!r}, expected memory")
     text = f"{exception_root(process(), where)}/".encode("utf-8", "surrogateescape") + b"\0"
     if len(text) > size:
-        raise CallError(Code.INVALID_PARAM, f"{where}: the path takes {len(text)} bytes, and {size} are there")
+        raise CallError(Code.INVALID_PARAM, f"{where}: the path has {len(text)} bytes, but the memory only {size}")
     process().memory.at(address, len(text), where=where, write=True)[:] = np.frombuffer(text, np.uint8)
 
 

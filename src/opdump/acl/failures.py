@@ -171,19 +171,19 @@ _REASONS: Final[tuple[tuple[str, str], ...]] = (
     ("prof", "times are those of the host, so profiling is not simulated; take the times of the whole program"),
     ("fv", "search for features is not simulated; use numpy"),
     ("tdt", "channels between host and device are not simulated; copy with acl.rt.memcpy"),
-    ("mdl.*aipp*", "AIPP, the preprocessing inside of a model, is not simulated; crop, scale and normalise with numpy before acl.rt.memcpy"),
+    ("mdl.*aipp*", "AIPP, the preprocessing inside a model, is not simulated; crop, scale and normalise with numpy before acl.rt.memcpy"),
     ("mdl.*_with_q", "queues are not simulated; call acl.mdl.load_from_file and acl.mdl.execute"),
     ("mdl.bundle_*", "bundles of models are not simulated; load each ONNX file with acl.mdl.load_from_file"),
     ("mdl.create_and_get_op_desc", "tasks of a device are not simulated; the files of the dump contain operators and shapes"),
     ("op.*compile*", _COMPILED),
     ("op.*handle*", _COMPILED),
     ("op.*cast*", "call acl.op.execute_v2 with Cast of ONNX"),
-    ("op.*inference_shape*", "acl.op.execute_v2 writes the shapes that came out into the descriptions of the outputs"),
+    ("op.*inference_shape*", "acl.op.execute_v2 writes the resulting shapes into the descriptions of the outputs"),
     ("rt.*exception*", 'failing operators are dumped by "dump_scene" in acl.json'),
     ("rt.*physical*", "memory of a device is that of the host; call acl.rt.malloc"),
     ("rt.*peer*", "there is one device"),
     ("rt.memcpy2d*", "copy each row with acl.rt.memcpy, or the array with numpy"),
-    ("set_tensor_const", "an input that is constant is an input like the others"),
+    ("set_tensor_const", "a constant input is passed like any other input"),
 )  # fmt: skip
 
 

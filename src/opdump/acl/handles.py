@@ -121,7 +121,7 @@ class Handles:
             what = "nothing" if found is None else f"a {type(found).__name__}"
             raise CallError(
                 Code.INVALID_PARAM,
-                f"{where}: {handle!r} stands for {what}, expected a {kind.__name__} that still exists",
+                f"{where}: {handle!r} refers to {what}, expected a {kind.__name__} that still exists",
             )
         return found
 
@@ -264,12 +264,12 @@ def with_gears(
     if not kinds:
         return shaped, None
     if len(kinds) > 1:
-        raise _wrong(where, f"the model's metadata has {' and '.join(kinds)}, and a model has one of them")
+        raise _wrong(where, f"the model's metadata has {' and '.join(kinds)}, but a model may have only one of them")
     kind = kinds[0]
     choices = _choices(kind, metadata[kind], where)
     unknown = [(place, axis) for place in order for axis, dim in enumerate(shaped[place].dims) if dim < 0]
     if not unknown:
-        raise _wrong(where, f"the model's metadata has {kind}, and no input has a dimension of -1")
+        raise _wrong(where, f"the model's metadata has {kind}, but no input has a dimension of -1")
     shapes = tuple(_shapes(kind, choice, shaped, unknown, where) for choice in choices)
     largest = max(
         range(len(choices)),
@@ -293,7 +293,7 @@ def _shaped(
         dims = _numbers(shape, least=-1, where=where, what="input_shape")
         known = inputs[place].dims
         if len(dims) != len(known) or any(dim not in (-1, given) for dim, given in zip(known, dims, strict=False)):
-            raise _wrong(where, f"input_shape: {name!r} is {list(dims)}, and in the graph {list(known)} (-1 is open)")
+            raise _wrong(where, f"input_shape: {name!r} is {list(dims)}, but in the graph {list(known)} (-1 is open)")
         found[place] = replace(inputs[place], dims=dims)
         order.append(place)
     return tuple(found), (*order, *(place for place in range(len(inputs)) if place not in order))
@@ -322,7 +322,7 @@ def _shapes(
     if kind == "dynamic_dims" and len(choice) != len(unknown):
         raise _wrong(
             where,
-            f"dynamic_dims: a gear has {len(choice)} numbers, and the inputs have {len(unknown)} dimensions of -1",
+            f"dynamic_dims: a gear has {len(choice)} numbers, but the inputs have {len(unknown)} dimensions of -1",
         )
     taken = [0] * len(inputs)
     for number, (place, axis) in enumerate(unknown):
@@ -344,7 +344,7 @@ def _numbers(text: str, *, least: int, where: str, what: str) -> tuple[int, ...]
     try:
         numbers = tuple(int(part) for part in text.split(",") if text.strip())
     except ValueError as error:
-        raise _wrong(where, f"{what}: found {text!r}, expected whole numbers with commas between") from error
+        raise _wrong(where, f"{what}: found {text!r}, expected whole numbers separated by commas") from error
     if any(number < least for number in numbers) or (least > 0 and math.prod(numbers) == 0):
         raise _wrong(where, f"{what}: found {text!r}, expected numbers from {least} on")
     return numbers
@@ -399,7 +399,7 @@ class ModelInfo:
             open_ones = [info.name for info, dims in zip(self._open, found, strict=True) if min(dims, default=0) < 0]
             if open_ones:
                 LOG.warning(
-                    "the shape of %s is known only after a run; call acl.mdl.get_cur_output_dims then",
+                    "the shape of %s is known only after a run; then call acl.mdl.get_cur_output_dims",
                     ", ".join(open_ones),
                 )
             self._shapes[gear] = found

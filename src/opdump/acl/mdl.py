@@ -207,20 +207,20 @@ def _set_gear(model_id: int, dataset: int, index: int, kind: GearKind, wanted: l
         other = (
             f"it has {gears.kind}"
             if gears is not None
-            else f"say them in its metadata ({', '.join(KINDS)}), docs/acl.md"
+            else f"declare them in its metadata ({', '.join(KINDS)}), docs/acl.md"
         )
         raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: model {model_id} has no gears of {kind}; {other}")
     selector = len(model.info.own_inputs)
     if index != selector:
         raise CallError(
             Code.INVALID_PARAM,
-            f"{where}: found index {index!r}, expected {selector}, that of acl.mdl.get_input_index_by_name(desc, {gears.selector.name!r})",
+            f"{where}: found index {index!r}, expected {selector}, the result of acl.mdl.get_input_index_by_name(desc, {gears.selector.name!r})",
         )
     known = [
         gears.whole(gear) if kind == "dynamic_dims" else list(gears.choices[gear]) for gear in range(len(gears.choices))
     ]
     if wanted not in known:
-        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: {wanted} is no gear of model {model_id}; it has {known}")
+        raise CallError(Code.DYNAMIC_BATCH_SIZE, f"{where}: {wanted} is not a gear of model {model_id}; it has {known}")
     gear = known.index(wanted)
     values = np.array(gears.choices[gear], np.int64)
     if buffer.size < values.size * 4:
@@ -318,7 +318,7 @@ def _gear(model: LoadedModel, dataset: Dataset, where: str) -> int | None:
     if dataset.descs:
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
-            f"{where}: the shapes of model {model.model_id} follow from its gear; leave out acl.mdl.set_dataset_tensor_desc",
+            f"{where}: the gear determines the shapes of model {model.model_id}; leave out acl.mdl.set_dataset_tensor_desc",
         )
     return dataset.gear[1]
 
@@ -335,7 +335,7 @@ def _feeds(model: LoadedModel, dataset: Dataset, gear: int | None, where: str) -
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
-            f"{where}: the data set has {len(dataset.buffers)} buffers, and the model {len(wanted)} inputs: "
+            f"{where}: the data set has {len(dataset.buffers)} buffers, but the model has {len(wanted)} inputs: "
             f"{', '.join(each.name for each in wanted)}",
         )
     feed_of = adapter_module("tensors_of_run").feed_of
@@ -363,7 +363,7 @@ def _described_dims(dataset: Dataset, slot: int, info: TensorInfo, where: str) -
     if not fits or DTYPES[desc.data_type] != info.dtype:
         raise CallError(
             Code.MODEL_INPUT_NOT_MATCH,
-            f"{where}: {info.name!r} is {info.dtype} {info.dims}, and was set to {DTYPES[desc.data_type]} {desc.dims}",
+            f"{where}: {info.name!r} is {info.dtype} {info.dims}, but was set to {DTYPES[desc.data_type]} {desc.dims}",
         )
     return tuple(desc.dims)
 
@@ -373,7 +373,7 @@ def _buffers(model: LoadedModel, dataset: Dataset, where: str) -> list[DataBuffe
     if len(dataset.buffers) != len(wanted):
         raise CallError(
             Code.MODEL_OUTPUT_NOT_MATCH,
-            f"{where}: the data set has {len(dataset.buffers)} buffers, and the model {len(wanted)} outputs: "
+            f"{where}: the data set has {len(dataset.buffers)} buffers, but the model has {len(wanted)} outputs: "
             f"{', '.join(each.name for each in wanted)}",
         )
     for info in wanted:
@@ -381,7 +381,7 @@ def _buffers(model: LoadedModel, dataset: Dataset, where: str) -> list[DataBuffe
         if kind is None or kind.name != info.dtype:
             raise CallError(
                 Code.UNSUPPORTED_DATA_TYPE,
-                f"{where}: the output {info.name!r} is {info.dtype}, which cannot be handed over",
+                f"{where}: the output {info.name!r} is {info.dtype}, which cannot be passed",
             )
     return [process().handles.get(handle, DataBuffer, where) for handle in dataset.buffers]
 

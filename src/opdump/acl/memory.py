@@ -61,7 +61,7 @@ class Memory:
             # The memory beside it belongs to no array: an address beyond the edge cannot hit another array.
             whole = np.zeros(size + 3 * _ALIGNMENT, np.uint8)
         except MemoryError as error:
-            raise CallError(Code.INTERNAL_ERROR, f"malloc: there are no {size} bytes of memory left") from error
+            raise CallError(Code.INTERNAL_ERROR, f"malloc: not enough memory for {size} bytes") from error
         skipped = _ALIGNMENT + -whole.ctypes.data % _ALIGNMENT
         block = whole[skipped : skipped + size]
         address = int(block.ctypes.data)
@@ -76,7 +76,7 @@ class Memory:
             if block is None or not block.is_ours:
                 raise CallError(
                     Code.INVALID_PARAM,
-                    f"free: {address!r} is no address that malloc gave, or it was freed before; free what malloc returned, once",
+                    f"free: {address!r} was not returned by malloc, or was freed before; free each address that malloc returned once",
                 )
             self._remove(address)
 
@@ -120,19 +120,19 @@ class Memory:
         Raises CallError for an unknown address, for an access beyond its block, and for writing (`write`) into constant memory.
         """
         if not isinstance(address, int) or not isinstance(size, int) or size < 0:
-            raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are no address and size")
+            raise CallError(Code.INVALID_PARAM, f"{where}: {address!r} and {size!r} are not an address and a size")
         with self._lock:
             found, most = self._known(address, size)
             if found is None and most < 0 and self._may_be_an_array(address, size):
                 found = _at(address, size, None, writeable=True)
         if found is None and most >= 0:
-            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were asked for and {most} are there")
+            raise CallError(Code.INVALID_PARAM, f"{where}: {size} bytes were requested, but there are only {most}")
         if found is None:
             raise CallError(
                 Code.INVALID_PARAM,
-                f"{where}: {address:#x} is no address of acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr, "
-                "acl.util.bytes_to_ptr or of an array (array.ctypes.data, tensor.data_ptr()), or its memory was freed: keep the "
-                "array until the call is done",
+                f"{where}: {address:#x} is not an address from acl.rt.malloc, acl.rt.malloc_host, acl.util.numpy_to_ptr, "
+                "acl.util.bytes_to_ptr or an array (array.ctypes.data, tensor.data_ptr()), or its memory was freed: keep the "
+                "array until the call has returned",
             )
         if write and not found.flags.writeable:
             raise CallError(Code.INVALID_PARAM, f"{where}: this memory is constant; write into memory of acl.rt.malloc")

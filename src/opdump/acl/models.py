@@ -50,12 +50,12 @@ def onnx_file(path: Path, where: str) -> Path:
     if path.is_file():
         raise CallError(
             Code.PARSE_FILE,
-            f"{where}: {path} is a model for Ascend devices (OM), which ONNX Runtime does not run; put the ONNX file that it was "
+            f"{where}: {path} is a model for Ascend devices (OM), which ONNX Runtime cannot run; put the ONNX file that it was "
             f"made of beside it: {beside}",
         )
     raise CallError(
         Code.INVALID_FILE,
-        f"{where}: found neither {path} nor {beside}; put the ONNX file that the model for the device is made of there",
+        f"{where}: found neither {path} nor {beside}; put the ONNX file that the device model was made from there",
     )
 
 
@@ -190,7 +190,7 @@ def set_config_opt(handle: int, attribute: int, value: Any) -> None:
     else:
         is_right, expected = (
             isinstance(value, int) and not (attribute == _MEMORY and value == 0),
-            "a number, no null address",
+            "a nonzero address",
         )
     if not is_right:
         raise CallError(Code.INVALID_PARAM, f"{where}: found {value!r} for attribute {attribute}, expected {expected}")
@@ -214,7 +214,7 @@ def load_with_config(handle: int) -> int:
     if kind is None:
         missing = ["from where: attribute 1 is 1 (file) or 3 (memory)"]
     if missing:
-        raise CallError(Code.INVALID_PARAM, f"{where}: acl.mdl.set_config_opt did not say {' and '.join(missing)}")
+        raise CallError(Code.INVALID_PARAM, f"{where}: acl.mdl.set_config_opt did not set {' and '.join(missing)}")
     if kind in _FROM_FILE:
         return _load(Path(values[_PATH]), where)
     return _load(_bytes(values[_MEMORY], values[_MEMORY_SIZE], where), where)
@@ -394,7 +394,7 @@ def get_input_dynamic_dims(desc: int, index: int, gear_count: int) -> list[dict[
     if gear_count != count:
         raise CallError(
             Code.INVALID_PARAM,
-            f"{where}: the count is {gear_count!r}, and acl.mdl.get_input_dynamic_gear_count gives {count}",
+            f"{where}: the count is {gear_count!r}, but acl.mdl.get_input_dynamic_gear_count returns {count}",
         )
     wholes = [] if gears is None else [gears.whole(gear) for gear in range(count)]
     return [{"name": "", "dimCount": len(whole), "dims": whole} for whole in wholes]
@@ -483,7 +483,7 @@ def _index(desc: int, side: Side, name: str, where: str) -> int:
     if name not in names:
         text = f"{where}: there is no {side} {name!r}; the model has {', '.join(names)}"
         if name == SELECTOR:
-            text += f". It has no gears: say them in its metadata ({', '.join(KINDS)}), docs/acl.md"
+            text += f". It has no gears: declare them in its metadata ({', '.join(KINDS)}), docs/acl.md"
         raise CallError(Code.INVALID_PARAM, text, is_answer=name == SELECTOR)
     return names.index(name)
 

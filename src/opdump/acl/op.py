@@ -140,7 +140,7 @@ def set_model_dir(directory: str | os.PathLike[str]) -> None:
     """Load every model of one operator (`*.onnx`) in a directory. Returns 100003 if there is no such directory."""
     folder = Path(directory)
     if not folder.is_dir():
-        raise CallError(Code.INVALID_FILE, f"acl.op.set_model_dir: {folder} is no directory")
+        raise CallError(Code.INVALID_FILE, f"acl.op.set_model_dir: {folder} is not a directory")
     for path in sorted(folder.glob("*.onnx")):
         _add(path, "acl.op.set_model_dir")
 
@@ -164,14 +164,14 @@ def start_dump_args(dump_type: Any, path: str | os.PathLike[str] | None) -> None
         raise CallError(Code.FAILURE, f"acl.op.start_dump_args: the path is {path!r}, expected a directory")
     if process().is_writing_args:
         raise CallError(
-            Code.FAILURE, "acl.op.start_dump_args: it was started already; call acl.op.stop_dump_args first"
+            Code.FAILURE, "acl.op.start_dump_args: it was already started; call acl.op.stop_dump_args first"
         )
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CallError(
-            Code.FAILURE, f"acl.op.start_dump_args: {folder} cannot be made a directory: {error.strerror}"
+            Code.FAILURE, f"acl.op.start_dump_args: {folder} cannot be created as a directory: {error.strerror}"
         ) from error
     if not os.access(folder, os.R_OK | os.W_OK):
         raise CallError(Code.FAILURE, f"acl.op.start_dump_args: {folder} cannot be read and written")

@@ -105,7 +105,7 @@ class Reports:
                 if left is not None and left <= 0:
                     if own in self._waiting:
                         raise CallError(
-                            Code.REPORT_TIMEOUT, f"{where}: no callback came in {timeout} ms", is_answer=True
+                            Code.REPORT_TIMEOUT, f"{where}: no callback arrived within {timeout} ms", is_answer=True
                         )
                     raise CallError(
                         Code.THREAD_SUBSCRIBE,
@@ -139,7 +139,7 @@ class Reports:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise CallError(
                         Code.STREAM_SYNC_TIMEOUT,
-                        f"{where}: callbacks have not run after {timeout} ms: is the thread busy?",
+                        f"{where}: the callbacks did not run within {timeout} ms; the thread may be busy",
                     )
                 self._changed.wait(_BETWEEN_LOOKS)
 
@@ -153,7 +153,7 @@ class Reports:
         if thread is None or all(each.ident != thread for each in threading.enumerate()):
             raise CallError(
                 Code.REPORT_TIMEOUT,
-                f"{where}: callbacks wait for thread {thread}, which is over or has unsubscribed; keep it calling "
+                f"{where}: callbacks wait for thread {thread}, which has ended or unsubscribed; let it call "
                 "acl.rt.process_report until the stream is done",
             )
 
@@ -192,7 +192,7 @@ class DumpChunk:
     def from_bytes(cls, raw: bytes) -> DumpChunk:
         """The chunk in these bytes. Raises ValueError for fewer bytes than it announces."""
         if len(raw) < _HEADER.size:
-            raise ValueError(f"a chunk has {_HEADER.size} bytes and its data, and these are {len(raw)}")
+            raise ValueError(f"a chunk has {_HEADER.size} bytes and its data, found {len(raw)} bytes")
         name, size, is_last, offset, flag = _HEADER.unpack_from(raw)
         data = raw[_HEADER.size : _HEADER.size + size]
         if len(data) != size:
@@ -421,14 +421,14 @@ class Process:
             if self.references:
                 self.references += 1
                 raise CallError(
-                    Code.REPEAT_INITIALIZE, "acl.init: it was called before; one more acl.finalize is needed now"
+                    Code.REPEAT_INITIALIZE, "acl.init: it was called before; it now needs one more acl.finalize"
                 )
             path = beside_program(path) if path else path
             content = read_acl_file(path) if path else b""
             if path and self.first_config is not None and content != self.first_config:
                 raise CallError(
                     Code.INVALID_PARAM,
-                    f"acl.init: {os.fspath(path)!r} has another content than the first configuration of this process; "
+                    f"acl.init: {os.fspath(path)!r} differs from the first configuration of this process; "
                     "use acl.mdl.init_dump and acl.mdl.set_dump, or another process",
                 )
             plan = resolve_plan(path, dialect="acl") if path else None
@@ -442,7 +442,7 @@ class Process:
     def finalize(self) -> None:
         with self.lock:
             if not self.references:
-                raise CallError(Code.REPEAT_FINALIZE, "acl.finalize: it was called once more than acl.init")
+                raise CallError(Code.REPEAT_FINALIZE, "acl.finalize: it was called more often than acl.init")
             self.references -= 1
             if not self.references:
                 self.is_dump_started = False
@@ -569,7 +569,7 @@ class Process:
             if recording is self.unconfigured:
                 if self.refused and recording.recorder.circumstances.models_seen:
                     LOG.warning(
-                        "nothing was captured: acl.mdl.set_dump refused its file, and no other is in force: %s",
+                        "nothing was captured: acl.mdl.set_dump rejected its file, and no other is active: %s",
                         self.refused,
                     )
                 continue

@@ -209,7 +209,7 @@ def process_report(timeout: int) -> None:
     """
     if not timeout:
         raise CallError(
-            Code.INVALID_PARAM, "acl.rt.process_report: found 0, expected milliseconds, or -1 to wait for ever"
+            Code.INVALID_PARAM, "acl.rt.process_report: found 0, expected milliseconds, or -1 to wait forever"
         )
     _check_timeout(timeout, "acl.rt.process_report")
     process().reports.process(timeout, "acl.rt.process_report")
@@ -218,5 +218,5 @@ def process_report(timeout: int) -> None:
 def _check_timeout(timeout: Any, where: str) -> None:
     if not isinstance(timeout, int) or timeout < FOREVER:
         raise CallError(
-            Code.INVALID_PARAM, f"{where}: found {timeout!r}, expected milliseconds, or -1 to wait for ever"
+            Code.INVALID_PARAM, f"{where}: found {timeout!r}, expected milliseconds, or -1 to wait forever"
         )

@@ -212,7 +212,7 @@ def array_over(memory: Memory, buffer: DataBuffer, info: TensorInfo, dims: Seque
     kind = storage(info.dtype)
     if kind is None:
         raise CallError(
-            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {info.dtype} cannot be handed over here"
+            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {info.dtype} cannot be passed here"
         )
     size = math.prod(dims) * kind.itemsize
     if buffer.size < size:

@@ -50,7 +50,7 @@ class Threads:
         thread = self._running.pop(number, None)
         if thread is None:
             MESSAGES.keep(
-                f"acl.util.stop_thread: {number!r} is no thread of acl.util.start_thread, or was stopped before"
+                f"acl.util.stop_thread: {number!r} is not a thread of acl.util.start_thread, or was stopped before"
             )
             return _NO_SUCH_THREAD
         thread.join()
@@ -85,7 +85,7 @@ def numpy_to_ptr(array: Any) -> int:
     if not isinstance(array, np.ndarray) or array.dtype.hasobject or not array.flags.c_contiguous:
         raise CallError(
             Code.INVALID_PARAM,
-            "acl.util.numpy_to_ptr: expected an array of numbers in C order; use numpy.ascontiguousarray, and keep what it gives",
+            "acl.util.numpy_to_ptr: expected an array of numbers in C order; use numpy.ascontiguousarray, and keep its result",
         )
     return process().memory.register(array)
 

@@ -132,7 +132,7 @@ def required_replayer(op: OpRecord) -> Replayer:
         return REPLAYERS.load(namespace)
     except ImportError as error:
         raise CannotReplayError(
-            f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); type: pip install {_PACKAGES.get(namespace, namespace)}"
+            f"{op.kernel} needs its framework to run again, which cannot be imported here ({error}); run: pip install {_PACKAGES.get(namespace, namespace)}"
         ) from error
 
 

@@ -137,7 +137,7 @@ def _stand_alone() -> None:
     if STATE.end_child is not None:
         STATE.end_child()
     if STATE.running is not None:
-        raise CaptureStateError("a capture is running in this process already; end it (opdump.stop()) before the next")
+        raise CaptureStateError("a capture is already running in this process; end it (opdump.stop()) before the next")
     stand_down()
 
 
@@ -202,7 +202,7 @@ def watch(*what: Any) -> None:
     """
     controller = STATE.controller
     if controller is None:
-        raise CaptureStateError("watch: no capture runs; begin one with opdump.capture(watch=[...], path=...)")
+        raise CaptureStateError("watch: no capture is running; begin one with opdump.capture(watch=[...], path=...)")
     if not isinstance(controller, SupportsWatch):
         raise CaptureStateError(f"watch: captures of {type(controller).__name__} cannot watch memory")
     controller.watch(*_watched_of(what, STATE.numbers))
@@ -243,7 +243,7 @@ def _stop_at_exit() -> None:
     names = [text for _, text in STATE.marks.enabled_targets()]
     if names and not STATE.captured:
         _LOG.warning(
-            "set_dump marked %s, and nothing was captured in this process; type: opdump run -c data_dump.json SCRIPT, "
+            "set_dump marked %s, but nothing was captured in this process; run: opdump run -c data_dump.json SCRIPT, "
             'with "dump_mode": 2 in the file',
             names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more",
         )

@@ -120,7 +120,7 @@ def adapter_of(name: str) -> Adapter:
         if error.name != name:
             raise
         raise FrameworkMissingError(
-            f"capture needs {name}, which is not installed here; type: pip install {name} (not needed to read dumps)"
+            f"capture needs {name}, which is not installed here; run: pip install {name} (not needed to read dumps)"
         ) from None
 
 
@@ -156,7 +156,7 @@ def _signal(recorder: Recorder) -> Iterator[None]:
         or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     ):
         _LOG.warning(
-            "SIGUSR1 triggers nothing: the program has its own handler, or the capture began in another thread"
+            "SIGUSR1 triggers nothing: the program has its own handler, or the capture did not begin in the main thread"
         )
         yield
         return

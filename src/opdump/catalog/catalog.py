@@ -527,5 +527,5 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise PackageMissingError(
-            f"to_{name}() returns a table of {name}, which cannot be imported here ({error}); type: pip install 'opdump[{name}]'"
+            f"to_{name}() returns a table of {name}, which cannot be imported here ({error}); run: pip install 'opdump[{name}]'"
         ) from error

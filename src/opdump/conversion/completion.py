@@ -371,7 +371,7 @@ def copy_dump(source: Path, out: Path, *, progress: Callable[[str, int, int], No
     """
     ranks = locate(source)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DumpPathError(f"{out}: is not empty; name a new or an empty directory after -o")
+        raise DumpPathError(f"{out}: is not empty; name a new or empty directory after -o")
     if any(rank.root in (out.resolve(), *out.resolve().parents) for rank in ranks):
         raise DumpPathError(f"{out}: is inside the dump to be copied; name a directory outside of it")
     files = [

@@ -84,7 +84,7 @@ def convert_tensor(
     if plan.format and whole is not None:
         raise UndecodableTensorError(
             f"{tensor.name}: contains a sample, the first {tensor.shape[0]} elements of a tensor of shape "
-            f"{whole}; only a whole tensor can be brought into another format: leave out --format"
+            f"{whole}; only a whole tensor can be converted to another format: leave out --format"
         )
     name, write = _prepared(tensor, op_name, source, plan)
     _write(name, source, output, result, write)

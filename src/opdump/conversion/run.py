@@ -140,7 +140,7 @@ def _account(done: Conversion, result: FileResult) -> None:
     for name in result.outputs:
         if name in done.names:
             replaced = ConversionError(
-                f"its {name} replaced the one of another file: convert it into another directory"
+                f"its {name} replaced that of another file: convert it into another directory"
             )
             done.failures.append(failure(result.path, replaced))
         done.names.add(name)

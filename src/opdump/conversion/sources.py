@@ -130,7 +130,7 @@ class _Search:
                 self.fail(
                     path,
                     CorruptDumpError(
-                        f"{MAPPING_NAME} calls it {true_name}, as another file is called; it was converted under its own name"
+                        f"{MAPPING_NAME} gives it the name {true_name}, which another file also has; it was converted under its own name"
                     ),
                 )
                 true_name = name
@@ -141,7 +141,7 @@ class _Search:
                 self.fail(
                     path,
                     DumpPathError(
-                        f"has the name of {other}, and would replace its converted files: convert it into another "
+                        f"has the same name as {other}, and would replace its converted files: convert it into another "
                         "directory"
                     ),
                 )

@@ -81,7 +81,7 @@ def unpack(
     """
     ranks = _packed_ranks(source, run)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DumpPathError(f"{out}: is not empty; name a new or an empty directory after -o")
+        raise DumpPathError(f"{out}: is not empty; name a new or empty directory after -o")
     if any(rank.root in (out.resolve(), *out.resolve().parents) for rank, _ in ranks):
         raise DumpPathError(f"{out}: is inside the dump to be unpacked; name a directory outside of it")
     counts = _Counts()

@@ -181,7 +181,7 @@ def adapter_module(name: str) -> Any:
         if missing not in ("onnx", "onnxruntime"):
             raise
         raise FrameworkMissingError(
-            f"ONNX models need {missing}, which is not installed here; type: pip install onnx onnxruntime "
+            f"ONNX models need {missing}, which is not installed here; run: pip install onnx onnxruntime "
             "(reading dumps needs neither)"
         ) from None
 

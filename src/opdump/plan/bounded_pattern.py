@@ -384,7 +384,7 @@ class _Translation:
         if self.source.startswith("(?", self.at):
             head = self.source[self.at : self.at + 3]
             if head not in ("(?:", "(?=", "(?!"):
-                raise self.fail(f"{head!r} starts no group; expected (, (?:, (?= or (?!")
+                raise self.fail(f"{head!r} does not start a group; expected (, (?:, (?= or (?!")
             repeatable = head == "(?:"
         self.at += len(head)
         self.groups.append((len(self.out), repeatable))
@@ -392,7 +392,7 @@ class _Translation:
 
     def close_group(self) -> None:
         if not self.groups:
-            raise self.fail("a ')' closes nothing")
+            raise self.fail("a ')' without a '('")
         start, repeatable = self.groups.pop()
         self.at += 1
         self.emit(")", "close")

@@ -331,7 +331,7 @@ class DumpPlan:
         unknown = sorted(given.keys() - {item.name for item in fields(cls)})
         if unknown:
             raise ConfigError(
-                f"DumpPlan: a plan has no field {unknown[0]!r}; of an opdump that is newer than this one?"
+                f"DumpPlan: a plan has no field {unknown[0]!r}; the plan may come from a newer opdump"
             )
         if "path" not in given:
             raise ConfigError("DumpPlan: found no path, expected the directory of the dump")

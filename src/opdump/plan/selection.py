@@ -76,7 +76,7 @@ class StepSet:
         if not _ALPHABET.fullmatch(text):
             raise ConfigError(
                 f"{key} only supports digits, '-' and '|', or just \"all\" (no spaces, lower case), "
-                f"but found {text!r}; {_EXAMPLE}"
+                f"found {text!r}; {_EXAMPLE}"
             )
         ranges = [_item_range(item, text, key) for item in text.split("|") if item]
         if not ranges:
@@ -123,7 +123,7 @@ def _item_range(item: str, text: str, key: str) -> tuple[int, int]:
     found = _ITEM.fullmatch(item)
     if found is None:
         raise ConfigError(
-            f'{key} {text!r}: the item {item!r} can match no step; expected a number such as "5" '
+            f'{key} {text!r}: the item {item!r} matches no step; expected a number such as "5" '
             f'or a closed range such as "5-8"; {_EXAMPLE}'
         )
     # Python refuses to convert thousands of digits, so their number is checked first.
@@ -137,7 +137,7 @@ def _item_range(item: str, text: str, key: str) -> tuple[int, int]:
     first, last = int(first_text), int(last_text)
     if first > last:
         raise ConfigError(
-            f'{key} {text!r}: the range {item!r} runs backwards and can match no step; write "{last}-{first}"'
+            f'{key} {text!r}: the range {item!r} is reversed and matches no step; write "{last}-{first}"'
         )
     return first, last
 
@@ -185,7 +185,7 @@ class KernelPattern:
             try:
                 is_meant = matcher_of(entry[len(_REGEX_HEAD) : -1])
             except UnboundedPatternError as error:
-                raise ConfigError(f"kernels: {entry!r} could take any time to match: {error}") from error
+                raise ConfigError(f"kernels: {entry!r} could take unlimited time to match: {error}") from error
             except (ValueError, re.error, OverflowError, RecursionError) as error:
                 raise ConfigError(
                     f"kernels: {entry!r} is not a valid regular expression: {error}; "

@@ -167,11 +167,11 @@ class ListMatches:
         found = []
         for kind, name in of_names:
             if (id(entry), name) not in self._met:
-                text = f"{self._key(kind)}: {name!r} is no {self._what}"
+                text = f"{self._key(kind)}: {name!r} is not an {self._what}"
                 found.append(with_nearest(text, name, chain(self._seen, *self._seen.values())))
         for each in entry.type_exclusions:
             if (id(entry), each.name) not in self._met_types:
-                text = f"{self._key('optype_blacklist')}: {each.name!r} is the type of no operator that was there"
+                text = f"{self._key('optype_blacklist')}: {each.name!r} is not the type of any operator that ran"
                 found.append(with_nearest(text, each.name, self._seen_types))
         for each_range in entry.ranges:
             known = all((id(entry), name) in self._met for name in (each_range.begin, each_range.end))

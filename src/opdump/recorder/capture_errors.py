@@ -218,7 +218,7 @@ def stopped_by(path: Path, error: BaseException) -> DumpPathError:
     else:
         remedy = remedy_for(error)
     told = DumpPathError(
-        f"{path}: the dump cannot go on ({reason_of(error)}): {remedy}; the files written so far are complete"
+        f"{path}: the dump cannot continue ({reason_of(error)}): {remedy}; the files written so far are complete"
     )
     told.__cause__ = error
     return told
@@ -244,7 +244,7 @@ def no_memory(path: Path, error: BaseException) -> DumpPathError:
     """Return the error for a dump that ran out of memory."""
     said = next(iter(str(error).splitlines()), "")
     told = DumpPathError(
-        f"{path}: the dump cannot go on: not enough memory for what an operator reads and writes "
+        f"{path}: the dump cannot continue: not enough memory for what an operator reads and writes "
         f"({type(error).__name__}{': ' if said else ''}{said}): give the program more memory, or dump less (fewer steps, fewer operators, "
         "only statistics); the files written so far are complete"
     )

@@ -155,7 +155,7 @@ def _nothing_enabled(case: _Case) -> str:
     if not case.plan.enables_nothing:
         return ""
     words = words_of(case.plan.dialect)
-    return f"the {words.file} is valid and enables nothing: it chooses no model and no operator"
+    return f"the {words.file} is valid but enables nothing: it selects no model and no operator"
 
 
 def _bound_met(case: _Case) -> str:
@@ -211,8 +211,8 @@ def _steps_not_reached(case: _Case) -> str:
         if around.exited:
             return "the program exited before a step had ended"
         return (
-            f"no selected step was reached: the program ended no step and stayed in step {around.first_step}, and {asked}; "
-            "opdump.capture's dump.step() ends one by hand"
+            f"no selected step was reached: the program ended no step and remained in step {around.first_step}, and {asked}; "
+            "opdump.capture's dump.step() ends one explicitly"
         )
     if around.next_step - 1 > around.first_step:
         ended = f"steps {around.first_step} to {around.next_step - 1}"
@@ -293,7 +293,7 @@ def _no_kernels(case: _Case) -> str:
     left = {reason for reason, count in case.skipped.items() if count}
     if not left or not left <= WITHOUT_KERNEL:
         return ""
-    return f"only operators ran that compute nothing ({', '.join(sorted(left))})"
+    return f"only operators that compute nothing ran ({', '.join(sorted(left))})"
 
 
 def _left_out(case: _Case) -> str:

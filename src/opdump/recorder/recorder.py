@@ -475,7 +475,7 @@ class Recorder:
                 raise error if first else once_more(self.failure)
             if first:
                 text, trace = failure_text(error), traceback_of(error)
-                _LOG.error("opdump: %s. The program goes on, and nothing more is dumped", text, exc_info=trace)
+                _LOG.error("opdump: %s. The program continues, and nothing more is dumped", text, exc_info=trace)
                 self.is_over, self.is_deferring = True, False
                 self._lose()
                 self.when_over()

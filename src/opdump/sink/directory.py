@@ -554,7 +554,7 @@ class _State:
                     f"{self.root}/{path}" if path else self.root, error, files=self.files, size=self.bytes
                 )
             except MemoryError:
-                self._failure = DumpPathError("the memory is full, and the dump cannot be written")
+                self._failure = DumpPathError("memory is full, so the dump cannot be written")
         self.threads.give_up()
 
     def _job_failed(self, job: Sequence[_File] | None, error: BaseException) -> None:

@@ -164,7 +164,7 @@ def refuse_link(path: str, name: str, parent: OpenDirectory, error: OSError) -> 
 def link_error(path: str | Path) -> DumpPathError:
     """Return the error for a link inside a dump."""
     return DumpPathError(
-        f"{path}: is a symbolic link inside the dump, expected a directory or a file of the dump: opdump does not write through links, because "
+        f"{path}: is a symbolic link inside the dump, expected a directory or a file: opdump does not write through links, because "
         "their targets are not part of the dump. Remove it, or dump into another directory"
     )
 

@@ -339,7 +339,7 @@ def _statistics(dump: Mapping[str, Any]) -> tuple[str, ...]:
 def _how_to_enable(plan: DumpPlan) -> str:
     if plan.mode.watches:
         return 'no watcher_nodes are named; write "dump_list": [{"layer": ["A"], "watcher_nodes": ["C"]}]'
-    return 'no model and no operator is chosen; write "dump_list": [{}] for all, or "dump_op_switch": "on"'
+    return 'it selects no model and no operator; write "dump_list": [{}] for all, or "dump_op_switch": "on"'
 
 
 def _warn_of_variables(reading: _Reading, warnings: list[str]) -> None:

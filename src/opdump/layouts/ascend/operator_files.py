@@ -393,7 +393,7 @@ def _row(cells: list[str], categories: list[str | None], where: str, line: int) 
     if len(cells) < len(_FIXED) or (len(values) != len(categories) and not uncomputed):
         expected = len(_FIXED) + len(categories)
         raise CorruptDumpError(
-            f"{where}, line {line}: {len(cells)} cells under {expected} headings: cut off or damaged"
+            f"{where}, line {line}: {len(cells)} cells for {expected} headings: cut off or damaged"
         )
     io = cells[0].strip().lower()
     if io not in ("input", "output"):

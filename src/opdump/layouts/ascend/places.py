@@ -253,7 +253,7 @@ def list_directory(root: Path, relative: str, problems: list[CorruptDumpError]) 
         with os.scandir(directory) as entries:
             found = [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        problems.append(CorruptDumpError(f"{directory}: cannot be listed ({error.strerror}); its files are left out"))
+        problems.append(CorruptDumpError(f"{directory}: cannot be listed ({error.strerror}); its files are ignored"))
         return
     for entry in sorted(found, key=lambda entry: entry.name):
         is_directory = _is_directory(root, relative, entry)
@@ -498,7 +498,7 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
         elif parsed is not None:
             _add(executions, parsed, path)
     problems.extend(
-        CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is left out")
+        CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is ignored")
         for execution in executions.values()
         if execution.dump is None  # otherwise all of them are copies
         for path, read in execution.copies

@@ -590,8 +590,8 @@ class DumpPayload(InFile):
         tensors = file.inputs if self.io == "input" else file.outputs
         if self.slot >= len(tensors):
             raise CorruptDumpError(
-                f"{path}: holds {len(tensors)} tensors of kind {self.io}, and no number {self.slot}; it had one when the dump "
-                "was opened: it was written anew. Open the dump again"
+                f"{path}: holds {len(tensors)} tensors of kind {self.io}, but none with number {self.slot}; it had one when the dump "
+                "was opened, so it was overwritten. Open the dump again"
             )
         return tensors[self.slot]
 

@@ -258,7 +258,7 @@ def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str
                 row.pop()
             if len(row) != len(header):
                 raise CorruptDumpError(
-                    f"{where}, line {reader.line_num}: {len(row)} cells under {len(header)} headings: cut off or damaged"
+                    f"{where}, line {reader.line_num}: {len(row)} cells for {len(header)} headings: cut off or damaged"
                 )
             rows.append((reader.line_num, row))
     except csv.Error as error:

@@ -167,7 +167,7 @@ class PackedRank(RankTree):
                 else "the run was cut off before they were written"
             )
             self._note(
-                CorruptDumpError(f"{self.root / file}: {count} tensors are listed in the index and not there: {why}")
+                CorruptDumpError(f"{self.root / file}: {count} tensors are in the index but not in the file: {why}")
             )
         return present
 

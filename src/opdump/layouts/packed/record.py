@@ -127,7 +127,7 @@ def read_elements(path: Path, offset: int) -> tuple[RecordHeader, npt.NDArray[An
         except ValueError as error:  # more dimensions than numpy supports
             raise CorruptDumpError(f"{path}: numpy has no array of shape {header.shape}: {error}") from error
     raise CorruptDumpError(
-        f"{path}: the elements of {header.name[:200]!r} at {offset} are not those that were written: their hash is another. The file was "
+        f"{path}: the elements of {header.name[:200]!r} at {offset} are not those that were written: their hash differs. The file was "
         "damaged or overwritten; dump this step again"
     )
 
@@ -204,7 +204,7 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
     raw[HEADER_HASH : HEADER_HASH + 8] = bytes(8)
     if len(raw) != length or own != offset or hash_of(raw) != header_hash:
         raise CorruptDumpError(
-            f"{where} the header of a record is damaged: its hash is another, or it is of another place"
+            f"{where} the header of a record is damaged: its hash differs, or it belongs to another position"
         )
     shape = struct.unpack_from(f"<{axes}Q", raw, HEADER.size)
     dtype = raw[sizes_end : sizes_end + type_size].decode("latin-1")

@@ -113,7 +113,7 @@ def read_side(path: str) -> DumpSide:
             if not name:
                 if os.path.exists(os.path.join(path, MAPPING_FILE)):
                     raise AbortError(f"{place} has no true name in {MAPPING_FILE}")
-                log("WARNING", f"{place} has no true name: there is no {MAPPING_FILE}; it is left out")
+                log("WARNING", f"{place} has no true name: there is no {MAPPING_FILE}; it is ignored")
                 continue
         read = _read_name(name)
         if read is None:

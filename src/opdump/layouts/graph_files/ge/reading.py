@@ -358,7 +358,7 @@ class _Parser:
         if behind.kind == "mark" and behind.text == ":":
             self._next()
         elif behind.text not in _ENDS:
-            self._fail(f"found {_shown(behind)} behind {name!r}, expected ':' or '{{'", behind)
+            self._fail(f"found {_shown(behind)} after {name!r}, expected ':' or '{{'", behind)
         values: list[Any] = []
         if self._peek().text != "[":
             values.append(self._value(known, depth))
@@ -529,11 +529,11 @@ def read_notes(metadata_dir: Path) -> tuple[GraphNote, ...]:
         raise CorruptDumpError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise CorruptDumpError(
-            f"{path}: holds no notes on graph files ({str(error)[:100]}); remove it, and name the file with --graph"
+            f"{path}: has no notes on graph files ({str(error)[:100]}); remove it, and name the file with --graph"
         ) from error
     for note in notes:
         if not is_graph_name(os.path.basename(note.file)):
-            raise CorruptDumpError(f"{path}: {note.file[:100]!r} is the name of no graph file; remove {path}")
+            raise CorruptDumpError(f"{path}: {note.file[:100]!r} is not the name of a graph file; remove {path}")
     return notes
 
 

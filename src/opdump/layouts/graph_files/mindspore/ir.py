@@ -215,7 +215,7 @@ def _declared(make: Callable[[], GraphValue], where: str, line: str) -> GraphVal
 def _first_type(text: str) -> str:
     end = closing(text, 0)
     if end < 0:
-        raise ValueError(f"the type of {text[:80]!r} does not end")
+        raise ValueError(f"the type of {text[:80]!r} is not closed")
     return text[: end + 1]
 
 
@@ -274,7 +274,7 @@ def _node(
     start = match.end() - 1
     stop = closing(head, start)
     if stop < 0:
-        raise ValueError("the list of its arguments does not end")
+        raise ValueError("the list of its arguments is not closed")
     arguments = split(head[start + 1 : stop])
     host = next(
         (
@@ -308,7 +308,7 @@ def _sides(text: str) -> tuple[str, str]:
     """The two sides of `(types) -> (types)`; `Return` and the like have only one."""
     stop = closing(text, 0) if text else -1
     if text and stop < 0:
-        raise ValueError(f"the types {text[:80]!r} do not end")
+        raise ValueError(f"the types {text[:80]!r} are not closed")
     rest = text[stop + 1 :].strip()
     made = rest.removeprefix("->").strip()
     if rest and (not made.startswith("(") or not made.endswith(")")):

@@ -390,7 +390,7 @@ def _record(proto: Any, where: str) -> Mapping[str, Any] | None:
                 ) from error
             if not isinstance(record, dict) or record.get("phase") not in get_args(Phase):
                 raise CorruptDumpError(
-                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} names no known phase"
+                    f"{where}: {RECORD_ATTRIBUTE} of {from_text(proto.full_name)} has an unknown phase"
                 )
             return record
     return None
