@@ -263,7 +263,7 @@ def test_a_refused_configuration_is_told_again_when_models_ran_without_a_dump(
     model_id = load(files.convnet)
     caplog.clear()
     ok(acl.mdl.finalize_dump())
-    assert "nothing was captured: acl.mdl.set_dump refused its file, and no other is in force: EP0002" in caplog.text
+    assert "nothing was captured: acl.mdl.set_dump rejected its file, and no other is active: EP0002" in caplog.text
     assert "enables nothing" not in caplog.text
     ok(acl.mdl.unload(model_id))
     ok(acl.finalize())

@@ -356,7 +356,7 @@ def test_an_output_whose_shape_only_a_run_tells(tmp_path: Path, caplog: pytest.L
 # metadata
 
 _WRONG: dict[str, tuple[Any, dict[str, str], str]] = {
-    "two kinds": (write_batches, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "has one of them"),
+    "two kinds": (write_batches, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "may have only one of them"),
     "no number": (write_batches, {"dynamic_batch_size": "1,two"}, "expected whole numbers"),
     "a gear of 0": (write_batches, {"dynamic_batch_size": "0,2"}, "numbers from 1 on"),
     "nothing is open": (

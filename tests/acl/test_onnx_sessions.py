@@ -81,7 +81,7 @@ def test_what_the_config_names_and_the_model_lacks_is_said(dump: Path, tmp_path:
     assert model.report is not None
     assert [warning.partition(";")[0] for warning in model.report.warnings] == [
         "dump_list.model_name: no loaded model is called 'smal'",
-        "dump_list.layer: 'thrid' is no operator of the model",
+        "dump_list.layer: 'thrid' is not an operator of the model",
     ]
     assert nodes_dumped(dump) == {"first"}
 
@@ -173,22 +173,22 @@ def test_sessions_of_one_second_are_told_apart_by_their_number(dump: Path) -> No
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        ({"layer": ["frist"]}, "dump_list.layer: 'frist' is no operator of the model; nearest: 'first'"),
+        ({"layer": ["frist"]}, "dump_list.layer: 'frist' is not an operator of the model; nearest: 'first'"),
         (
             {"opname_range": [{"begin": "second", "end": "first"}]},
             "dump_list.opname_range: 'first' runs before 'second', so the range is empty",
         ),
         (
             {"opname_range": [{"begin": "first", "end": "secnd"}]},
-            "'secnd' is no operator of the model; nearest: 'second'",
+            "'secnd' is not an operator of the model; nearest: 'second'",
         ),
         (
             {"opname_blacklist": [{"name": "Second", "pos": ["input0"]}]},
-            "dump_list.opname_blacklist: 'Second' is no operator of the model; nearest: 'second'",
+            "dump_list.opname_blacklist: 'Second' is not an operator of the model; nearest: 'second'",
         ),
         (
             {"optype_blacklist": [{"name": "Rleu", "pos": ["input0"]}]},
-            "dump_list.optype_blacklist: 'Rleu' is the type of no",
+            "dump_list.optype_blacklist: 'Rleu' is not the type of any",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_waiting_for_callbacks_that_never_run_ends() -> None:
     ok(acl.rt.launch_callback(print, [], 1, 0))
     assert acl.rt.synchronize_stream(0) == 507012
     assert acl.rt.synchronize_device() == 507012
-    assert "is over" in acl.get_recent_err_msg()
+    assert "has ended" in acl.get_recent_err_msg()
 
 
 def test_a_busy_thread_runs_out_of_time() -> None:

@@ -13,7 +13,7 @@ from opdump.recorder.circumstances import Circumstances, why_nothing
 STEPS = StepSet.parse("5-8")
 ACL: dict[str, Any] = {"dialect": "acl", "layout": "acl", "single_operators": False, "single_operator_models": False}
 TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str, bool]] = [
-    ("nothing enabled", {**ACL, "models": ()}, {}, 0, {}, "the acl.json is valid and enables nothing", True),
+    ("nothing enabled", {**ACL, "models": ()}, {}, 0, {}, "the acl.json is valid but enables nothing", True),
     (
         "not imported",
         {},
@@ -111,7 +111,15 @@ TABLE: list[tuple[str, dict[str, Any], dict[str, Any], int, dict[str, int], str,
         "support_device excludes this device",
         False,
     ),
-    ("no kernels", {}, {}, 9, {"view": 7, "allocation": 2}, "compute nothing (allocation, view)", True),
+    (
+        "no kernels",
+        {},
+        {},
+        9,
+        {"view": 7, "allocation": 2},
+        "only operators that compute nothing ran (allocation, view)",
+        True,
+    ),
     ("gaps", {}, {}, 9, {"opaque": 7, "view": 2}, "all operators that ran were left out (7 opaque, 2 view)", True),
 ]
 

@@ -106,7 +106,7 @@ CASES = {
         f"layer at {level}": Case(
             "acl",
             {"dump_level": level, **_entry(model_name="Net", layer=["conv_1"])},
-            ("dump_list.layer: 'conv_1' is no operator", "nearest: 'conv1'"),
+            ("dump_list.layer: 'conv_1' is not an operator", "nearest: 'conv1'"),
             NO_NAME.format("dump_list"),
         )
         for level in ("op", "kernel", "all")
@@ -114,7 +114,7 @@ CASES = {
     "layer of every model": Case(
         "acl",
         _entry(layer=["conv_1"]),
-        ("dump_list.layer: 'conv_1' is no operator", "nearest: 'conv1'"),
+        ("dump_list.layer: 'conv_1' is not an operator", "nearest: 'conv1'"),
         NO_NAME.format("dump_list"),
     ),
     "opname_range": Case(
@@ -143,7 +143,7 @@ CASES = {
     "opname_blacklist": Case(
         "acl",
         {"dump_level": "op", **_entry(model_name="Net", opname_blacklist=[{"name": "conv_1", "pos": ["input0"]}])},
-        ("dump_list.opname_blacklist: 'conv_1' is no operator", "nearest: 'conv1'"),
+        ("dump_list.opname_blacklist: 'conv_1' is not an operator", "nearest: 'conv1'"),
     ),
     "optype_blacklist": Case(
         "acl",
@@ -154,9 +154,9 @@ CASES = {
         "acl",
         {"dump_scene": "watcher", "dump_mode": "output", **_entry(layer=["fcc"], watcher_nodes=["conv_1"])},
         (
-            "dump_list.watcher_nodes: 'conv_1' is no operator",
+            "dump_list.watcher_nodes: 'conv_1' is not an operator",
             "nearest: 'conv1'",
-            "dump_list.layer: 'fcc' is no operator",
+            "dump_list.layer: 'fcc' is not an operator",
             "nearest: 'fc'",
         ),
         "no watched operator ran",
@@ -166,9 +166,9 @@ CASES = {
         "tensorflow",
         {"dump_layer": "conv_1 fcc"},
         (
-            "dump_layer: 'conv_1' is no operator",
+            "dump_layer: 'conv_1' is not an operator",
             "nearest: 'conv1'",
-            "dump_layer: 'fcc' is no operator",
+            "dump_layer: 'fcc' is not an operator",
             "nearest: 'fc'",
         ),
         NO_NAME.format("dump_layer"),
@@ -305,7 +305,7 @@ def test_strict_ends_infer_with_1(tmp_path: Path) -> None:
     model = _write_model(tmp_path)
     done = command("infer", model.name, "-c", config.name, "--strict", cwd=tmp_path)
     assert done.returncode == 1
-    assert "dump_list.layer: 'conv_1' is no operator of the model; nearest: 'conv1'" in done.stderr
+    assert "dump_list.layer: 'conv_1' is not an operator of the model; nearest: 'conv1'" in done.stderr
     assert case.reason.replace("dump_layer", "dump_list") in done.stderr
 
 
@@ -316,11 +316,11 @@ MARKS = {
     ),
     "acl": (
         _entry(model_name="Net"),
-        "set_dump has no effect in this capture, and a module Unused is marked; an acl.json chooses",
+        "set_dump has no effect in this capture, and a module Unused is marked; an acl.json selects",
     ),
     "tensorflow": (
         {},
-        "set_dump has no effect in this capture, and a module Unused is marked; programs of TensorFlow choose",
+        "set_dump has no effect in this capture, and a module Unused is marked; TensorFlow programs select",
     ),
 }
 
@@ -361,7 +361,7 @@ def test_a_name_that_the_program_watches_is_told_as_that(keys: dict[str, Any], t
         _train()
     assert dump.report is not None
     assert any(
-        warning.startswith("watch: 'conv_1' is no operator or module that ran; nearest: 'conv1'")
+        warning.startswith("watch: 'conv_1' is not an operator or module that ran; nearest: 'conv1'")
         for warning in dump.report.warnings
     ), dump.report.warnings
 

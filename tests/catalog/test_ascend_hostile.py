@@ -133,7 +133,7 @@ class TestMapping:
         (place / "mapping.csv").write_text("123456,passwd\n")
         _, names, problems = read(place)
         assert sorted(names) == ["good", "net/long"]
-        assert "calls it 'passwd'" in problems[0]
+        assert "gives it the name 'passwd'" in problems[0]
 
     def test_a_row_that_leads_out_is_told_and_not_followed(self, place: Path) -> None:
         add_dump_file(place, "123456", "net/long")

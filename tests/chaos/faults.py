@@ -52,7 +52,7 @@ def _check_told(found: Found, root: Path, ended: Ended, said: str) -> None:
         line for line in ended.err[0].splitlines() if re.search(r": (the index )?cannot be (written|read) \(", line)
     ]
     match told:
-        case [at_once, at_the_end] if "The program goes on" in at_once and "the dump is incomplete" in at_the_end:
+        case [at_once, at_the_end] if "The program continues" in at_once and "the dump is incomplete" in at_the_end:
             if said not in at_once:
                 found.wrong.append(f"{root}: says {at_once}, expected {said!r}")
         case _:

@@ -442,7 +442,7 @@ def test_a_watchpoint_may_be_for_some_operators_alone(operators: str, count: int
         ("", "found nothing; expected a condition"),
         ("gradient_vanish", "unknown condition 'gradient_vanish'; nearest: 'gradient_vanishing'"),
         ("xyz", "unknown condition 'xyz'; the conditions are weight_initialization, "),
-        ("gradient_vanishing", "needs one of abs_mean_lt, max_lt, min_lt, mean_lt at least"),
+        ("gradient_vanishing", "needs at least one of abs_mean_lt, max_lt, min_lt, mean_lt"),
         ("gradient_vanishing abs_mean_le=1", "no parameter 'abs_mean_le'.*nearest: 'abs_mean_lt'"),
         ("tensor_overflow max_gt=1", "no parameter 'max_gt'"),
         ("gradient_vanishing abs_mean_lt", "found 'abs_mean_lt'; expected PARAMETER=VALUE"),
@@ -456,7 +456,7 @@ def test_a_watchpoint_may_be_for_some_operators_alone(operators: str, count: int
         ("weight_not_changed equal_nan=perhaps", "equal_nan is 'perhaps'; expected true or false"),
         ("tensor_range range_percentage_lt=1", "needs range_start_inclusive and range_end_inclusive too"),
         ("tensor_range range_percentage_lt=1 range_end_inclusive=1", "needs range_start_inclusive too"),
-        ("tensor_range range_start_inclusive=1 range_end_inclusive=2", "needs one of range_percentage_lt"),
+        ("tensor_range range_start_inclusive=1 range_end_inclusive=2", "needs at least one of range_percentage_lt"),
         ("tensor_range range_start_inclusive=3 range_end_inclusive=2 max_min_lt=1", "the range is from 3 to 2"),
     ],
 )

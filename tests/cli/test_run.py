@@ -248,7 +248,7 @@ FULL_DISK = "import resource, torch._dynamo\nresource.setrlimit(resource.RLIMIT_
 @pytest.mark.parametrize(
     ("beginning", "said"),
     [
-        ("import opdump\nopdump.start('other.json')\n", "a capture is running in this process already"),
+        ("import opdump\nopdump.start('other.json')\n", "a capture is already running in this process"),
         (FULL_DISK, "cannot be written ("),
     ],
 )

@@ -150,7 +150,7 @@ def test_marks_without_any_capture_are_told_when_the_program_ends(tmp_path: Path
     (tmp_path / "train.py").write_text(ALEXNET.replace("MARKS", "set_dump(net)"))
     done = python("train.py", cwd=tmp_path)
     assert done.returncode == 0
-    assert "set_dump marked a module AlexNet, and nothing was captured" in done.stderr
+    assert "set_dump marked a module AlexNet, but nothing was captured" in done.stderr
 
 
 def test_a_start_in_the_script_sees_marks_before_and_after(tmp_path: Path) -> None:

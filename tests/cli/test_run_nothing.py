@@ -73,7 +73,7 @@ def test_the_true_reason_is_told_and_strict_is_an_error(
         (
             {"dump_list": [{"model_name": "Linear", "layer": ["admm-op4"]}]},
             "no operator that ran matches a name in `dump_list`",
-            "dump_list.layer: 'admm-op4' is no operator or module that ran; nearest: 'addmm-op",
+            "dump_list.layer: 'admm-op4' is not an operator or module that ran; nearest: 'addmm-op",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_other_characters_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1-", "-3", "2-3-4", "-", "0--1", "5|1-", "--"])
 def test_an_item_that_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="can match no step; expected a number"):
+    with pytest.raises(ConfigError, match="matches no step; expected a number"):
         StepSet.parse(text)
 
 

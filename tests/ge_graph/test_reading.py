@@ -216,7 +216,7 @@ def test_a_file_that_was_cut_off_is_corrupt_wherever_it_was_cut(tmp_path: Path) 
         ("graph {\n\n name $ }", r"line 3: found text that is not in this format"),
         ("graph { name }", "expected ':'"),
         ("graph { name: }", "found '}', expected a value"),
-        ("graph } ", "found '}' behind 'graph'"),
+        ("graph } ", "found '}' after 'graph'"),
         ("graph { op { ] } }", "expected the name of a field"),
         ('graph { name: "abc', "text that is not in this format"),
         ("m { " * 500, "does not end"),

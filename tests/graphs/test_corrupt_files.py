@@ -68,7 +68,7 @@ def test_an_ir_file_that_was_cut_off_is_corrupt() -> None:
     ("lines", "message"),
     [
         ("  %0(a) = Add(%1)\n      : () -> ()", "line 2.*no full name"),
-        ("  %0(a) = Add(%1\n      # Fullname with scope: (a-op0)", "line 2.*a-op0.*arguments does not end"),
+        ("  %0(a) = Add(%1\n      # Fullname with scope: (a-op0)", "line 2.*a-op0.*arguments is not closed"),
         ("  %0(a) = Add()\n      : (<Tensor[Float32) -> ()\n      # Fullname with scope: (a-op0)", "a-op0"),
         ("  %0(a) = Add() primitive_attrs: {a: (1\n      # Fullname with scope: (a-op0)", "primitive_attrs do not end"),
     ],

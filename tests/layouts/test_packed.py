@@ -163,7 +163,7 @@ def _spoilt(header: bytes, field: int, value: bytes) -> bytes:
         (15, b"\xff", "claims"),
         (16, struct.pack("<Q", 2**64 - 1), "claims"),
         (16, struct.pack("<Q", 44), "claims 44 bytes"),
-        (24, struct.pack("<Q", 64), "another place"),
+        (24, struct.pack("<Q", 64), "another position"),
         (64, struct.pack("<Q", 2**63), "claims 48 bytes"),
         (80, b"object!", "claims 48 bytes"),
     ],

@@ -170,7 +170,7 @@ HOSTILE = {
     "a NUL": (f"{_START}\nA\0,B\n".encode(), "not a row of a table"),
     "no header": (b"", "no column 'Op Type'"),
     "another table": (b"name,value\na,1\n", "no column 'Op Type'"),
-    "a row cut off": (f"{_START},Max Value\nA,B,0,0,1,inp".encode(), "line 2: 6 cells under 11 headings"),
+    "a row cut off": (f"{_START},Max Value\nA,B,0,0,1,inp".encode(), "line 2: 6 cells for 11 headings"),
     "an open quote": (f'{_START}\nA,B,0,0,1,input,0,4,bool,"(2,'.encode(), "line 2"),
     "a word for a slot": (f'{_START}\nA,B,0,0,1,input,x,4,bool,"()"\n'.encode(), "Slot is 'x'"),
     "a negative size": (f'{_START}\nA,B,0,0,1,input,0,-4,bool,"()"\n'.encode(), "Data Size is '-4'"),

@@ -321,7 +321,7 @@ def test_a_layer_that_no_operator_is_called_by_is_told() -> None:
     recording = Recording(chain(), {"models": (ModelSelection(layers=("relu", "Relu")),)})
     recording.run({"x": numbers(3)})
     assert recording.captured == ["relu"]
-    assert recording.session.notes == ["models: layer: 'Relu' is no operator of the model; nearest: 'relu'"]
+    assert recording.session.notes == ["models: layer: 'Relu' is not an operator of the model; nearest: 'relu'"]
 
 
 def test_a_closed_session_does_not_run_unrecorded() -> None:

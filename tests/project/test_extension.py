@@ -167,7 +167,7 @@ def test_what_is_there_is_listed_and_what_is_broken_with_its_reason(installed: P
     )
     checked = python(broken, "-m", "opdump", "check", "dump", cwd=tmp_path)
     assert "opdump-broken 2.0" in checked.stderr
-    assert "it is left out" in checked.stderr
+    assert "it is ignored" in checked.stderr
 
 
 def test_a_layout_of_a_package_is_written_shown_checked_and_converted(installed: Path, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_layout_that_is_none_or_cannot_be_loaded_is_refused_with_the_reason(in
     (tmp_path / "empty").mkdir()
     shown = python(broken, "-m", "opdump", "show", "empty", cwd=tmp_path)
     assert "opdump-broken 2.0" in shown.stderr
-    assert "the layout 'rude' cannot look at it (TypeError: " in shown.stderr
-    assert shown.stderr.count("it is left out") == 2
+    assert "the layout 'rude' cannot examine it (TypeError: " in shown.stderr
+    assert shown.stderr.count("it is ignored") == 2
 
 
 def test_a_framework_that_nobody_adds_is_named_with_those_that_are_there(installed: Path, tmp_path: Path) -> None:

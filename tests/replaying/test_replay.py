@@ -220,7 +220,7 @@ main(["replay", {str(dump)!r}, "--op", "aten::cat"])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert "type: pip install torch" in done.stderr
+    assert "run: pip install torch" in done.stderr
 
 
 def test_json_has_its_shape(dump: Path, tmp_path: Path) -> None:

@@ -275,11 +275,11 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
     [
         (
             ModelSelection(model_name="ResNet", layers=("layer1.0.conv3",)),
-            ["dump_list.layer: 'layer1.0.conv3' is no operator or module that ran; nearest: 'layer1.0.conv"],
+            ["dump_list.layer: 'layer1.0.conv3' is not an operator or module that ran; nearest: 'layer1.0.conv"],
         ),
         (
             ModelSelection(model_name="ResNet", layers=("Layer1.0",)),
-            ["'Layer1.0' is no operator or module that ran; nearest: 'layer1.0'"],
+            ["'Layer1.0' is not an operator or module that ran; nearest: 'layer1.0'"],
         ),
         (
             ModelSelection(model_name="Resnet", layers=("conv1",)),
@@ -291,7 +291,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
                 name_exclusions=(Exclusion("cnv1", inputs=frozenset({0})),),
                 type_exclusions=(Exclusion("Conv2D", outputs=frozenset({0})),),
             ),
-            ["dump_list.opname_blacklist: 'cnv1'", "dump_list.optype_blacklist: 'Conv2D' is the type of no"],
+            ["dump_list.opname_blacklist: 'cnv1'", "dump_list.optype_blacklist: 'Conv2D' is not the type of any"],
         ),
         (
             ModelSelection(model_name="ResNet", ranges=(OperatorRange("layer2.0", "conv1"),)),
@@ -299,7 +299,7 @@ def test_blacklists_know_modules_at_the_level_op(tmp_path: Path) -> None:
         ),
         (
             ModelSelection(model_name="ResNet", ranges=(OperatorRange("conv1", "layer3"),)),
-            ["dump_list.opname_range: 'layer3' is no operator or module that ran; nearest: 'layer"],
+            ["dump_list.opname_range: 'layer3' is not an operator or module that ran; nearest: 'layer"],
         ),
     ],
 )

@@ -126,7 +126,9 @@ def test_a_dump_file_says_by_itself_that_it_holds_a_sample(tmp_path: Path) -> No
     files = [
         str(path) for path in (tmp_path / "dump").rglob("*") if path.is_file() and ".dump_metadata" not in str(path)
     ]
-    assert "2 tensors of which the dump has a sample" in typed("convert", *files, "--out", tmp_path / "out")
+    assert "2 tensors recorded only in part: the dump has a sample" in typed(
+        "convert", *files, "--out", tmp_path / "out"
+    )
     refused = typed("convert", *files, "--out", tmp_path / "no", "--format", "NCHW", "--json")
     assert "contains a sample, the first 5 elements of a tensor of shape (1000,)" in refused
 

@@ -294,7 +294,7 @@ def test_a_watched_name_that_matches_nothing_is_reported_at_the_end(tmp_path: Pa
         Net()(torch.randn(2, 4))
     assert dump.report is not None
     (warning,) = dump.report.warnings
-    assert warning.startswith("watch: 'conv9' is no operator or module that ran; nearest: ")
+    assert warning.startswith("watch: 'conv9' is not an operator or module that ran; nearest: ")
 
 
 def test_show_names_the_writer(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_show_says_that_a_dump_holds_no_looks(tmp_path: Path) -> None:
 
 
 def test_watching_without_a_watch_capture_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CaptureStateError, match="no capture runs"):
+    with pytest.raises(CaptureStateError, match="no capture is running"):
         opdump.watch("C")
     with opdump.capture(path=tmp_path), pytest.raises(CaptureStateError, match="watch=\\["):
         opdump.watch("C")

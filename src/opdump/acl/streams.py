@@ -217,6 +217,4 @@ def process_report(timeout: int) -> None:
 
 def _check_timeout(timeout: Any, where: str) -> None:
     if not isinstance(timeout, int) or timeout < FOREVER:
-        raise CallError(
-            Code.INVALID_PARAM, f"{where}: found {timeout!r}, expected milliseconds, or -1 to wait forever"
-        )
+        raise CallError(Code.INVALID_PARAM, f"{where}: found {timeout!r}, expected milliseconds, or -1 to wait forever")

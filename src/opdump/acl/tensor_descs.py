@@ -211,9 +211,7 @@ def array_over(memory: Memory, buffer: DataBuffer, info: TensorInfo, dims: Seque
     """The elements in a buffer, without a copy, in the type of their bits."""
     kind = storage(info.dtype)
     if kind is None:
-        raise CallError(
-            Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {info.dtype} cannot be passed here"
-        )
+        raise CallError(Code.UNSUPPORTED_DATA_TYPE, f"{where}: elements of type {info.dtype} cannot be passed here")
     size = math.prod(dims) * kind.itemsize
     if buffer.size < size:
         raise CallError(

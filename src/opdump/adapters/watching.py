@@ -125,7 +125,9 @@ class Watches:
         watchers = {node for entry in self._entries for node in entry.watcher_nodes}
         seen = dict.fromkeys(name for op_name in self._seen for name in (op_name, *self._names.of(op_name)))
         return [
-            with_nearest(f"{self._key(name, name in watchers)}: {name!r} is no operator or module that ran", name, seen)
+            with_nearest(
+                f"{self._key(name, name in watchers)}: {name!r} is not an operator or module that ran", name, seen
+            )
             for name in sorted(named - self.matched)
         ]
 

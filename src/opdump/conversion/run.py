@@ -139,9 +139,7 @@ def _account(done: Conversion, result: FileResult) -> None:
     done.results.append(result)
     for name in result.outputs:
         if name in done.names:
-            replaced = ConversionError(
-                f"its {name} replaced that of another file: convert it into another directory"
-            )
+            replaced = ConversionError(f"its {name} replaced that of another file: convert it into another directory")
             done.failures.append(failure(result.path, replaced))
         done.names.add(name)
     done.converted += not result.failures

@@ -54,7 +54,7 @@ def _asked(layout: Layout, path: Path) -> ReadRanks | None:
 
         told = f"{type(error).__name__}: {error}"
         log = logging.getLogger("opdump")
-        log.warning("%s: the layout %r cannot examine it (%s) and is ignored", path, layout.name, told)
+        log.warning("%s: the layout %r cannot examine it (%s); it is ignored", path, layout.name, told)
         return None
 
 

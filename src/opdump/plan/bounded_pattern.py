@@ -176,8 +176,8 @@ class BoundedPattern:
         token = node.token
         if token.kind == "reference":
             raise UnboundedPatternError(
-                "a back reference beside more than two repetitions or choices can take any time to match; write what it "
-                "refers to once more in its place"
+                "a back reference beside more than two repetitions or choices can take unlimited time to match; "
+                "repeat the text that it refers to instead"
             )
         if token.kind == "repeat":
             return self._repeated(node.parts[0], token.least, token.most, after)

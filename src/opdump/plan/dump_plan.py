@@ -330,9 +330,7 @@ class DumpPlan:
             )
         unknown = sorted(given.keys() - {item.name for item in fields(cls)})
         if unknown:
-            raise ConfigError(
-                f"DumpPlan: a plan has no field {unknown[0]!r}; the plan may come from a newer opdump"
-            )
+            raise ConfigError(f"DumpPlan: a plan has no field {unknown[0]!r}; the plan may come from a newer opdump")
         if "path" not in given:
             raise ConfigError("DumpPlan: found no path, expected the directory of the dump")
         hints = get_type_hints(cls)

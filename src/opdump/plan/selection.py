@@ -136,9 +136,7 @@ def _item_range(item: str, text: str, key: str) -> tuple[int, int]:
             )
     first, last = int(first_text), int(last_text)
     if first > last:
-        raise ConfigError(
-            f'{key} {text!r}: the range {item!r} is reversed and matches no step; write "{last}-{first}"'
-        )
+        raise ConfigError(f'{key} {text!r}: the range {item!r} is reversed and matches no step; write "{last}-{first}"')
     return first, last
 
 

@@ -169,7 +169,9 @@ class _PlainCommand:
         if found.pop("as_module") or found.pop("arguments") or found.pop("script") != "program":
             import click
 
-            raise click.UsageError("expected 1 or options of `opdump run`, without a program: which is the running program")
+            raise click.UsageError(
+                "expected 1 or options of `opdump run`, without a program: which is the running program"
+            )
         options = RunOptions(**found)
         facts = facts_of_script(_source_of_main())
         file = options.file(os.environ)

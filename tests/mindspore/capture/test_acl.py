@@ -103,7 +103,7 @@ def test_names_that_match_nothing_are_told_with_the_nearest(tmp_path: Path) -> N
     assert report(dump).captured == 1
     text = "\n".join(report(dump).warnings)
     assert "dump_list.model_name: no model is called 'Heads'; there are 'Head'" in text
-    assert "dump_list.layer: 'encoder' is no operator or module that ran; nearest: 'encode'" in text
+    assert "dump_list.layer: 'encoder' is not an operator or module that ran; nearest: 'encode'" in text
     assert "'norm'" not in text.replace("nearest: 'encode', 'norm'", "")
 
 

@@ -77,7 +77,7 @@ def test_a_function_is_meant_by_its_name() -> None:
 def test_layers_of_a_model_are_chosen_by_name() -> None:
     found, report = dumped(dump_list=[{"model_name": "score", "layer": ["Sin", "Sine"]}])
     assert list(found.values()) == [{"Sin"}]
-    assert report.warnings == ("dump_list.layer: 'Sine' is no operator that ran; nearest: 'Sin'",), report.warnings
+    assert report.warnings == ("dump_list.layer: 'Sine' is not an operator that ran; nearest: 'Sin'",), report.warnings
 
 
 def test_the_signature_of_a_saved_model_is_meant_by_its_key() -> None:

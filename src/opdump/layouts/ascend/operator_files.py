@@ -392,9 +392,7 @@ def _row(cells: list[str], categories: list[str | None], where: str, line: int) 
     uncomputed = all(value.strip() in _UNKNOWN for value in values)
     if len(cells) < len(_FIXED) or (len(values) != len(categories) and not uncomputed):
         expected = len(_FIXED) + len(categories)
-        raise CorruptDumpError(
-            f"{where}, line {line}: {len(cells)} cells for {expected} headings: cut off or damaged"
-        )
+        raise CorruptDumpError(f"{where}, line {line}: {len(cells)} cells for {expected} headings: cut off or damaged")
     io = cells[0].strip().lower()
     if io not in ("input", "output"):
         raise CorruptDumpError(f"{where}, line {line}: begins with {cells[0][:40]!r}, expected Input or Output")

@@ -487,11 +487,13 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
         path = prefix + stored
         if parsed is None and stored.isascii() and stored.isdigit():
             said = (
-                "mapping.csv does not list it" if true_name == stored else f"mapping.csv calls it {true_name[:200]!r}"
+                "mapping.csv does not list it"
+                if true_name == stored
+                else f"mapping.csv gives it the name {true_name[:200]!r}"
             )
             problems.append(
                 CorruptDumpError(
-                    f"{root / path}: {said}; the name of a dump file was expected there. It is read under the name in its header"
+                    f"{root / path}: {said}; expected the name of a dump file. It is read under the name in its header"
                 )
             )
             executions[path] = ExecutionFiles(None, dump=path)
