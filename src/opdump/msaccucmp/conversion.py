@@ -63,7 +63,9 @@ _POLL: Final = 0.2
 def run_convert(options: argparse.Namespace) -> ExitCode:
     """Convert by the options. Raises CommandError, or AbortError if the original ends the whole run."""
     if not options.dump_path:
-        raise CommandError(ExitCode.BAD_PARAMETER, "-d is empty; it names a dump file, a directory or several files")
+        raise CommandError(
+            ExitCode.BAD_PARAMETER, "-d is empty; it must name a dump file, a directory or several files"
+        )
     single = "," not in options.dump_path and not os.path.isdir(options.dump_path)
     settings = _settings(options, single=single)
     paths, total = _sources(options.dump_path)
@@ -106,7 +108,7 @@ def _exists(path: str) -> bool:
 
 def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
     if options.dump_version == 1:
-        log("WARNING", "-v 1 is taken for -v 2")
+        log("WARNING", "-v 1 is treated as -v 2")
     target = options.format or ""
     for option, value in (
         ("-o", options.output),
@@ -115,15 +117,16 @@ def _settings(options: argparse.Namespace, *, single: bool) -> Settings:
         ("-c", options.custom_script_path),
     ):
         if value and not target:
-            raise CommandError(ExitCode.BAD_PARAMETER, f"{option} has a meaning only together with -f")
+            raise CommandError(ExitCode.BAD_PARAMETER, f"{option} has an effect only with -f")
     if target and not single:
-        log("WARNING", "-d is no single file: -o, -i and -s are ignored if they are there")
+        log("WARNING", "-d is not a single file: -o, -i and -s are ignored")
     input_index = _index(options.input) if single else None
     output_index = _index(options.output) if single else None
     shape = _shape(options.shape) if single else ()
     if target and target not in FORMATS.values():
         raise CommandError(
-            ExitCode.BAD_PARAMETER, f"-f {target} is no format; NCHW, NHWC, HWCN, ND, FRACTAL_Z and others are"
+            ExitCode.BAD_PARAMETER,
+            f"-f {target} is not a format; expected one such as NCHW, NHWC, HWCN, ND or FRACTAL_Z",
         )
     folder = os.path.realpath(options.custom_script_path) if options.custom_script_path else ""
     if folder:
@@ -152,7 +155,7 @@ def _shape(text: str | None) -> tuple[int, ...]:
     if not text:
         return ()
     if not _SHAPE.fullmatch(text):
-        raise CommandError(ExitCode.BAD_SHAPE, f"-s {text!r} is no shape such as 1,3,224,224")
+        raise CommandError(ExitCode.BAD_SHAPE, f"-s {text!r} is not a shape; expected one such as 1,3,224,224")
     shape = tuple(int(size) for size in text.split(","))
     if 0 in shape:
         raise CommandError(ExitCode.BAD_SHAPE, f"-s {text}: a dimension is 0; all must be greater")
@@ -163,7 +166,9 @@ def _index(text: str | None) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"[0-9]+", text):
-        raise CommandError(ExitCode.BAD_PARAMETER, f"{text!r} is no index of a tensor; they are whole numbers from 0")
+        raise CommandError(
+            ExitCode.BAD_PARAMETER, f"{text!r} is not the index of a tensor; expected a whole number, 0 or more"
+        )
     return int(text)
 
 
@@ -226,7 +231,7 @@ def _outcomes(paths: Sequence[str], workers: int, settings: Settings) -> Iterabl
             while not future.done() and is_attended(pool):
                 wait([future], timeout=_POLL)
             if not future.done():
-                raise BrokenProcessPool("the thread that attends to them ended")
+                raise BrokenProcessPool("the thread that supervises them ended")
             outcomes = future.result()
             done += 1
             yield from outcomes
@@ -435,7 +440,7 @@ class _Reformatted:
             if index >= len(tensors):
                 raise CommandError(
                     ExitCode.BAD_INDEX,
-                    f"{self.path} has {len(tensors)} {io}s; {index} is none of them (they count from 0)",
+                    f"{self.path} has {len(tensors)} {io}s, but no {index} (counted from 0)",
                 )
             return (tensors[index],)
         return self.file.tensors
@@ -446,7 +451,7 @@ class _Reformatted:
         shape = original_shape_of(tensor)
         source = effective_format(named, shape)
         if source != named:
-            log("WARNING", f"{tensor.name} of {self.path} is {named} with the shape {shape}; it is taken for ND")
+            log("WARNING", f"{tensor.name} of {self.path} is {named} with the shape {shape}; it is treated as ND")
         log("INFO", f"{tensor.name} is {source}{shape} before the conversion")
         array = self.decoded[tensor.name]
         if source == settings.target:

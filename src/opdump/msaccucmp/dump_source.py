@@ -67,7 +67,7 @@ def read_source(path: str) -> DumpFile:
     if path.endswith(".npy"):
         return _from_npy(path)
     if size <= 8:
-        log("ERROR", f"{path} holds {size} bytes, and a dump file more than 8; it is taken for one without tensors")
+        log("ERROR", f"{path} has {size} bytes, but a dump file has more than 8; it is treated as one without tensors")
         return DumpFile()
     if size > _WARNING_SIZE:
         log("WARNING", f"{path} holds {size} bytes; this may take a while")
@@ -87,7 +87,7 @@ def read_source(path: str) -> DumpFile:
         return _named_nano(path, file)
     for text in _texts(file):
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise CommandError(ExitCode.BAD_DUMP, f"{path}: its header holds text that is no UTF-8, {text!r}")
+            raise CommandError(ExitCode.BAD_DUMP, f"{path}: its header contains text that is not UTF-8, {text!r}")
     return file
 
 
@@ -135,7 +135,7 @@ def _from_npy(path: str) -> DumpFile:
             )
             dtype = read_header(file)[2]
     except Exception as error:  # numpy evaluates the header, and does not catch all resulting exceptions
-        raise CommandError(ExitCode.BAD_DUMP, f"{path} is no npy file ({error})") from error
+        raise CommandError(ExitCode.BAD_DUMP, f"{path} is not an npy file ({error})") from error
     if dtype.name not in _NPY_TYPES:
         raise CommandError(
             ExitCode.BAD_DATA_TYPE, f"{path} has elements of type {dtype}, which this command does not read"
@@ -170,7 +170,7 @@ def slices_of(name: str, file: DumpFile) -> DumpFile:
         if not described.get("threadMode"):
             return file
     except (ValueError, AttributeError, RecursionError) as error:
-        raise AbortError(f"{name}: its attribute {file.attributes[0][0]!r} is no JSON object ({error})") from error
+        raise AbortError(f"{name}: its attribute {file.attributes[0][0]!r} is not a JSON object ({error})") from error
     parts = name.split(".")
     if len(parts) < 2 or not parts[-2].isdecimal():
         raise CommandError(ExitCode.BAD_PATH, f"{name}: its name has no thread before its last part")
@@ -279,7 +279,7 @@ def decode(tensor: DumpTensor) -> npt.NDArray[Any]:
     part = raw[: count * dtype.itemsize]
     if len(part) % dtype.itemsize:
         raise AbortError(
-            f"{tensor.name} has {len(part)} bytes, which is no whole number of elements of {dtype.itemsize} bytes"
+            f"{tensor.name} has {len(part)} bytes, which is not a whole number of elements of {dtype.itemsize} bytes"
         )
     elements = np.frombuffer(part, dtype)
     if number == _BF16:

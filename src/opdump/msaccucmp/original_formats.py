@@ -261,7 +261,7 @@ def load_scripts(folder: str) -> Scripts:
             continue
         match = _NAME.fullmatch(name)
         if match is None:
-            log("WARNING", f"{path} is no convert_<SOURCE>_to_<TARGET>.py and is left out")
+            log("WARNING", f"{path} is not named convert_<SOURCE>_to_<TARGET>.py and is ignored")
             continue
         convert = _convert_function(path)
         if convert is not None and {match["source"], match["target"]} <= known:
@@ -294,12 +294,12 @@ def _convert_function(path: str) -> Callable[..., Any] | None:
     module = run_file(path)
     convert: object = getattr(module, "convert", None)
     if not callable(convert):
-        log("WARNING", f"{path} has no function convert and is left out")
+        log("WARNING", f"{path} has no function convert and is ignored")
         return None
     expected = 4 if "to_FRACTAL_Z" in os.path.basename(path) else 3
     found = len(inspect.signature(convert).parameters)
     if found != expected:
-        log("WARNING", f"{path}: convert takes {found} arguments instead of {expected}; the file is left out")
+        log("WARNING", f"{path}: convert takes {found} arguments instead of {expected}; the file is ignored")
         return None
     return convert
 

@@ -51,7 +51,7 @@ def run_overflow(options: argparse.Namespace) -> ExitCode:
     """Write the summary of the first overflows. Raises CommandError, or AbortError if the original ends the whole run."""
     root = os.path.realpath(options.dump_path)
     if not os.path.isdir(root):
-        raise CommandError(ExitCode.BAD_PATH, f"{root} is no directory; -d must name the dump directory")
+        raise CommandError(ExitCode.BAD_PATH, f"{root} is not a directory; -d must name the dump directory")
     output = os.path.realpath(options.output_path)
     make_output_folder(output)
     folder = OutputFolder(output)
@@ -60,7 +60,7 @@ def run_overflow(options: argparse.Namespace) -> ExitCode:
         log("WARNING", f"{root} holds no overflow file (Opdebug.Node_OpDebug.*)")
         return ExitCode.OK
     chosen = found[: options.top_n]
-    log("INFO", f"{len(found)} overflow files were found; {len(chosen)} of them come into the summary")
+    log("INFO", f"{len(found)} overflow files were found; {len(chosen)} of them are in the summary")
     parts = [_analysed(number, timestamp, debug, folder) for number, (timestamp, debug) in enumerate(chosen, 1)]
     name = time.strftime("overflow_summary_%Y%m%d%H%M%S.txt")
     try:
@@ -86,7 +86,7 @@ def _debug_files(root: str) -> Iterator[tuple[int, _Named]]:
 
 
 def _unreadable(error: OSError) -> None:
-    log("WARNING", f"{error.filename} cannot be read ({error.strerror}); what lies in it is left out")
+    log("WARNING", f"{error.filename} cannot be read ({error.strerror}); its content is ignored")
 
 
 def _named_files(folder: str, names: list[str]) -> Iterator[_Named]:
@@ -142,7 +142,7 @@ def _record(debug: _Named, folder: OutputFolder) -> OpdebugRecord:
     except CommandError as error:
         raise CommandError(ExitCode.BAD_DEBUG_FILE, f"{name} cannot be read: {error}") from error
     if not records:
-        raise CommandError(ExitCode.BAD_DEBUG_FILE, f"{name} gives no overflow record")
+        raise CommandError(ExitCode.BAD_DEBUG_FILE, f"{name} contains no overflow record")
     if len(records) > 1:
         raise CommandError(ExitCode.SEVERAL_RECORDS, f"{name} holds {len(records)} records; one was expected")
     return records[0]

@@ -192,14 +192,15 @@ def choose_algorithms(text: str, arguments: str, folder: str) -> ChosenAlgorithm
         name = builtin[int(part)] if part.isdecimal() and int(part) < len(builtin) else part
         function = custom.get(name) or ALGORITHMS.get(name)
         if function is None:
-            log("WARNING", f"-alg {part} is no algorithm and is left out")
+            log("WARNING", f"-alg {part} is not an algorithm and is ignored")
             continue
         chosen[name] = function
     if not chosen and not text.replace(",", "").strip():
         raise CommandError(ExitCode.BAD_PARAMETER, "-alg names no algorithm; one is needed, or all")
     if not chosen:
         raise CommandError(
-            ExitCode.BAD_ALGORITHM, f"-alg {text} names no algorithm that there is: {', '.join((*ALGORITHMS, *custom))}"
+            ExitCode.BAD_ALGORITHM,
+            f"-alg {text} names no algorithm; expected some of {', '.join((*ALGORITHMS, *custom))}",
         )
     return ChosenAlgorithms(chosen)
 
@@ -231,11 +232,11 @@ def _custom(folder: str, arguments: Arguments) -> dict[str, Algorithm]:
             continue
         compare = getattr(run_file(path), "compare", None)
         if not callable(compare):
-            log("WARNING", f"{path} has no function compare and is left out")
+            log("WARNING", f"{path} has no function compare and is ignored")
             continue
         count = len(inspect.signature(compare).parameters)
         if count != _ARGUMENTS:
-            log("WARNING", f"{path}: compare takes {count} arguments instead of {_ARGUMENTS}; the file is left out")
+            log("WARNING", f"{path}: compare takes {count} arguments instead of {_ARGUMENTS}; the file is ignored")
             continue
         found[match[1]] = _wrapped(compare, arguments.get(match[1], {}))
     return found

@@ -101,7 +101,9 @@ def _script_folder(text: str | None) -> str:
         return ""
     path = os.path.realpath(text)
     if not os.path.isdir(path):
-        raise CommandError(ExitCode.BAD_PATH, f"{path} is no directory; -c names one with the user's scripts")
+        raise CommandError(
+            ExitCode.BAD_PATH, f"{path} is not a directory; -c must name a directory with custom scripts"
+        )
     return path
 
 
@@ -111,7 +113,7 @@ def _rules(option: str, text: str) -> FusionRules | None:
     path = os.path.realpath(text)
     check_path(path)
     if not os.path.isfile(path):
-        raise CommandError(ExitCode.BAD_PATH, f"{option} {path} is no file")
+        raise CommandError(ExitCode.BAD_PATH, f"{option} {path} is not a file")
     return read_rules(path)
 
 
@@ -140,7 +142,7 @@ def _network(
     for option in sorted(others):
         if given[option]:
             raise CommandError(
-                ExitCode.BAD_PARAMETER, f"{option} has no meaning for {mine.kind.value} against {golden.kind.value}"
+                ExitCode.BAD_PARAMETER, f"{option} has no effect for {mine.kind.value} against {golden.kind.value}"
             )
     rules = _rules("-f", fused) or _rules("-q", quantised)
     if rules is None:
@@ -227,9 +229,9 @@ _DEFAULT_LINES: Final = 1_000_000
 def check_options(options: argparse.Namespace) -> None:
     """Raise CommandError if options conflict; fill in missing ones."""
     if options.dump_version == 1:
-        log("WARNING", "-v 1 is taken for -v 2")
+        log("WARNING", "-v 1 is treated as -v 2")
     if options.post_process is not None and not _are_h5(options):
-        raise _refused("-p has a meaning only for dumps of PyTorch (.h5)")
+        raise _refused("-p has an effect only for dumps of PyTorch (.h5)")
     if options.max_cmp_size < 0:
         raise _refused(f"-max {options.max_cmp_size} is less than 0")
     _check_mapping(options)
@@ -254,19 +256,19 @@ def _check_mapping(options: argparse.Namespace) -> None:
     if not options.mapping:
         return
     if options.op_name:
-        raise _refused("-map and -op do not go together")
+        raise _refused("-map and -op exclude each other")
     if not options.fusion_rule_file and not options.quant_fusion_rule_file:
         raise _refused("-map needs -f or -q")
 
 
 def _check_choice(options: argparse.Namespace) -> None:
     if options.range and options.select:
-        raise _refused("-r and -s do not go together")
+        raise _refused("-r and -s exclude each other")
     for option, value in (("-r", options.range), ("-s", options.select)):
         if value and not options.fusion_rule_file:
             raise _refused(f"{option} needs -f")
         if value and options.op_name:
-            raise _refused(f"{option} and -op do not go together")
+            raise _refused(f"{option} and -op exclude each other")
     check_choice(options.range, options.select)
 
 
@@ -280,11 +282,11 @@ def _check_detail(options: argparse.Namespace) -> None:
             ("--ignore_single_op_result", options.ignore_result or None),
         ):
             if value is not None:
-                raise _refused(f"{option} has a meaning only together with -op")
+                raise _refused(f"{option} has an effect only with -op")
         return
     for text in (options.output, options.input):
         if text is not None and not re.fullmatch(r"[0-9]+", text):
-            raise _refused(f"{text!r} is no index of a tensor; they are whole numbers from 0")
+            raise _refused(f"{text!r} is not the index of a tensor; expected a whole number, 0 or more")
     options.topn = _DEFAULT_TOP if options.topn is None else options.topn
     options.max_line = _DEFAULT_LINES if options.max_line is None else options.max_line
     if not 1 <= options.topn <= _MOST_TOP:
@@ -337,7 +339,7 @@ def advise(rows: Sequence[Row], algorithms: Sequence[str], *, with_rules: bool) 
         if row.overflow == "YES":
             return Advice("FP16 Overflow", str(row.index), _OVERFLOW)
     if _COSINE not in algorithms:
-        log("WARNING", f"the table has no {_COSINE}, without which there is little to say")
+        log("WARNING", f"the table has no {_COSINE}, so there is little advice")
         return Advice()
     place = list(algorithms).index(_COSINE)
     measured = [(row, float(row.results[place])) for row in rows if row.results and row.results[place] != NOT_A_NUMBER]

@@ -109,7 +109,7 @@ def read_rules(path: str) -> FusionRules:
     try:
         return _rules(_Reader(path), document)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as error:
-        raise AbortError(f"{path} is no rule file: a value in it has another type than those have ({error})") from error
+        raise AbortError(f"{path} is not a rule file: a value in it has the wrong type ({error})") from error
 
 
 def _rules(reader: _Reader, document: Any) -> FusionRules:
@@ -137,7 +137,7 @@ def _load(path: str) -> Any:
     except OSError as error:
         raise CommandError(ExitCode.CANNOT_OPEN, f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(ExitCode.BAD_JSON, f"{path} is no JSON text: {error}") from error
+        raise CommandError(ExitCode.BAD_JSON, f"{path} is not JSON: {error}") from error
 
 
 class _Reader:
@@ -150,18 +150,18 @@ class _Reader:
         try:
             present = name in value
         except TypeError as error:
-            raise AbortError(f"{self._name}: {value!r} stands where an object was expected") from error
+            raise AbortError(f"{self._name}: found {value!r}, expected an object") from error
         if not present:
-            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: there is no {name!r} where one was expected")
+            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: {name!r} is missing")
         try:
             return value[name]
         except (TypeError, LookupError) as error:
-            raise AbortError(f"{self._name}: {value!r} stands where an object was expected") from error
+            raise AbortError(f"{self._name}: found {value!r}, expected an object") from error
 
     def _typed(self, value: Any, name: str, kind: type, what: str) -> Any:
         found = self._member(value, name)
         if not isinstance(found, kind):
-            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: {name!r} is {found!r} and no {what}")
+            raise CommandError(ExitCode.BAD_JSON, f"{self._name}: {name!r} is {found!r}, expected a JSON {what}")
         return found
 
     def list(self, value: Any, name: str) -> Sequence[Any]:
@@ -196,7 +196,7 @@ class _Reader:
     def _inputs(self, listed: Any) -> tuple[str, ...]:
         """The sources of the inputs (`operator:output`), without inputs that have none."""
         if not isinstance(listed, Iterable) or not all(isinstance(item, str) for item in listed):
-            raise AbortError(f"{self._name}: an input is {listed!r}, which is no list of texts")
+            raise AbortError(f"{self._name}: an input is {listed!r}, expected a list of strings")
         return tuple(item for item in listed if item and not item.endswith(":-1"))
 
     def _attributes(self, value: Any) -> dict[str, Any]:
@@ -341,7 +341,9 @@ def origin_of_input(rules: FusionRules, operator: RuleOperator, index: int) -> O
     while True:
         operator, index = _source(rules, operator, index)
         if (operator.name, index) in seen:
-            raise IncomparableError(ExitCode.BAD_JSON, "", f"{operator.name} reads what it gives, through others")
+            raise IncomparableError(
+                ExitCode.BAD_JSON, "", f"{operator.name} reads its own output through other operators"
+            )
         seen.add((operator.name, index))
         if operator.op_type not in _PASSING:
             return _own_origin(rules, operator, index)
@@ -360,7 +362,7 @@ def _source(rules: FusionRules, operator: RuleOperator, index: int) -> tuple[Rul
         raise IncomparableError(
             ExitCode.BAD_INDEX,
             "",
-            f"{operator.name} has {len(operator.inputs)} inputs in the rules; {index} is none of them",
+            f"{operator.name} has {len(operator.inputs)} inputs in the rules, but no {index}",
         )
     text = operator.inputs[index]
     parts = text.split(":")

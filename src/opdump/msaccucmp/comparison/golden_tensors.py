@@ -117,7 +117,10 @@ def read_side(path: str) -> DumpSide:
                 continue
         read = _read_name(name)
         if read is None:
-            log("WARNING", f"{place} is left out: {name} is no name of a dump (op_type.op_name.task_id.stream_id.time)")
+            log(
+                "WARNING",
+                f"{place} is ignored: {name} is not the name of a dump (op_type.op_name.task_id.stream_id.time)",
+            )
             continue
         suffix, key, op_type, time = read
         op_type = op_type if name == entry else NOT_A_NUMBER  # the type is read only from the true file name
@@ -146,7 +149,7 @@ def _read_name(name: str) -> tuple[str, str, str, int] | None:
     time = parts[-1]
     if len(parts) > _LONGEST_PLAIN_NAME:
         if parts[-4] not in _TASK_TYPES:
-            raise CommandError(ExitCode.BAD_TASK_TYPE, f"{name}: {parts[-4]} is no type of a task; 0 to 4 are")
+            raise CommandError(ExitCode.BAD_TASK_TYPE, f"{name}: {parts[-4]} is not a task type; expected 0 to 4")
         if parts[-4] == _FFTS_TASK:
             time = parts[-5]
     return "", match["name"], match["type"], _time(name, time)
@@ -172,7 +175,7 @@ def _mapping(folder: str) -> Mapping[str, str]:
         with open(path, encoding="utf-8", newline="") as file:
             for row in csv.reader(file):
                 if len(row) != 2:
-                    log("ERROR", f"{path}: {row} is no pair of a file and its true name")
+                    log("ERROR", f"{path}: {row} is not a pair of a file and its true name")
                     continue
                 names[row[0]] = row[1]
     except (OSError, ValueError, csv.Error) as error:
@@ -243,7 +246,7 @@ class FrameworkTruth:
         if not self.side.is_npy:
             outputs = read_converted(path).outputs
             if not outputs:
-                raise AbortError(f"{path} has no output, and the first was wanted")
+                raise AbortError(f"{path} has no output, and the first was requested")
             return GoldenTensor(path, _shaped(outputs[0]), origin.format)
         array = read_array(path)
         if np.iscomplexobj(array):
@@ -300,7 +303,7 @@ class UnfusedTruth:
         outputs = read_converted(path).outputs
         index = self._place(origin)[1]
         if index >= len(outputs):
-            raise CommandError(ExitCode.BAD_INDEX, f"{path} has {len(outputs)} outputs; {index} is none of them")
+            raise CommandError(ExitCode.BAD_INDEX, f"{path} has {len(outputs)} outputs, but no {index}")
         return GoldenTensor(path, _shaped(outputs[index]), format_of(outputs[index].format))
 
 
@@ -393,9 +396,7 @@ def _converted(tensor: StoredTensor, target: str, wanted: tuple[int, ...], scrip
     if script is None and not can_convert(source, target):
         raise IncomparableError(ExitCode.BAD_FORMAT_PAIR, "", f"there is no conversion from {source} to {target}")
     if source == "FRACTAL_NZ" and not _is_nz_shape(tensor.name, stored):
-        log(
-            "WARNING", f"[{tensor.name}] FRACTAL_NZ data of shape {stored.shape} are no {wanted}; they stay as they are"
-        )
+        log("WARNING", f"[{tensor.name}] FRACTAL_NZ data of shape {stored.shape} are not {wanted}; they stay unchanged")
         return _reshaped(tensor)
     try:
         if script is not None:

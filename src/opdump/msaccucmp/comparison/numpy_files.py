@@ -26,7 +26,7 @@ def run_file_compare(options: argparse.Namespace) -> ExitCode:
     for text in (options.my_dump_path, options.golden_dump_path):
         path = existing_file(text)
         if not path.endswith(".npy"):
-            raise CommandError(ExitCode.BAD_TYPE, f"{path} is no .npy file, which file_compare needs")
+            raise CommandError(ExitCode.BAD_TYPE, f"{path} is not a .npy file, which file_compare needs")
         paths.append(path)
     output = os.path.realpath(options.output_path)
     make_output_folder(output)

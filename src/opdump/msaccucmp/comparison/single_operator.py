@@ -86,7 +86,7 @@ def _chosen(options: argparse.Namespace, file: DumpFile, name: str) -> tuple[str
     index = int(options.output or options.input or 0)
     count = len(file.outputs if io == "output" else file.inputs)
     if index >= count:
-        raise CommandError(ExitCode.BAD_INDEX, f"{name} has {count} {io}s; {index} is none of them (they count from 0)")
+        raise CommandError(ExitCode.BAD_INDEX, f"{name} has {count} {io}s, but no {index} (counted from 0)")
     return io, index
 
 
