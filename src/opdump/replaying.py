@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from opdump.adapters.replay import AS_RECORDED, Replayed, Replayer, SupportsScripts, required_replayer
 from opdump.catalog.catalog import Catalog, Execution, open_dump
+from opdump.catalog.query import has_finding, several
 from opdump.comparison.differences import epsilon_of
 from opdump.comparison.kernel_accuracy import allowed_error, error_of
 from opdump.errors import CannotReplayError, DumpPathError, NotInDumpError
@@ -141,8 +142,8 @@ def replay(
     """Run one operator of a dump again, on the CPU, from what it read.
 
     dump        a path that `opdump.open` reads, or a catalog
-    op          its name, as `opdump show` prints it or the end of that, or a line, `net.py:45`, that became one operator
-    step, rank  the first step that has it, and the lowest rank, without them
+    op          its name in any form of `opdump show --op`; it must mean one operator
+    step, rank  without them, the first step in which the operator has NaN or infinities, else the first that has it, and the lowest rank
     occurrence  which of its executions in the step, from 0
     dtype       the type that floats are computed in: "float64", "float32", "bfloat16", "float16"; "recorded" for the types that they had
     emit        write a program there that runs the operator again without opdump; its inputs lie beside it in an npz file, or in it
@@ -286,53 +287,37 @@ def _emit(
     return tuple(files)
 
 
-# Which operator is meant, by a name or a line, and what the dump has of its inputs.
-
-_LINE: Final = re.compile(r".+\.\w+:\d+")
-_LISTED: Final = 8
+# Which operator is meant, and what the dump has of its inputs.
 
 
 def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occurrence: int) -> Execution:
-    """The one operator that is meant: of the first step that has it, of the lowest rank unless one is named.
+    """The one operator that is meant: of the first step in which it has NaN or infinities, else of the first step that has it, and of the lowest
+    rank unless one is named.
 
-    Raises NotInDumpError, with the nearest names, for a name or a line that means none, and for one that means several.
+    Raises NotInDumpError, with the nearest names, for a name that means none, and for one that means several.
     """
     number = catalog.ranks[0] if rank is None else rank
-    found: dict[str, Execution] = {}
-    first: Execution | None = None
-    for execution in _meant(catalog, name, step, number):
-        if first is not None and execution.op.step != first.op.step:
+    best: list[Execution] = []
+    for _, group in groupby(catalog.ops(name, step=step, rank=number, include_skipped=True), lambda each: each.op.step):
+        here = [each for each in group if each.op.op_type != "Parameter" or each.op.kernel]
+        ran = [each for each in here if not each.op.skip]
+        if any(map(has_finding, ran)):
+            best = ran
             break
-        first = first or execution
-        if execution.op.occurrence == occurrence:
-            found.setdefault(execution.op.op_name, execution)
-    if first is None:
-        where = "" if step is None else f" in step {step}"
-        if not _LINE.fullmatch(name):
-            raise NotInDumpError(
-                f"{catalog.path}: {name} is a recorded value, not an operator; name an operator that reads it"
-            )
-        raise NotInDumpError(f"{catalog.path}: no operator has the line {name}{where}")
-    if name in found:
-        return found[name]
-    innermost = [each for each in found.values() if each.line and name.endswith(each.line)]
+        if not best or (ran and best[0].op.skip):
+            best = ran or here
+    if not best:
+        raise NotInDumpError(
+            f"{catalog.path}: {name} is a recorded value, not an operator; name an operator that reads it"
+        )
+    found = {each.op.op_name: each for each in best if each.op.occurrence == occurrence}
+    if not found:
+        raise NotInDumpError(f"{catalog.path}: {name} ran fewer than {occurrence + 1} times in step {best[0].op.step}")
+    innermost = [each for each in found.values() if each.op.line and name.endswith(each.op.line)]
     choice = innermost if len(innermost) == 1 else list(found.values())
-    if not choice:
-        raise NotInDumpError(f"{catalog.path}: {name} ran fewer than {occurrence + 1} times in step {first.op.step}")
     if len(choice) > 1:
-        listed = ", ".join(each.op_name for each in choice[:_LISTED]) + (", ..." if len(choice) > _LISTED else "")
-        raise NotInDumpError(f"{catalog.path}: {name} matches {len(choice)} operators; name one of them: {listed}")
+        raise NotInDumpError(f"{catalog.path}: in step {best[0].op.step}, {several(name, choice)}")
     return choice[0]
-
-
-def _meant(catalog: Catalog, name: str, step: int | None, rank: int) -> Iterator[Execution]:
-    """The operators that a name means: those that ran a kernel, else the others."""
-    if _LINE.fullmatch(name):
-        every = list(catalog.ops(source=name, step=step, rank=rank, include_skipped=True))
-    else:
-        every = list(catalog.ops(name, step=step, rank=rank, include_skipped=True))
-    every = [execution for execution in every if execution.op.op_type != "Parameter" or execution.op.kernel]
-    return iter([execution for execution in every if not execution.op.skip] or every)
 
 
 def values_of(execution: Execution) -> Mapping[int, Array]:

@@ -18,14 +18,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from opdump import amounts
 from opdump.amounts import html_table, repr_of
-from opdump.catalog.query import Asked, Execution, SourcePlace, first_of, grouped
+from opdump.catalog.query import Asked, Execution, SourcePlace, choices_of, first_of, grouped, nearest_to
 from opdump.doing import note
 from opdump.errors import CorruptDumpError, NotInDumpError, PackageMissingError
 from opdump.graph import Graph
@@ -174,8 +173,7 @@ class Catalog:
     ) -> Iterator[Execution]:
         """Return every execution of an operator with its tensors (`.inputs`, `.outputs`), in execution order.
 
-        name     as for `opdump show --op`: a full name or the end of it, a module or scope, a type in the spelling of any framework, a kernel,
-                 `name-regex(...)`, a parameter, or the producer of a tensor (`{op_name}:{slot}`)
+        name     as for `opdump show --op`: docs/how-to.md has its forms
         op_type  exactly the recorded type
         source   `FILE:LINE` or `FILE`: the operators with this line anywhere on their stack; the file may be given by its last components
                  (`train.py`, `net/model.py`)
@@ -186,26 +184,34 @@ class Catalog:
         Raises NotInDumpError, with the nearest names, if no operator matches `name`, and ConfigError for a `name-regex(...)` that cannot
         be used.
         """
-        filters = _Filters(graph, op_type, None if source is None else SourcePlace(source))
-        if name is None:
-            return self._executions(step, rank, Asked(include_skipped, filters.take if filters != _Filters() else None))
-        choices = _choices(name, include_skipped, filters)
-        first, names = self._first_of(choices, step, rank)
-        if first < len(choices):
-            return self._executions(step, rank, choices[first])
-        if filters != _Filters():
-            unfiltered = _choices(name, include_skipped, _Filters())
-            first, names = self._first_of(unfiltered, step, rank)
-            if first < len(unfiltered):
-                return iter(())
-        raise self._not_found(name, step, rank, names)
+        asked = Asked(include_skipped) if name is None else self._meant(name, step, rank, include_skipped)
+        if (graph, op_type, source) != (None, None, None):
+            place, meant = None if source is None else SourcePlace(source), asked.is_meant
+            asked = Asked(
+                asked.include_skipped,
+                lambda execution: (
+                    graph in (None, execution.op.graph_id)
+                    and op_type in (None, execution.op.op_type)
+                    and (place is None or place.is_on(execution.op.stack))
+                    and (meant is None or meant(execution))
+                ),
+            )
+        return self._executions(step, rank, asked)
 
     executions = ops
     """The older name of `ops`."""
 
+    def _meant(self, name: str, step: int | None, rank: int | None, include_skipped: bool) -> Asked:
+        """Return the meaning of a name. Raises NotInDumpError, with the nearest names, if it has none."""
+        choices = choices_of(name, include_skipped)
+        first, names = self._first_of(choices, step, rank)
+        if first == len(choices):
+            raise self._not_found(name, step, rank, names)
+        return choices[first]
+
     def _first_of(self, choices: Sequence[Asked], step: int | None, rank: int | None) -> tuple[int, list[str]]:
         """Return the index of the first choice that matches an operator. If none does, return the number of choices and the names of all operators,
-        in the order in which they first ran. Steps are read until the very first choice matches.
+        in the order in which they first ran. Steps are read until a choice matches that suffices.
         """
 
         def looked_at(executions: Sequence[Execution]) -> tuple[int, Sequence[str]]:
@@ -220,7 +226,7 @@ class Catalog:
             columns = self.columns(one, number)
             first, ran = looked_at(list(self._recorded(number, one))) if columns is None else of_columns.of(columns)
             best = min(best, first)
-            if best == 0:
+            if best < len(choices) and choices[best].suffices:
                 break
             if ran is not last:
                 names.update(dict.fromkeys(ran))
@@ -292,47 +298,36 @@ class Catalog:
         io: IO | None = None,
         include_skipped: bool = False,
     ) -> Iterator[TensorRecord]:
-        """Return the tensors of the operators that `kernels` matches, in the three forms of the config: a full name, a type, or `name-regex(...)`.
-        Without kernels, return all.
+        """Return the tensors of all operators that any of these names means, as in `ops`; without names, all. A name that means none adds none.
 
-        Raises ConfigError for a pattern that cannot be used.
+        Raises ConfigError for a `name-regex(...)` that cannot be used.
         """
-        from opdump.plan import KernelPattern
-
-        texts = (kernels,) if isinstance(kernels, str) else tuple(kernels)
-        patterns = [KernelPattern.parse(text) for text in texts]
-        for record in self.tensors(step=step, rank=rank, io=io, include_skipped=include_skipped):
-            op = record.op
-            if (
-                not patterns
-                or any(pattern.matches(op.op_name, op.op_type) for pattern in patterns)
-                or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" in texts)
-            ):
-                yield record
+        names = (kernels,) if isinstance(kernels, str) else tuple(kernels)
+        asked = [] if names else [Asked(include_skipped)]
+        for name in names:
+            choices = choices_of(name, include_skipped)
+            asked += choices[slice(first := self._first_of(choices, step, rank)[0], first + 1)]
+        either = Asked(
+            any(each.include_skipped for each in asked),
+            lambda execution: any(each.of(execution) is not None for each in asked),
+        )
+        for execution in self._executions(step, rank, either):
+            yield from (record for record in execution.tensors if io is None or record.io == io)
 
     def op(
         self, name: str, step: int | None = None, rank: int | None = None, *, occurrence: int | None = None
     ) -> Execution:
-        """Return the first execution of the operator with that full name, or with that last component of it.
+        """Return the first execution that the name means, as in `ops`; with `occurrence`, the first that is so many in its step, counted from 0.
 
         Raises NotInDumpError, with the nearest names, if there is none.
         """
-
-        def is_named(execution: Execution) -> bool:
-            op = execution.op
-            return (occurrence is None or op.occurrence == occurrence) and (
-                op.op_name == name or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" == name)
-            )
-
-        def ends_so(execution: Execution) -> bool:
-            op = execution.op
-            return (occurrence is None or op.occurrence == occurrence) and op.op_name.rpartition("/")[2] == name
-
-        choices = [Asked(include_skipped=True, is_meant=is_meant) for is_meant in (is_named, ends_so)]
-        first, names = self._first_of(choices, step, rank)
-        if first < len(choices):
-            return next(self._executions(step, rank, choices[first]))
-        raise self._not_found(name, step, rank, names)
+        meant = self._meant(name, step, rank, include_skipped=False)
+        for execution in self._executions(step, rank, Asked(include_skipped=True, is_meant=meant.is_meant)):
+            if meant.of(execution) is not None and occurrence in (None, execution.op.occurrence):
+                return execution
+        raise NotInDumpError(
+            f"{self.path}: {name} ran fewer than {(occurrence or 0) + 1} times{_where(step, rank) or ' in each step'}"
+        )
 
     def at_source(
         self, place: str, *, step: int | None = None, rank: int | None = None, include_skipped: bool = False
@@ -348,7 +343,7 @@ class Catalog:
                 f"{self.path}: {view} runs no kernel and leaves no data; the first step that ran it lists it, step {step} only "
                 "counts it: ask without a step"
             )
-        return NotInDumpError(f"{self.path}: holds no operator {name!r}{_where(step, rank)}{_nearest(name, names)}")
+        return NotInDumpError(f"{self.path}: holds no operator {name!r}{_where(step, rank)}{nearest_to(name, names)}")
 
     def _without_kernel(self, name: str, rank: int | None) -> str | None:
         """Return the full name of an operator without a kernel that has this full name or last component; None if there is none."""
@@ -381,47 +376,8 @@ class Catalog:
         return self._trees[number]
 
 
-@dataclass(frozen=True, slots=True)
-class _Filters:
-    graph: int | None = None
-    op_type: str | None = None
-    place: SourcePlace | None = None
-
-    def take(self, execution: Execution) -> bool:
-        op = execution.op
-        return (
-            (self.graph is None or op.graph_id == self.graph)
-            and (self.op_type is None or op.op_type == self.op_type)
-            and (self.place is None or self.place.is_on(op.stack))
-        )
-
-
-def _choices(name: str, include_skipped: bool, filters: _Filters) -> list[Asked]:
-    """Return the possible meanings of a name, most likely first. Operators without data count only if nothing else matches."""
-    from opdump.catalog.query import OperatorChoice  # imports the table of all operator names
-
-    def of(meant: Callable[[Execution], bool], skipped: bool) -> Asked:
-        return Asked(skipped, lambda execution: filters.take(execution) and meant(execution))
-
-    readings = list(OperatorChoice.parse(name).readings())
-    return [of(meant, skipped) for skipped in ((True,) if include_skipped else (False, True)) for meant in readings]
-
-
 def _where(step: int | None, rank: int | None) -> str:
     return (f" in step {step}" if step is not None else "") + (f" of rank {rank}" if rank is not None else "")
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    if not names:
-        return "; no operator was recorded there"
-    import difflib
-
-    base = name.rpartition("/")[2]
-    by_base = {full.rpartition("/")[2]: full for full in names}
-    near = difflib.get_close_matches(name, names, 2) + [
-        by_base[match] for match in difflib.get_close_matches(base, list(by_base), 3)
-    ]
-    return "; the nearest are " + ", ".join(dict.fromkeys(near)) if near else f"; it holds {len(names)} others"
 
 
 # Creates tables of tensors with pandas or polars: one row per tensor, with its operator and every statistic. Both packages are optional.

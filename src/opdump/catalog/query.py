@@ -10,7 +10,10 @@ from typing import Final, TypeVar, cast
 
 from opdump.amounts import html_table, repr_of
 from opdump.call_stacks import Frame, Stack
+from opdump.checks.not_finite import has_only_negative_infinities, not_finite, written
+from opdump.op_types import is_called
 from opdump.plan import KernelPattern
+from opdump.plan.unmatched_names import nearest
 from opdump.records import OpRecord, TensorRecord, format_statistic, shown_shape
 
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
@@ -101,6 +104,8 @@ class Asked:
 
     include_skipped: bool
     is_meant: Callable[[Execution], bool] | None = None
+    suffices: bool = False
+    """Whether this meaning holds as soon as a step has such an execution. A path may be a full name in a later step."""
 
     def of(self, execution: Execution) -> Execution | None:
         """Return the part of an execution that the query selects, or None if it does not select the execution."""
@@ -138,53 +143,94 @@ def grouped(ops: Iterable[OpRecord], tensors: Iterable[TensorRecord]) -> Iterato
         yield Execution(op, tuple(by_operator.get(id(op), ())))
 
 
-# Parses the name of operators as a user types it. Every name that `opdump show` prints is accepted.
+# Parses the name of operators as a user types it: to any command, or to a catalog. Every name that `opdump show` prints is accepted, and each text
+# has the first of these meanings that any operator has:
 #
-# Default/network-Net/conv1-Conv2d/convolution-op7     its full name, or the end of it after a slash
-# Default/network-Net/conv1-Conv2d                     all in this scope
-# convolution, Conv2D                                  all of this type, in the spelling of any framework
-# aten::convolution                                    all of this kernel
-# name-regex(Default/.+)                               all whose full name matches this expression
-# Parameter.conv1.weight, conv1.weight                 a parameter
-# Default/network-Net/conv1-Conv2d/convolution-op7:0   the producer of a tensor, as in the column "made by"
-# data-3, Parameter.exp_avg.fc.weight                  a value that no operator produced: its readers
+# 1. Default/network-Net/conv1-Conv2d/convolution-op7   the operator with this full name, or whose name ends so after a slash; a parameter
+# 2. conv1, blocks.0.attn, 0-Block/attn                 all operators in this module, its path as PyTorch or the dump writes it
+#    mul, MatMul, aten::mul, aten::mul.Tensor           all of this type, in any case, or of this kernel, with or without its overload
+#    train.py:175, net/model.py                         all with this line, or a line of this file, on their stack
+#    name-regex(Default/.+)                             all whose full name matches this expression
+# 3. Attention, Conv2D, softmax                         all in modules of this class, all that another framework calls so, and all whose type
+#                                                       differs only by underscores at its ends
+# 4. foreach, layer_norm                                all with this part of their type, between underscores
+# 5. fc.weight, bias                                    parameters with these components
+# 6. Default/network-Net/conv1-Conv2d/convolution-op7:0 the producer of a tensor, as in the column "made by"
+# 7. data-3, Parameter.exp_avg.fc.weight                a value that no operator produced: its readers
+#
+# So a text never means a part of a word: `mul` finds neither `matmul` nor, where `mul` ran, its form in place, `mul_`.
 
 _TENSOR = re.compile(r"(.+?)(?::(?:input|output))?:[0-9]+")
+_PLACE = re.compile(r".*[^/.]\.[A-Za-z]\w*(?::[0-9]+)?")
+_LEVELS = re.compile(r"[/.]")
+_NUMBERS = re.compile(r"[0-9]+")
+_LISTED = 8
 _PARAMETER = "Parameter"
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorChoice:
-    """A name as typed, and its possible meanings."""
+class OperatorQuery:
+    """A name of operators as typed, and its possible meanings. Raises ConfigError for a `name-regex(...)` that cannot be used."""
 
-    text: str
-    pattern: KernelPattern
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pattern = KernelPattern.parse(text)
+        self._expression = pattern if pattern.kind == "regex" else None
+        self._type = text.lower()
+        self._levels = tuple(_LEVELS.split(text.strip("/")))
+        self._place = SourcePlace(text) if _PLACE.fullmatch(text) else None
 
-    @classmethod
-    def parse(cls, text: str) -> OperatorChoice:
-        """Parse a name. Raises ConfigError for a `name-regex(...)` that cannot be used."""
-        return cls(text, KernelPattern.parse(text))
-
-    def readings(self) -> Iterable[Callable[[Execution], bool]]:
-        """Return the possible meanings of the name, most likely first. The first one that matches an operator counts."""
+    def readings(self) -> Iterator[Callable[[Execution], bool]]:
+        """Yield the possible meanings of the name, most likely first. The first one that matches an operator counts."""
         yield self._is_named
-        yield self._is_in_scope
+        yield self._is_meant
+        yield self._is_called
+        yield self._has_in_type
+        yield lambda execution: execution.op.op_type == _PARAMETER and self._is_within(execution.op)
         yield self._made_a_tensor
         yield self._reads_it
 
     def _is_named(self, execution: Execution) -> bool:
-        op, text = execution.op, self.text
+        name = execution.op.op_name
         return (
-            op.op_name == text
-            or op.op_name.endswith(f"/{text}")
-            or (text != "" and text in (op.kernel, op.op_type))
-            or (op.op_type == _PARAMETER and f"{_PARAMETER}.{op.op_name}" == text)
-            or self.pattern.matches(op.op_name, op.op_type)
+            name == self.text
+            or name.endswith(f"/{self.text}")
+            or (execution.op.op_type == _PARAMETER and f"{_PARAMETER}.{name}" == self.text)
         )
 
-    def _is_in_scope(self, execution: Execution) -> bool:
-        name, scope = execution.op.op_name, self.text.rstrip("/")
-        return bool(scope) and (name.startswith(f"{scope}/") or f"/{scope}/" in f"/{name}")
+    def _is_meant(self, execution: Execution) -> bool:
+        op, text = execution.op, self.text
+        if self._expression is not None:
+            return self._expression.matches(op.op_name, op.op_type)
+        return (
+            (text != "" and text in (op.kernel, op.kernel.partition(".")[0]))
+            or op.op_type.lower() == self._type
+            or (op.op_type != _PARAMETER and self._is_within(op))
+            or (self._place is not None and self._place.is_on(op.stack))
+        )
+
+    def _is_called(self, execution: Execution) -> bool:
+        op = execution.op
+        if op.op_type == _PARAMETER:
+            return False
+        bare = op.op_type.lower().strip("_")
+        return (bare != "" and bare == self._type.strip("_")) or (
+            is_called(op.op_type, self._type, whole=True) or self._is_within(op, classes=True)
+        )
+
+    def _has_in_type(self, execution: Execution) -> bool:
+        wanted = self._type.strip("_")
+        return wanted != "" and f"_{wanted}_" in f"_{execution.op.op_type.lower()}_"
+
+    def _is_within(self, op: OpRecord, *, classes: bool = False) -> bool:
+        """Whether successive components of the name are those of the text. One as `attn-Attention` may be given by the name of the module, `attn`."""
+        levels = self._levels
+        if not all(level in op.op_name for level in levels):
+            return False
+        parts = _LEVELS.split(op.op_name)
+        return any(
+            all(_is_spelled(level, part, classes) for level, part in zip(levels, parts[start:], strict=False))
+            for start in range(len(parts) - len(levels) + 1)
+        )
 
     def _made_a_tensor(self, execution: Execution) -> bool:
         found = _TENSOR.fullmatch(self.text)
@@ -196,6 +242,67 @@ class OperatorChoice:
             for tensor in execution.tensors
             if tensor.source
         )
+
+
+def _is_spelled(level: str, part: str, classes: bool) -> bool:
+    name, dash, kind = part.rpartition("-")
+    return level in (part, name) or (classes and dash != "" and level in (kind, name.strip("_")))
+
+
+def choices_of(text: str, include_skipped: bool) -> list[Asked]:
+    """Return the possible meanings of a name, most likely first. Operators without data count only if the same meaning has no others."""
+    return [
+        Asked(skipped, meant, suffices=skipped == include_skipped and number < (1 if "/" in text else 2))
+        for number, meant in enumerate(OperatorQuery(text).readings())
+        for skipped in ((True,) if include_skipped else (False, True))
+    ]
+
+
+def selected_among(text: str, executions: Sequence[Execution]) -> list[int]:
+    """Return the indices of the executions that a name means; empty if it means none."""
+    choices = choices_of(text, include_skipped=True)
+    first = first_of(choices, executions)
+    return choices[first].places(executions) if first < len(choices) else []
+
+
+def nearest_to(text: str, names: Sequence[str]) -> str:
+    """Return the end of a sentence that says that no operator has this name: the nearest ones in the form of `text`, or how many there are.
+
+    `names` are full names. A text without numbers as `-op7` is compared with modules and types, in so many levels.
+    """
+    if not names:
+        return "; no operator was recorded there"
+    known: Iterable[str] = names
+    if "-" not in text:
+        length = len(_LEVELS.split(text))
+        paths = ([part.rpartition("-")[0] or part for part in _LEVELS.split(name)] for name in names)
+        known = (".".join(path[start : start + length]) for path in paths for start in range(len(path) - length + 1))
+    near = nearest(text, known)
+    return "; the nearest are " + ", ".join(near) if near else f"; it holds {len(names):,} others"
+
+
+def several(text: str, executions: Iterable[Execution]) -> str:
+    """Say that a name matches several operators, and name one of each kind: one with NaN or infinities if there is one."""
+    kinds: dict[str, list[Execution]] = {}
+    for execution in executions:
+        kinds.setdefault(kind_of(execution.op), []).append(execution)
+    listed = []
+    for alike in kinds.values():
+        chosen = next(filter(has_finding, alike), alike[0]).op.op_name
+        listed.append(chosen if len(alike) == 1 else f"{chosen} ({len(alike) - 1} more alike)")
+    shown = ", ".join([*listed[:_LISTED], *(["..."] if len(listed) > _LISTED else [])])
+    return f"{text} matches {sum(map(len, kinds.values()))} operators; name one of them: {shown}"
+
+
+def kind_of(op: OpRecord) -> str:
+    """Return the name without numbers, which blocks of a network have in common."""
+    return _NUMBERS.sub("#", op.op_name)
+
+
+def has_finding(execution: Execution) -> bool:
+    """Return whether what the operator read or wrote has a NaN, or an infinity other than those of a mask."""
+    tensors = [tensor.statistics for tensor in written(execution.op, execution.tensors) if not tensor.skip]
+    return any(not_finite(each) and not has_only_negative_infinities(each) for each in tensors)
 
 
 # Parses a file or a line of the program as a user types it: `train.py:175`, `net/model.py`.

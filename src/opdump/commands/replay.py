@@ -21,6 +21,7 @@ _EXIT_CANNOT = 3
     epilog="""\b
 Examples:
   opdump replay /data/dump --op addmm-op3                   an operator, by name
+  opdump replay /data/dump --op blocks.0.attn.softmax       by module and type
   opdump replay /data/dump --op net.py:45 --step 2          by source line
   opdump replay /data/dump --op addmm-op3 --emit repro.py   as a stand-alone script
 
@@ -33,9 +34,11 @@ Exit codes:
 )
 @click.argument("dump")
 @click.option(
-    "--op", metavar="NAME", required=True, help="Operator name as in `opdump show`, the end of one, or FILE:LINE."
+    "--op", metavar="NAME", required=True, help="The operator, in any form of `opdump show --op` that means only one."
 )
-@click.option("--step", type=int, metavar="N", help="Step.  [default: the first step with this operator]")
+@click.option(
+    "--step", type=int, metavar="N", help="Step.  [default: the first with NaN or infinities in it, else the first]"
+)
 @click.option("--rank", type=int, metavar="R", help="Rank.  [default: the lowest]")
 @click.option(
     "--occurrence",

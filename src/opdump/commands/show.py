@@ -34,6 +34,7 @@ Examples:
   opdump show /data/dump --step 2 --limit 0        all operators of step 2
   opdump show /data/dump --op convolution-op7      one operator: inputs, outputs, files
   opdump show /data/dump --op Conv2D --step 0      all convolutions of step 0
+  opdump show /data/dump --op blocks.0.attn        all in a module
   opdump show /data/dump --source train.py:175     operators of a source line
   opdump show /data/dump --watch                   operators that changed watched memory
   opdump show /data/dump --json | jq .             everything, as JSON
@@ -55,7 +56,8 @@ Exit codes:
 @click.option(
     "--op",
     metavar="NAME",
-    help="Only operators that match: an operator name or the end of one, a scope, an operator type, a parameter, or name-regex(...).",
+    help="Only these operators: a module (blocks.0.attn), a type (mul, Conv2D), a kernel (aten::mul), FILE:LINE, a name or the end of one, "
+    "a parameter, or name-regex(...).",
 )
 @click.option("--source", metavar="FILE:LINE", help="Only the operators of this source line.")
 @click.option("--step", type=int, metavar="N", help="Only this step.")

@@ -17,7 +17,6 @@ file are kept, and all other operators are matched as usual, even those under `u
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -30,7 +29,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.catalog.catalog import Catalog
+from opdump.catalog.catalog import Catalog, Execution
+from opdump.catalog.query import nearest_to, selected_among, several
 from opdump.comparison.alignment import Alignment, MatchKind, score
 from opdump.comparison.arguments import differing
 from opdump.comparison.differences import DIFFERS, TensorLayout, apart, comparable, epsilon_of, same_statistics
@@ -130,16 +130,20 @@ class GivenMatches:
         given = self.steps.get((a.rank, a.step, b.step), ())
         if not given:
             return
-        places = [{name: index for index, name in enumerate(names_of(trace))} for trace in (a, b)]
         for pair in given:
-            yield pair, self._find(pair.a, places[0], "A", pair.line), self._find(pair.b, places[1], "B", pair.line)
+            yield pair, self._find(pair.a, a, "A", pair.line), self._find(pair.b, b, "B", pair.line)
 
-    def _find(self, name: str, places: Mapping[str, int], side: str, line: int) -> int:
-        if name not in places:
-            near = difflib.get_close_matches(name, list(places), 3)
-            more = f"; the nearest are {', '.join(near)}" if near else f"; it has {len(places):,} others"
-            raise self._error(line, f"{side} has no operator {name!r} in this step{more}")
-        return places[name]
+    def _find(self, name: str, trace: Trace, side: str, line: int) -> int:
+        names = names_of(trace)
+        if name in names:
+            return names.index(name)
+        executions = [Execution(node.op, (*node.inputs.values(), *node.outputs.values())) for node in trace.nodes]
+        places = selected_among(name, executions)
+        if not places:
+            raise self._error(line, f"{side} has no operator {name!r} in this step{nearest_to(name, names)}")
+        if len(places) > 1:
+            raise self._error(line, f"in {side}, {several(name, [executions[place] for place in places])}")
+        return places[0]
 
     def _error(self, line: int, what: str) -> ConfigError:
         return ConfigError(f"{self.path}:{line}: {what}")

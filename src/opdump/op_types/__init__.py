@@ -144,12 +144,14 @@ def names_of(name: str) -> frozenset[str]:
     return frozenset({name}.union(*(row.without_jax | _OF_JAX_ALONE.intersection(row.jax) for row in rows)))
 
 
-def is_called(name: str, wanted: str) -> bool:
+def is_called(name: str, wanted: str, *, whole: bool = False) -> bool:
     """Whether a type in `kernels`, in lower case, selects this operator by another of its names (`names_of`).
 
     It must be a part of the concept's name or of a name in another framework, or a whole name in the same framework: `conv2d`
-    selects `convolution`, and `relu` does not, although `cudnn_convolution_relu` shares a row with it.
+    selects `convolution`, and `relu` does not, although `cudnn_convolution_relu` shares a row with it. With `whole`, parts do not count.
     """
     bare = bare_name(name)
     texts = _texts_of(bare) or _texts_of(bare.lower())
-    return texts is not None and (wanted in texts.whole or any(wanted in text for text in texts.parts))
+    if texts is None:
+        return False
+    return wanted in texts.whole or (wanted in texts.parts if whole else any(wanted in text for text in texts.parts))

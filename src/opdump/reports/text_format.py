@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from opdump import amounts
 from opdump.call_stacks import told_lines
 from opdump.catalog.catalog import Catalog, Execution, Run
+from opdump.catalog.query import has_finding, kind_of
 from opdump.checks.consequences import is_root_input
 from opdump.checks.not_finite import PARAMETER, Origins, Update, is_update, not_finite
 from opdump.degradation import told
@@ -23,7 +24,15 @@ from opdump.kernels import SUMMARY_FIELDS
 from opdump.layouts.mindspore_sync.files import sanitise
 from opdump.records import OpRecord, SkipReason, TensorRecord, shown_shape
 from opdump.reports.formats import DumpReport, FindingsReport
-from opdump.reports.shown_part import SHOWN, added_statistics, file_of, selected, shown_statistics, statistics_of
+from opdump.reports.shown_part import (
+    SHOWN,
+    added_statistics,
+    each_selected,
+    file_of,
+    selected,
+    shown_statistics,
+    statistics_of,
+)
 from opdump.reports.table import Column, Printer
 
 if TYPE_CHECKING:
@@ -45,10 +54,10 @@ class TextFormat:
 
             print_watch(printer, report.watched, limit=part.limit)
             return
-        executions = selected(catalog, part)
         if part.op is not None or part.source is not None:
-            print_details(printer, catalog, executions, report.damaged, limit=part.limit)
+            print_details(printer, catalog, each_selected(catalog, part), report.damaged, limit=part.limit)
         else:
+            executions = selected(catalog, part)
             print_runs(printer, catalog)
             if report.run == "latest":
                 print_earlier_runs(printer, catalog)
@@ -184,16 +193,34 @@ def print_operators(printer: Printer, executions: Sequence[Execution], damaged: 
 
 
 def print_details(
-    printer: Printer, catalog: Catalog, executions: Sequence[Execution], damaged: list[str], *, limit: int
+    printer: Printer, catalog: Catalog, executions: Iterable[Execution], damaged: list[str], *, limit: int
 ) -> None:
-    """All details of each operator: its source, what it read and wrote, and the files with its tensors.
+    """All details of an operator: its source, what it read and wrote, and the files with its tensors. Of executions that are alike, the details are
+    those of the first with NaN or infinities, or else of the first, and the others follow as a table.
 
-    Unreadable files are added to `damaged`.
+    Alike are executions of the same operator, as in other steps, and of operators with the same shapes whose names differ only in numbers, as in
+    the blocks of a network. Unreadable files are added to `damaged`.
     """
-    for execution in executions[:limit] if limit else executions:
+    kinds: dict[str, object] = {}
+    shown: dict[object, Execution] = {}
+    listed: list[Execution] = []
+    for execution in executions:
+        op, tensors = execution.op, execution.tensors
+        kind = kinds.setdefault(op.op_name, (kind_of(op), tuple((each.io, each.slot, each.shape) for each in tensors)))
+        if kind not in shown or (has_finding(execution) and not has_finding(shown[kind])):
+            shown[kind] = execution
+        if not limit or len(listed) <= limit:
+            listed.append(execution)
+    first = sorted(shown.values(), key=has_finding, reverse=True)
+    for execution in first[: limit or None]:
         _print_execution(printer, catalog, execution, damaged)
         printer.text()
-    _print_more(printer, executions, limit)
+    others = [execution for execution in listed if not any(execution is each for each in first)]
+    if others and (not limit or len(first) < limit):
+        printer.text("Others of the same kind:")
+        print_operators(printer, others, damaged, limit=limit and limit - len(first))
+    else:
+        _print_more(printer, listed, limit)
 
 
 def _print_more(printer: Printer, executions: Sequence[Execution], limit: int) -> None:
