@@ -10,7 +10,8 @@ import numpy as np
 
 from opdump.adapters.base import Adapter
 from opdump.plan import Captures
-from opdump.testing import AdapterTests, FakeAdapter
+from opdump.testing import AdapterTests
+from tests.adapters.fake_adapter import FakeAdapter
 
 
 class _Small(AdapterTests):

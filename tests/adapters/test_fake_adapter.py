@@ -6,7 +6,7 @@ import numpy as np
 
 from opdump.adapters.base import Adapter
 from opdump.testing.adapter_tests import AdapterTests, Array
-from opdump.testing.stand_ins import FakeAdapter
+from tests.adapters.fake_adapter import FakeAdapter
 
 
 class TestFakeAdapter(AdapterTests):

@@ -19,7 +19,7 @@ from opdump.layouts.mindspore_sync.writer import SyncWriter
 from opdump.plan import DumpPlan
 from opdump.recorder import Recorder
 from opdump.reports.table import Column, Printer
-from opdump.testing.stand_ins import FakeAdapter
+from tests.adapters.fake_adapter import FakeAdapter
 from tests.cli.programs import opdump
 
 

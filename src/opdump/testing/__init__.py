@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from opdump.testing.adapter_tests import AdapterTests
 from opdump.testing.layout_tests import LayoutTests
-from opdump.testing.stand_ins import CollectingWriter, FakeAdapter, SampleStep, sample_step
+from opdump.testing.stand_ins import CollectingWriter, SampleStep, sample_step
 
-__all__ = ["AdapterTests", "CollectingWriter", "FakeAdapter", "LayoutTests", "SampleStep", "sample_step"]
+__all__ = ["AdapterTests", "CollectingWriter", "LayoutTests", "SampleStep", "sample_step"]
