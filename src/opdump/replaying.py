@@ -1,4 +1,4 @@
-"""Runs one operator of a dump again, from its recorded inputs and arguments, and says how far its recorded outputs are from that.
+"""Runs one operator of a dump again, with its recorded inputs and arguments, and measures how far the recorded outputs are from the result.
 
 result = opdump.replay("/data/dump", "first-Linear/addmm-op3")
 result.verdict, [output.distances[-1].roundings for output in result.outputs]
@@ -28,21 +28,22 @@ from opdump.kernels import compare_pair
 from opdump.op_types.unspecified import unspecified_outputs
 from opdump.records import OpRecord, TensorRecord
 
-# The result: for people, for programs (docs/json/replay.json).
+# The result, as objects and as JSON (docs/json/replay.json).
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far the recorded output is from what the operator gave in floats of `dtype`."""
+    """The difference between the recorded output and the result of the replay in floats of `dtype`."""
 
     dtype: str
     max_absolute: float
     max_relative: float
     ulps: int | None
-    """At most so many numbers of the output's type apart, as a power of two less one; None for types of fewer than 16 bits and complex ones."""
+    """The maximum number of representable values between the two, rounded up to a power of two minus one; None for types of fewer than 16
+    bits and complex ones."""
     roundings: float
-    """The largest difference in units of rounding: of the distance of 1 to the next number of the output's type, times the largest element or
-    sum of absolute summands. Of exact types the number of elements that differ."""
+    """The largest difference in units of rounding: the distance from 1 to the next number of the output's type, times the largest element or
+    sum of absolute summands. For exact types, the number of elements that differ."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: _json(getattr(self, name)) for name in self.__slots__}
@@ -57,13 +58,13 @@ class ReplayedOutput:
     dtype: str
     shape: tuple[int, ...]
     distances: Sequence[Distance] = ()
-    """From what was asked for, and last from float64, or the widest type that the kernel has. Empty where nothing was compared."""
+    """First for the requested type, last for float64 or the widest type that the kernel supports. Empty if nothing was compared."""
     allowed: float = 0.0
-    """So many units of rounding are within what the output's type allows, or a narrower one that the operator reads."""
+    """Maximum difference, in units of rounding, for the output's type or a narrower one that the operator reads."""
     beyond: int = 0
-    """Elements that are infinite since float64 gives what the type cannot hold."""
+    """Number of elements that are infinite because the float64 result exceeds the range of the type."""
     agrees: bool | None = None
-    """None where nothing was compared."""
+    """None if nothing was compared."""
     reason: str = ""
     """Why nothing was compared."""
 
@@ -83,21 +84,21 @@ class ReplayedOutput:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What `opdump.replay` gives."""
+    """The result of `opdump.replay`."""
 
     dump: str
     op: OpRecord
     outputs: Sequence[ReplayedOutput]
     files: Sequence[str] = ()
-    """What `emit` wrote."""
+    """The files that `emit` wrote."""
 
     @property
     def verdict(self) -> Literal["agrees", "differs"]:
-        """Whether every recorded output that was compared is what its inputs give."""
+        """Whether every compared output matches the result of its inputs."""
         return "differs" if any(output.agrees is False for output in self.outputs) else "agrees"
 
     def to_json(self) -> Mapping[str, Any]:
-        """The result as JSON values, after the schema in docs/json/replay.json."""
+        """The result as JSON values, in the schema of docs/json/replay.json."""
         op = self.op
         return {
             "verdict": self.verdict,
@@ -139,25 +140,25 @@ def replay(
     dtype: str = AS_RECORDED,
     emit: str | os.PathLike[str] | None = None,
 ) -> Replay:
-    """Run one operator of a dump again, on the CPU, from what it read.
+    """Run one operator of a dump again, on the CPU, with its recorded inputs.
 
     dump        a path that `opdump.open` reads, or a catalog
-    op          its name in any form of `opdump show --op`; it must mean one operator
-    step, rank  without them, the first step in which the operator has NaN or infinities, else the first that has it, and the lowest rank
-    occurrence  which of its executions in the step, from 0
-    dtype       the type that floats are computed in: "float64", "float32", "bfloat16", "float16"; "recorded" for the types that they had
-    emit        write a program there that runs the operator again without opdump; its inputs lie beside it in an npz file, or in it
+    op          its name in any form of `opdump show --op`; exactly one operator must match
+    step, rank  default: the first step in which the operator has NaN or infinities, else the first that has it; the lowest rank
+    occurrence  the execution within the step, counted from 0
+    dtype       the type in which floats are computed: "float64", "float32", "bfloat16", "float16"; "recorded" for the recorded types
+    emit        path of a program to write, which runs the operator without opdump; large inputs go to an npz file beside it
 
-    Whatever `dtype` is, recorded outputs are held against float64 as well.
+    Recorded outputs are always also compared with float64.
 
-    Raises as `opdump.open` does; NotInDumpError, with the nearest names, where no or more than one operator is meant; CannotReplayError,
-    which says why, where the operator cannot be run again.
+    Raises the errors of `opdump.open`; NotInDumpError, with the nearest names, if no operator or more than one matches; CannotReplayError,
+    with the reason, if the operator cannot be run again.
     """
     catalog = dump if isinstance(dump, Catalog) else open_dump(Path(dump))
     execution = chosen(catalog, op, step, rank, occurrence)
     values = values_of(execution)
     if not execution.outputs:
-        raise CannotReplayError(f"{execution.op.op_name} has no output that the dump could have")
+        raise CannotReplayError(f"{execution.op.op_name} has no output that a dump contains")
     replayer = required_replayer(execution.op)
     asked = replayer.run(execution.op, execution.inputs, values, dtype=dtype)
     reference = replayer.run(execution.op, execution.inputs, values)
@@ -176,7 +177,7 @@ def replay(
 
 
 def _summands(replayer: Replayer, execution: Execution, values: Mapping[int, Array]) -> Mapping[int, Array]:
-    """What the absolute inputs give: sums of absolute summands, where the operator sums."""
+    """The results for the absolute inputs, which are sums of absolute summands if the operator sums."""
     try:
         absolute = {slot: np.abs(value) for slot, value in values.items() if value.dtype != np.bool_}
         return replayer.run(execution.op, execution.inputs, {**values, **absolute}).outputs
@@ -185,9 +186,9 @@ def _summands(replayer: Replayer, execution: Execution, values: Mapping[int, Arr
 
 
 def _why_not(record: TensorRecord, reference: Replayed) -> str:
-    """Why an output is not compared; empty where it is."""
+    """Why an output is not compared; empty if it is."""
     if record.slot in unspecified_outputs(record.op.kernel):
-        return "nothing says what it holds"
+        return "its content is unspecified"
     if record.skip:
         return f"not in the dump: {record.skip}"
     if 0 in record.shape:
@@ -195,9 +196,9 @@ def _why_not(record: TensorRecord, reference: Replayed) -> str:
     if record.payload is None or record.sample:
         return "its elements are not in the dump"
     if record.slot not in reference.outputs:
-        return "the operator gave none when it was run again"
+        return "the replay did not produce it"
     if reference.outputs[record.slot].shape != record.shape:
-        return f"the operator gave another shape when it was run again, {reference.outputs[record.slot].shape}"
+        return f"the replay produced another shape, {reference.outputs[record.slot].shape}"
     return ""
 
 
@@ -218,7 +219,7 @@ def _judged(
         ulps = _ulps(given, again, record.dtype)
         distances.append(Distance(run.dtype, metrics.max_absolute, metrics.max_relative, ulps, roundings))
     allowed = allowed_error(execution, record) / epsilon if epsilon else 0.0
-    # Numbers of exact types may hang on rounding, as an argmax does: there what the same types give is right, too.
+    # Values of exact types may depend on rounding, as an argmax does, so a match in the recorded types is accepted too.
     closest = distances[-1].roundings if epsilon else min(distance.roundings for distance in distances)
     return ReplayedOutput(
         slot,
@@ -233,7 +234,7 @@ def _judged(
 
 
 def _beyond(given: Array, exact: Array, dtype: str) -> NDArray[np.bool_]:
-    """Elements that are infinite since the type cannot hold what float64 gives."""
+    """Elements that are infinite because the float64 result exceeds the range of the type."""
     if dtype not in _ENDS_IN_INFINITY:
         return np.zeros(given.shape, np.bool_)
     with np.errstate(over="ignore"):
@@ -243,7 +244,7 @@ def _beyond(given: Array, exact: Array, dtype: str) -> NDArray[np.bool_]:
 
 
 def _ulps(given: Array, again: Array, dtype: str) -> int | None:
-    """How many numbers of the output's type are between the two, at most: 0, 1, 3, 7, ..."""
+    """The maximum number of values of the output's type between the two: 0, 1, 3, 7, ..."""
     kinds = (_bits_of_bfloat16, "bfloat16") if dtype == "bfloat16" else (None, None)
     if kinds[0] is not None:
         given, again = kinds[0](given), kinds[0](again)
@@ -266,7 +267,9 @@ def _emit(
     path: Path, replayer: Replayer, execution: Execution, values: Mapping[int, Array], dump: Path
 ) -> tuple[str, ...]:
     if not isinstance(replayer, SupportsScripts):
-        raise CannotReplayError(f"no program can be written that runs {execution.op.kernel} again")
+        raise CannotReplayError(
+            f"cannot write a program that runs {execution.op.kernel}: its replayer does not support --emit"
+        )
     op = execution.op
     title = f"{op.kernel}, run again as {op.op_name} of {dump}, {op.place}, {op.line or 'no line'}"
     held = {
@@ -282,19 +285,19 @@ def _emit(
             files.append(str(beside))
     except OSError as error:
         raise DumpPathError(
-            f"cannot write {path}: {error.strerror or error}; name a file in a directory that can be written"
+            f"cannot write {path}: {error.strerror or error}; name a file in a writable directory"
         ) from error
     return tuple(files)
 
 
-# Which operator is meant, and what the dump has of its inputs.
+# Finds the operator for a name, and its inputs in the dump.
 
 
 def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occurrence: int) -> Execution:
-    """The one operator that is meant: of the first step in which it has NaN or infinities, else of the first step that has it, and of the lowest
-    rank unless one is named.
+    """The matching operator: in the first step in which it has NaN or infinities, else in the first step that has it; of the lowest rank
+    unless one is given.
 
-    Raises NotInDumpError, with the nearest names, for a name that means none, and for one that means several.
+    Raises NotInDumpError, with the nearest names, if nothing matches, or more than one operator does.
     """
     number = catalog.ranks[0] if rank is None else rank
     best: list[Execution] = []
@@ -321,9 +324,9 @@ def chosen(catalog: Catalog, name: str, step: int | None, rank: int | None, occu
 
 
 def values_of(execution: Execution) -> Mapping[int, Array]:
-    """What the dump has of the inputs, by slot; memory that nobody had written is left out.
+    """The inputs in the dump, by slot, without memory that had not been written.
 
-    Raises CannotReplayError where it has not all that the operator read.
+    Raises CannotReplayError if an input is missing.
     """
     op = execution.op
     if op.skip:
@@ -346,5 +349,5 @@ def _why_missing(record: TensorRecord) -> str:
     if record.skip:
         return record.skip
     if record.sample:
-        return f"a sample alone, the first {record.sample:,} elements; dump whole tensors, with `opdump run --full`"
-    return "statistics alone; dump the elements too, with `opdump run --full`"
+        return f"the dump has only a sample, the first {record.sample:,} elements; record whole tensors, with `opdump run --full`"
+    return "the dump has only statistics; record values too, with `opdump run --full`"

@@ -111,7 +111,7 @@ def test_operators_that_read_one_another_end_and_do_not_hang(tmp_path: Path) -> 
     sides = ["-m", str(tmp_path / "my"), "-g", str(tmp_path / "gold"), "-f", str(rules)]
     ended = run_in(tmp_path / "out", ["compare", *sides])
     assert ended.code == ExitCode.NO_DUMP, ended.log
-    assert "reads what it gives" in ended.log
+    assert "reads its own output" in ended.log
 
 
 def test_pt_without_torch_is_an_error_that_says_what_to_install(

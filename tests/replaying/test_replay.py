@@ -196,7 +196,7 @@ def test_statistics_alone_are_told(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = replay(dumped(tmp_path, "statistic"), "--op", "aten::cat")
     assert done.exit_code == 3
-    assert "statistics alone; dump the elements too, with `opdump run --full`" in done.stderr
+    assert "the dump has only statistics; record values too, with `opdump run --full`" in done.stderr
 
 
 def test_operator_of_a_package_is_told(tmp_path: Path) -> None:

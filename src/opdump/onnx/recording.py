@@ -310,12 +310,12 @@ def session(
 
     optimize      the level of ONNX Runtime's graph optimisation. At "disable" the nodes are the model's own; at other levels
                   those of the optimised model, which `dump_list` finds by their original names too
-    memory_limit  bytes of tensors that are held at a time; more of them cost further runs of the model
-    strict        unknown keys, and operators that left no data for another reason than the plan, are errors
-    on_error      where the dump cannot be written any more: "continue" runs the model without it, and the report has the cause as
-                  `failure`; "stop", the default under `strict`, raises it
+    memory_limit  maximum bytes of tensors in memory at a time; if there are more, the model runs several times
+    strict        unknown keys are errors, and so are operators that left no data although the plan selects them
+    on_error      if the dump can no longer be written: "continue" runs the model without it, and the report has the cause as
+                  `failure`; "stop", the default with `strict`, raises the error
 
-    Raises ConfigError before anything is loaded, ModelFileError for what is no model, FrameworkMissingError without ONNX
+    Raises ConfigError before anything is loaded, ModelFileError for an invalid model, FrameworkMissingError without ONNX
     Runtime, and the runtime's own errors, unchanged.
     """
     check_values("session", {"optimize": optimize, "strict": strict, "on_error": on_error}, _ARGUMENTS)
