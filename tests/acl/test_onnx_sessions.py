@@ -230,7 +230,7 @@ def test_a_file_has_the_name_that_the_program_gives_it(dump: Path, tmp_path: Pat
 def test_a_model_without_a_wanted_execution_says_so_and_strict_is_an_error(dump: Path, tmp_path: Path) -> None:
     path = write_small(tmp_path)
     with (
-        pytest.raises(IncompleteCaptureError, match=r"'small' ran once \(0\), and `dump_step` asks for 7"),
+        pytest.raises(IncompleteCaptureError, match=r"'small' ran once \(0\), but `dump_step` selects 7"),
         opdump.onnx.session(
             path, dump_path=str(dump), dump_list=[{"model_name": "small"}], dump_step="7", strict=True
         ) as model,

@@ -80,7 +80,7 @@ CASES = {
         ("kernels: 'name-regex(.*conv9.*)' matched no operator",),
         NO_NAME.format("kernels"),
     ),
-    "iteration": Case("mindspore", {"iteration": "5-8"}, (), "`iteration` asks for 5-8"),
+    "iteration": Case("mindspore", {"iteration": "5-8"}, (), "`iteration` selects 5-8"),
     "no overflow": Case("mindspore", {"op_debug_mode": 3}, (), "no operator overflowed", is_gap=False),
     "no failure": Case("mindspore", {"op_debug_mode": 4}, (), "no operator failed", is_gap=False),
     "model_name": Case(
@@ -93,13 +93,13 @@ CASES = {
         "acl",
         {"dump_step": "7", **_entry(model_name="Net")},
         (),
-        "'Net' ran 2 times (0 to 1), and `dump_step` asks for 7",
+        "'Net' ran 2 times (0 to 1), but `dump_step` selects 7",
     ),
     "dump_step of single operators": Case(
         "acl",
         {"dump_step": "7", "dump_op_switch": "on", "dump_list": []},
         (),
-        "`dump_step` asks for 7",
+        "`dump_step` selects 7",
         onnx_reason="`dump_op_switch` selects only single operators, and `dump_list` selects no model; the loaded models are 'Net'",
     ),
     **{
@@ -173,7 +173,7 @@ CASES = {
         ),
         NO_NAME.format("dump_layer"),
     ),
-    "dump_step of a session": Case("tensorflow", {"dump_step": "7|9"}, (), "`dump_step` asks for 7|9"),
+    "dump_step of a session": Case("tensorflow", {"dump_step": "7|9"}, (), "`dump_step` selects 7|9"),
 }
 
 
@@ -371,7 +371,7 @@ def test_keywords_are_answered_in_the_words_of_keywords(tmp_path: Path) -> None:
         _train()
     assert dump.report is not None
     assert dump.report.nothing is not None
-    assert "`iteration` asks for 5-8" in dump.report.nothing.reason
+    assert "`iteration` selects 5-8" in dump.report.nothing.reason
 
 
 @pytest.mark.parametrize("text", ["8-5", "a", "99999999999999999999999", "|"])

@@ -35,7 +35,7 @@ def _acl(folder: Path, **dump: Any) -> Path:
 @pytest.mark.parametrize(
     ("script", "config", "reason"),
     [
-        (TRAIN, {"iteration": "5-8"}, "the program ended steps 0 to 2, and `iteration` asks for 5-8"),
+        (TRAIN, {"iteration": "5-8"}, "the program ended steps 0 to 2, but `iteration` selects 5-8"),
         (TRAIN, {"dump_mode": 1, "kernels": ["conv3d"]}, "no operator that ran matches a name in `kernels`"),
         (TRAIN, {"dump_mode": 2}, "nothing is marked; call opdump.set_dump(net)"),
         ("print('no framework here')\n", {}, "the program imported no PyTorch"),
@@ -67,7 +67,7 @@ def test_the_true_reason_is_told_and_strict_is_an_error(
         ),
         (
             {"dump_list": [{"model_name": "Linear"}], "dump_step": "7"},
-            "'Linear' ran 3 times (0 to 2), and `dump_step` asks for 7",
+            "'Linear' ran 3 times (0 to 2), but `dump_step` selects 7",
             "",
         ),
         (

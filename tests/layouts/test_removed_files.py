@@ -83,7 +83,7 @@ def test_a_removed_file_is_a_record_without_a_payload_and_a_problem(layout: str,
         assert record.payload is not None
         record.payload.to_host()
     told = [str(problem) for problem in catalog.problems]
-    assert told == [f"{file}: is listed in the index and not there: it was removed after the run"]
+    assert told == [f"{file}: is in the index but not on disk: it was removed after the run"]
     shown = _commands(root)
     assert str(file) in shown[0][1]
     assert shown[0][0] == 1

@@ -465,7 +465,7 @@ def test_the_closing_line_counts_what_lies_in_the_dump_graph_files_and_their_not
     [
         (
             {"dump_list": [], "dump_step": "7"},
-            "no selected step was reached: the program ended steps 0 to 2, and `dump_step` asks for 7",
+            "no selected step was reached: the program ended steps 0 to 2, but `dump_step` selects 7",
         ),
         (
             {"dump_list": [{"model_name": "stop"}]},

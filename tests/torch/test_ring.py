@@ -328,7 +328,7 @@ def test_a_cadence_that_no_step_matched_is_reported(tmp_path: Path) -> None:
         train(steps=3)
     assert dump.report is not None
     assert dump.report.nothing is not None
-    assert "asks for all every 10" in dump.report.nothing.reason
+    assert "selects all every 10" in dump.report.nothing.reason
 
 
 def test_a_ring_of_each_nth_step(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def _new(data: bytes, source: str) -> OpdebugRecord:
     values = struct.unpack_from(f"<{count}Q", data, _HEADER.size)
     problems = []
     if valid != 1:
-        problems.append(f"{source}: the record says of itself that it is not valid (valid is {valid}, not 1)")
+        problems.append(f"{source}: the record is marked invalid (valid is {valid}, expected 1)")
     if length != 8 * count:
         problems.append(f"{source}: the record announces {length} bytes of fields; {name} has {8 * count}")
     pairs = tuple(zip(fields[:-1], values[: len(fields) - 1], strict=True))

@@ -332,7 +332,7 @@ class _Fields:
         end = self.position + size
         if end > len(self.data):
             raise CorruptDumpError(
-                f"{self.source.path}: its nano header ends at byte {len(self.data)} of itself, inside a field that goes on to {end}"
+                f"{self.source.path}: its nano header ends at byte {len(self.data)}, inside a field that ends at byte {end}"
             )
         part = self.data[self.position : end]
         self.position = end

@@ -247,7 +247,7 @@ def _required(array: Array, shape: Shape | None, groups: int, name: str, plain: 
     require_rank(array, name, f"{first_axis.replace(' ', '')} N1 N0 C0")
     if shape is None:
         raise FormatShapeError(
-            f"{name} with its first axis of {first_axis} = {array.shape[0]} does not say what H and W are. "
+            f"{name} with its first axis of {first_axis} = {array.shape[0]} does not determine H and W. "
             "Give the tensor's original shape"
         )
     _, _, n0, c0 = array.shape
@@ -309,7 +309,7 @@ def _c04_plain_shape(array: Array, shape: Shape | None, _groups: int) -> Shape:
     """(N, C, H, W) of (K1, N1, N0, C0): the shape is needed."""
     require_rank(array, "FRACTAL_Z_C04", "K1 N1 N0 C0")
     if shape is None:
-        raise FormatShapeError("FRACTAL_Z_C04 does not say what C, H and W are. Give the tensor's original shape")
+        raise FormatShapeError("FRACTAL_Z_C04 does not determine C, H and W. Give the tensor's original shape")
     _, _, n0, c0 = array.shape
     require_same(array.shape, _c04_in_blocks(shape, n0, c0), "FRACTAL_Z_C04", "NCHW", shape)
     return shape

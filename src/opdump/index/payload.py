@@ -131,9 +131,9 @@ class FilePayload(InFile):
         path = self.path
         header = read_npy_header(path)
         if self.shape is not None and header.shape != self.shape:
-            raise CorruptDumpError(f"{path}: holds shape {header.shape}; the index of the dump says {self.shape}")
+            raise CorruptDumpError(f"{path}: holds shape {header.shape}, but the index has {self.shape}")
         if self.shape is not None and not is_stored_as(self.dtype, header.dtype):
-            raise CorruptDumpError(f"{path}: holds {header.dtype}; the index of the dump says {self.dtype}")
+            raise CorruptDumpError(f"{path}: holds {header.dtype}, but the index has {self.dtype}")
         return header
 
     def read(self) -> npt.NDArray[Any]:

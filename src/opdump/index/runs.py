@@ -203,7 +203,7 @@ class LostFiles:
                 problems.append(CorruptDumpError(text))
             else:
                 problems += [
-                    CorruptDumpError(f"{where / name}: is listed in the index and not there: {cause}")
+                    CorruptDumpError(f"{where / name}: is in the index but not on disk: {cause}")
                     for name in dict.fromkeys(names)
                 ]
         return found

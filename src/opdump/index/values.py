@@ -71,7 +71,7 @@ def whole(value: Any) -> int:
     # Unlike SQLite, JSON has booleans, which Python counts as integers, and integers of any length.
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
-    raise CorruptDumpError(f"the index holds {shown(value)} where a whole number was expected")
+    raise CorruptDumpError(f"the index has {shown(value)}, expected a whole number")
 
 
 def count(value: Any) -> int:
@@ -79,14 +79,14 @@ def count(value: Any) -> int:
     if type(value) is int and 0 <= value < 2**63:
         return value
     if whole(value) < 0:
-        raise CorruptDumpError(f"the index holds {value} where a number of 0 and up was expected")
+        raise CorruptDumpError(f"the index has {value}, expected a number of 0 and up")
     return int(value)
 
 
 def moment(value: Any) -> int:
     """Return microseconds since the epoch, within the range of a calendar."""
     if not 0 <= whole(value) <= _LAST_MOMENT:
-        raise CorruptDumpError(f"the index holds {value} where a time in microseconds was expected")
+        raise CorruptDumpError(f"the index has {value}, expected a time in microseconds")
     return int(value)
 
 
@@ -94,7 +94,7 @@ def text(value: Any) -> str:
     """Return text of any length."""
     if isinstance(value, str):
         return value
-    raise CorruptDumpError(f"the index holds {shown(value)} where text was expected")
+    raise CorruptDumpError(f"the index has {shown(value)}, expected text")
 
 
 def name(value: Any) -> str:
@@ -113,7 +113,7 @@ def shape(value: Any) -> tuple[int, ...]:
     """Return a shape such as `2,3`; the empty text is the shape of a scalar."""
     parts = name(value).split(",") if value else []
     if len(parts) > _MOST_DIMENSIONS or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
-        raise CorruptDumpError(f"the index holds {shown(value)} where a shape was expected")
+        raise CorruptDumpError(f"the index has {shown(value)}, expected a shape")
     return tuple(whole(int(part)) for part in parts)
 
 
@@ -130,9 +130,7 @@ def memory(value: Any, rank: int) -> Memory | None:
         return None
     parts = json_array(value)
     if len(parts) != 4 or not isinstance(parts[2], list) or len(parts[2]) != rank:
-        raise CorruptDumpError(
-            f"the index holds {shown(value)} where the memory of a tensor of {rank} axes was expected"
-        )
+        raise CorruptDumpError(f"the index has {shown(value)}, expected the memory of a tensor of {rank} axes")
     storage, offset, strides, version = parts
     return Memory(count(storage), count(offset), tuple([whole(stride) for stride in strides]), whole(version))
 
@@ -150,7 +148,7 @@ def json_object(value: Any) -> dict[str, Any]:
     """Return a JSON object."""
     parsed = _json(value)
     if not isinstance(parsed, dict):
-        raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON object was expected")
+        raise CorruptDumpError(f"the index has {shown(parsed)}, expected a JSON object")
     return parsed
 
 
@@ -158,7 +156,7 @@ def json_array(value: Any) -> list[Any]:
     """Return a JSON array."""
     parsed = _json(value)
     if not isinstance(parsed, list):
-        raise CorruptDumpError(f"the index holds {shown(parsed)} where a JSON array was expected")
+        raise CorruptDumpError(f"the index has {shown(parsed)}, expected a JSON array")
     return parsed
 
 
@@ -191,12 +189,12 @@ def texts_by_places(value: Any, tensors: int, what: str) -> dict[int, str]:
 def statistics(found: Any) -> dict[str, StatisticValue]:
     """Return statistics whose values a table can hold: digests are text, and counts have 64 bits. Statistics of extensions may be text or numbers."""
     if not isinstance(found, dict):
-        raise CorruptDumpError(f"the index holds {shown(found)} where statistics were expected")
+        raise CorruptDumpError(f"the index has {shown(found)}, expected statistics")
     for key, each in found.items():
         own = OWN.get(key)
         kinds = (int, float, str) if own is None else (str,) if own.kind is str else (int, float)
         if type(each) not in kinds or not _is_in_range(each, is_count=own is not None and own.kind is int):
-            raise CorruptDumpError(f"the index holds {shown(each)} where a statistic was expected")
+            raise CorruptDumpError(f"the index has {shown(each)}, expected a statistic")
     return found
 
 
@@ -229,7 +227,7 @@ def summary_rows(blob: Any, tensors: int) -> NDArray[np.float64]:
     if not are_counts.all() or are_negative.any():  # usually, every tensor has a summary
         has_one = ~np.isnan(rows[:, 0])
         if not are_counts[has_one].all() or are_negative[has_one].any():
-            raise CorruptDumpError("the index holds a summary whose counts or squares are negative or infinite")
+            raise CorruptDumpError("the index has a summary whose counts or squares are negative or infinite")
     return rows
 
 

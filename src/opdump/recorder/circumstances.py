@@ -204,21 +204,21 @@ def _steps_not_reached(case: _Case) -> str:
         return ""
     if around.counts_every_step and (around.executions or not case.plan.single_operators):
         return ""
-    asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
+    asked = f"`{words_of(case.plan.dialect).steps}` selects {steps}"
     if steps.reaches(around.first_step, around.next_step):
         return ""
     if around.next_step == around.first_step:
         if around.exited:
             return "the program exited before a step had ended"
         return (
-            f"no selected step was reached: the program ended no step and remained in step {around.first_step}, and {asked}; "
+            f"no selected step was reached: the program ended no step and remained in step {around.first_step}, but {asked}; "
             "opdump.capture's dump.step() ends one explicitly"
         )
     if around.next_step - 1 > around.first_step:
         ended = f"steps {around.first_step} to {around.next_step - 1}"
     else:
         ended = f"only step {around.first_step}"
-    return f"no selected step was reached: the program ended {ended}, and {asked}"
+    return f"no selected step was reached: the program ended {ended}, but {asked}"
 
 
 def _single_operators_alone(case: _Case) -> str:
@@ -280,8 +280,8 @@ def _not_this_execution(case: _Case) -> str:
         f"{name!r} ran {'once' if times == 1 else f'{times} times'} ({first}{f' to {first + times - 1}' if times > 1 else ''})"
         for name, times in sorted(executions.items())
     )
-    asked = f"`{words_of(case.plan.dialect).steps}` asks for {steps}"
-    return f"no selected execution of a model was reached: {ran}, and {asked}"
+    asked = f"`{words_of(case.plan.dialect).steps}` selects {steps}"
+    return f"no selected execution of a model was reached: {ran}, but {asked}"
 
 
 def _other_device(case: _Case) -> str:

@@ -362,7 +362,7 @@ class OnnxSession:
         failure = search.find(error, feeds)
         if failure is None and kept:
             self.notes.append(
-                f"run {step} failed; to find out where would run {', '.join(kept)} of the program again: {error}"
+                f"run {step} failed; the failed operator is unknown, because a search would run {', '.join(kept)} of the program again: {error}"
             )
             return
         if failure is None:

@@ -71,7 +71,7 @@ class PackedPayload(InFile):
             return header
         if header.shape != self.shape or not is_stored_as(self.dtype, header.dtype):
             raise CorruptDumpError(
-                f"{self.path}: holds {header.dtype} in shape {header.shape} at {self.offset}; the index of the dump says {self.dtype} in "
+                f"{self.path}: holds {header.dtype} in shape {header.shape} at {self.offset}, but the index has {self.dtype} in "
                 f"shape {self.shape}"
             )
         return header
