@@ -13,7 +13,6 @@ from opdump.call_stacks import Frame, Stack
 from opdump.checks.not_finite import has_only_negative_infinities, not_finite, written
 from opdump.op_types import is_called
 from opdump.plan import KernelPattern
-from opdump.plan.unmatched_names import nearest
 from opdump.records import OpRecord, TensorRecord, format_statistic, shown_shape
 
 _SHOWN: Final = ("max", "min", "avg", "l2norm", "nan count", "negative inf count", "positive inf count")
@@ -272,6 +271,8 @@ def nearest_to(text: str, names: Sequence[str]) -> str:
     """
     if not names:
         return "; no operator was recorded there"
+    from opdump.plan.unmatched_names import nearest  # imports difflib
+
     known: Iterable[str] = names
     if "-" not in text:
         length = len(_LEVELS.split(text))

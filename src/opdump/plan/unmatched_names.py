@@ -27,8 +27,8 @@ _LONGEST = 300
 """Maximum number of letters of a name that are compared."""
 
 
-def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """The names most similar to `name`, the best first; none if no name is similar."""
+def nearest(name: str, names: Iterable[str], most: int = 3, *, alike: float = _ALIKE) -> list[str]:
+    """The names most similar to `name`, the best first; none if none is similar by at least `alike`, from 0 to 1. Case is ignored."""
     wanted = _plain(name)
     groups = _groups(wanted)
     pool = dict.fromkeys(islice((each for each in names if each and each != name), _MOST_NAMES))
@@ -39,7 +39,7 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     found = sorted(
         ((_likeness(wanted, each), each) for _, each in rough), key=lambda pair: (-pair[0], len(pair[1]), pair[1])
     )
-    return [each for likeness, each in found if likeness >= _ALIKE][:most]
+    return [each for likeness, each in found if likeness >= alike][:most]
 
 
 def with_nearest(text: str, name: str, names: Iterable[str]) -> str:

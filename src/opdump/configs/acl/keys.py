@@ -5,7 +5,6 @@ The order of the checks is that of the dump system. docs/acl-json.md explains ea
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ from opdump.configs.acl.error import INVALID_FILE, PARSE_FILE, AclCode, AclConfi
 from opdump.configs.shared.json_text import COMMON, E2E, kind_of, read_json
 from opdump.errors import ConfigError
 from opdump.plan import ExceptionDetail, Exclusion, ModelSelection, OperatorRange, StepSet
+from opdump.plan.unmatched_names import nearest
 from opdump.statistics import dump_stats
 
 # The keys with their types and closed lists of values, and the warnings about unknown keys.
@@ -70,9 +70,8 @@ def check_values(dump: Mapping[str, Any], where: str) -> None:
 def _check_member(value: str, allowed: Collection[str], where: str, path: str, empty: Any = "EP0001") -> None:
     if value in allowed:
         return
-    near = difflib.get_close_matches(value.strip().lower(), [name.lower() for name in allowed], 1, 0.6)
-    meant = next((name for name in sorted(allowed) if near and name.lower() == near[0]), None)
-    advice = f'; write "{meant}"' if meant else "; write one of them, or leave the key out"
+    near = nearest(value, sorted(allowed), 1)
+    advice = f'; write "{near[0]}"' if near else "; write one of them, or leave the key out"
     raise AclConfigError(
         f"{where}: {path}: found {kind_of(value)}, expected one of {'/'.join(sorted(allowed))}{advice}",
         "EP0002" if value else empty,
@@ -171,8 +170,7 @@ def unknown_acl_keys(config: Mapping[str, Any], dump: Mapping[str, Any], where: 
 
 def nearest_acl_key(key: str) -> str | None:
     """The key of the section `dump` that `key` may stand for; None if none is similar."""
-    near = difflib.get_close_matches(key.lower(), DUMP.keys, 1, 0.6)
-    return near[0] if near else None
+    return next(iter(nearest(key, DUMP.keys, 1)), None)
 
 
 def _check(value: object, kind: Text | ArrayOf | Table | None, where: str, path: str) -> None:
@@ -218,10 +216,10 @@ def _unknown_key(where: str, place: str, key: str, known: tuple[str, ...]) -> st
 
 
 def _advice(key: str, here: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key.lower(), here, 1, 0.6)
+    near = nearest(key, here, 1)
     if near:
         return f'the nearest known key is "{near[0]}"'
-    elsewhere = difflib.get_close_matches(key.lower(), (*DUMP.keys, *_entry_keys()), 1, 0.75)
+    elsewhere = nearest(key, (*DUMP.keys, *_entry_keys()), 1, alike=0.75)
     if elsewhere:
         return f'"{elsewhere[0]}" is a key of {"dump" if elsewhere[0] in DUMP.keys else "an entry of dump.dump_list"}'
     return f"known keys: {', '.join(here)}"

@@ -6,7 +6,6 @@ not stricter in anything that a config can contain.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections import Counter
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from opdump.errors import ConfigError
+from opdump.plan.unmatched_names import nearest
 
 # JSON, with the place of each value.
 
@@ -34,10 +34,11 @@ class Section:
         """Raises ConfigError for the first of `keys` that is missing, with the nearest key that exists."""
         for key in keys:
             if key not in self.values:
-                near = difflib.get_close_matches(key.lower(), [found.lower() for found in self.values], 1, 0.7)
-                there = next((found for found in self.values if near and found.lower() == near[0]), None)
+                there = nearest(key, self.values, 1, alike=0.7)
                 hint = (
-                    f"found {there!r}: is that meant?" if there else f'add "{key}"; `opdump config new` shows all keys'
+                    f"found {there[0]!r}: is that meant?"
+                    if there
+                    else f'add "{key}"; `opdump config new` shows all keys'
                 )
                 raise ConfigError(f"{self.where}.{key} not found, and it is required; {hint}")
 
@@ -71,7 +72,7 @@ class Section:
         meaning = " or ".join(f'"{name}"' for name in allowed)
         value = self.text(key, meaning)
         if value not in allowed:
-            near = difflib.get_close_matches(value.strip().lower(), allowed, 1, 0.6)
+            near = nearest(value, allowed, 1)
             raise self.wrong(key, f"{key} only supports {meaning}" + (f'; write "{near[0]}"' if near else ""))
         return value
 
@@ -261,16 +262,14 @@ def section_of(key: str) -> str | None:
 
 def nearest_key(key: str) -> str | None:
     """The key that `key` may stand for; None if none is similar."""
-    every = [name for keys in KEYS.values() for name in keys]
-    near = difflib.get_close_matches(key.lower(), every, 1, 0.6)
-    return near[0] if near else None
+    return next(iter(nearest(key, [name for keys in KEYS.values() for name in keys], 1)), None)
 
 
 def _advice(name: str, here: tuple[str, ...], sections: Mapping[str, tuple[str, ...]]) -> str:
     for section, keys in sections.items():
         if name in keys:
             return f"it belongs in {section}"
-    near = difflib.get_close_matches(name.lower(), here, 1, 0.6)
+    near = nearest(name, here, 1)
     if near:
         return f'the nearest known key is "{near[0]}"'
     elsewhere = nearest_key(name)

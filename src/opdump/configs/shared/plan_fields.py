@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -42,7 +41,7 @@ from opdump.plan.field_types import (
     shown,
     wrong_value,
 )
-from opdump.plan.unmatched_names import with_nearest
+from opdump.plan.unmatched_names import nearest, with_nearest
 from opdump.statistics import STATISTICS, one_spelling, unknown_names
 
 # Checks plan fields, and rejects unknown names.
@@ -239,7 +238,7 @@ def _wrong(key: str, value: Any, expected: str) -> ConfigError:
 def _meant(key: str, known: list[str]) -> str:
     if key in _KEYS_OF:
         return f"it is a key of config files; the field is {_KEYS_OF[key]}, as in dataclasses.replace(plan, ...)"
-    near = difflib.get_close_matches(key, known, 1)
+    near = nearest(key, known, 1)
     return f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
 
 

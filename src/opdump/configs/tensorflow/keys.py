@@ -9,11 +9,12 @@ configurations.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
+
+from opdump.plan.unmatched_names import nearest
 
 Kind = Literal["b", "i", "s", "f"]
 _WRITTEN: Final[Mapping[Kind, str]] = {"b": "True", "i": "1", "s": 'tf.compat.as_bytes("...")', "f": "1.0"}
@@ -138,7 +139,7 @@ def unknown_tensorflow_keys(keys: Iterable[str], where: str) -> list[str]:
 def nearest_tensorflow_key(key: str) -> str | None:
     """The dump key or, failing that, any key that `key` may stand for; None if none is similar."""
     for known in (DUMP_KEYS, _OTHER_KEYS):
-        if near := difflib.get_close_matches(key.lower(), sorted(known), 1, 0.75):
+        if near := nearest(key, sorted(known), 1, alike=0.75):
             return near[0]
     return None
 
