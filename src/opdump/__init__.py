@@ -38,7 +38,7 @@ _NAMES = {
     "capturing.dump": ("Dump",),
     "capturing.report": ("CaptureReport",),
     "catalog.catalog": ("Catalog", "Execution", "Run"),
-    "commands.notebook": ("load_ipython_extension",),  # IPython looks for it; nobody else needs the name
+    "commands.notebook": ("load_ipython_extension",),  # IPython looks for it; nothing else needs the name
     "comparison.compare": ("compare",),
     "dump_file": ("DumpFile", "DumpTensor", "read_dump_file", "write_dump_file"),
     "errors": ("OpdumpError",),

@@ -81,7 +81,7 @@ class AddedMetrics:
                 return float(metric(a, b))
         except (MemoryError, RecursionError):
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is, the comparison goes on without this number
+        except Exception as error:  # noqa: BLE001  whatever it is, the comparison continues without this number
             if name not in self.reasons:
                 reason = self.reasons[name] = f"{type(error).__name__}: {error}"
                 _LOG.warning("the metric %r of a pair is left out: %s (reported once)", name, reason)

@@ -20,7 +20,7 @@ Enums = Mapping[str, Mapping[str, int]]
 def load_protobuf() -> None:
     """Imports protobuf now, not with the first message.
 
-    A capture does this before the program goes on: `torch.profiler` with stacks records what an import runs, and keeps the addresses of names that
+    A capture does this before the program continues: `torch.profiler` with stacks records what an import runs, and keeps the addresses of names that
     are freed after the import.
     """
     for name in ("descriptor_pb2", "descriptor_pool", "message_factory"):
@@ -35,13 +35,13 @@ def message_classes(
     syntax: Literal["proto2", "proto3"],
     enums: Enums = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """The classes of all messages, by their names. Their descriptors live in a pool of their own, so that another library may load
-    its copy.
+    """The classes of all messages, by their names. Their descriptors are in a separate pool, so that another library may load its own
+    copy.
 
-    Repeated numbers are packed in proto3; either form is read. Who parses many messages holds them all: protobuf makes the class of
-    an inner message anew each time that nobody holds it.
+    Repeated numbers are packed in proto3; either form is read. Keep references to all classes if you parse many messages: protobuf creates
+    the class of an inner message again each time it is no longer referenced.
     """
-    from google.protobuf import descriptor_pool, message_factory  # who reads no message need not wait for it
+    from google.protobuf import descriptor_pool, message_factory  # slow to import, and rarely needed
 
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file_descriptor(messages, package, file, syntax, enums).SerializeToString())

@@ -273,7 +273,7 @@ def destroy_exec_config_handle(handle: int) -> None:
 
 @returns_code
 def set_exec_config_opt(handle: int, attribute: int, value: Any) -> None:
-    """Set how long a run waits for its stream (0) and for events (1), in milliseconds; -1 for ever. Has no effect here."""
+    """Set how long a run waits for its stream (0) and for events (1), in milliseconds; -1 forever. Has no effect here."""
     where = "acl.mdl.set_exec_config_opt"
     found = process().handles.get(handle, ExecConfig, where)
     if attribute not in (0, 1) or not isinstance(value, int) or value < -1:

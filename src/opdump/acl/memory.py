@@ -1,7 +1,7 @@
 """Host memory behind integer addresses.
 
 Every address in a call is looked up first, and an access beyond its block is rejected. Known blocks are memory that was allocated
-by `acl` or registered. Any other address (`array.ctypes.data`, `tensor.data_ptr()`) is used as it is, if the operating system has
+by `acl` or registered. Any other address (`array.ctypes.data`, `tensor.data_ptr()`) is used unchanged if the operating system has
 mapped its pages. So most wrong numbers return an error code where a device would crash.
 """
 

@@ -237,7 +237,7 @@ class Delivery:
             chunk = DumpChunk(path, piece, is_last_chunk=last, offset=APPEND if append else start)
             try:
                 answer = callback(chunk, len(chunk))
-            except Exception:  # noqa: BLE001  it is the program's own function, and its run goes on
+            except Exception:  # noqa: BLE001  it is the program's own function, and its run continues
                 LOG.exception("the dump callback failed; %s is lost", path)
                 return
             if answer:

@@ -52,7 +52,7 @@ def synchronize_stream(stream: int) -> None:
 
 @returns_code
 def synchronize_stream_with_timeout(stream: int, timeout: int) -> None:
-    """The same for at most `timeout` milliseconds (-1: for ever). Returns 507046 after a timeout."""
+    """The same for at most `timeout` milliseconds (-1: forever). Returns 507046 after a timeout."""
     where = "acl.rt.synchronize_stream_with_timeout"
     check_stream(stream, where)
     _check_timeout(timeout, where)
@@ -203,7 +203,7 @@ def launch_callback(function: Any, data: Any, block_type: int, stream: int) -> N
 
 @returns_code
 def process_report(timeout: int) -> None:
-    """Run the callbacks that wait for the calling thread, and wait `timeout` milliseconds for one (-1: for ever).
+    """Run the callbacks that wait for the calling thread, and wait `timeout` milliseconds for one (-1: forever).
 
     Returns 507012 if none arrived, 107012 if the thread has not subscribed to a stream by then.
     """

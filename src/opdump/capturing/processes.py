@@ -323,7 +323,7 @@ class _Child:
 
 
 def begin_child(family: Family, framework: str) -> None:
-    """Capture this process, which was started under capture, until it ends. An error is printed, and the program goes on."""
+    """Capture this process, which was started under capture, until it ends. An error is printed, and the program continues."""
     try:
         _begin_child(family, framework)
     except OpdumpError as error:

@@ -317,7 +317,7 @@ class Catalog:
     def op(
         self, name: str, step: int | None = None, rank: int | None = None, *, occurrence: int | None = None
     ) -> Execution:
-        """Return the first execution that the name means, as in `ops`; with `occurrence`, the first that is so many in its step, counted from 0.
+        """Return the first execution that the name means, as in `ops`; with `occurrence`, the first with this number in its step, counted from 0.
 
         Raises NotInDumpError, with the nearest names, if there is none.
         """

@@ -1,4 +1,4 @@
-"""What a catalog is asked for, and what it returns: executions of operators with their tensors."""
+"""The queries of a catalog and their results: executions of operators with their tensors."""
 
 from __future__ import annotations
 

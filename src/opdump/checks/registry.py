@@ -175,7 +175,7 @@ class Checks:
         name: CheckName,
         inputs: Sequence[tuple[TensorRecord, TensorStats]],
     ) -> bool:
-        """Whether a kind of finding of an output is what the operator was asked for, or follows from its inputs."""
+        """Whether a kind of finding of an output is intended, because the program requested it or because it follows from the inputs."""
         follows = self._consequences
         if op.op_type == PARAMETER:
             if name == "inf" and stats.only_negative_inf:

@@ -193,11 +193,11 @@ def write_two(descriptor: int, header: bytes, elements: memoryview) -> int:
 # Names converted files like msaccucmp, so that scripts that search for them keep working.
 #
 #     Conv2D.conv1.1.5.1732082705016774.output.0.npy                         npy, pt and txt
-#     Conv2D.conv1.1.5.1732082705016774.output.0.1x3x224x224.npy             with a format asked for: the final shape
+#     Conv2D.conv1.1.5.1732082705016774.output.0.1x3x224x224.npy             with --format: the final shape
 #     Conv2D.conv1.1.5.1732082705016774.output.0.150528.float16.NC1HWC0.bin  bin: elements, element type, format
 #     Conv2D.conv1.1.5.1732082705016774.output.0.1_3_224_224.float16.NCHW.bin
 #     Conv2D.conv1.1.5.1732082705016774.l1buffer.0.bin                       and space.0.bin
-#     Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 what an overflow left
+#     Opdebug.Node_OpDebug.59.1597922031178434.output.0.json                 an overflow file
 #
 # A name of more than 255 bytes is replaced by the UUID of the long name in hexadecimal (version 3, DNS name space), and a row of
 # `mapping.csv` in its directory has both names. See docs/convert.md#other-file-formats.

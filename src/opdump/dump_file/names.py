@@ -3,10 +3,10 @@ r"""Parses and builds the names of files that Ascend devices and their converter
     Pooling.pool1.1147.1589195081588018                                     op_type, op_name, task, time
     Conv2D.conv1.1.5.1732082705016774                                       and the stream before the time
     Add.sgt_graph_0_Add.0.3.1673383728093446.4.1.0.0                        FFTS+: 4, context, thread, device
-    Opdebug.Node_OpDebug.59.1597922031178434                                what an overflow left, in any case
-    exception_info.7.12.20240101120000123                                   what an exception left
-    Conv2D.conv1.1.5.1732082705016774.output.0.npy                          what the converter made of it
-    Conv2D.conv1.1.5.1732082705016774.csv                                   statistics in its place
+    Opdebug.Node_OpDebug.59.1597922031178434                                an overflow file, in any case
+    exception_info.7.12.20240101120000123                                   an exception file
+    Conv2D.conv1.1.5.1732082705016774.output.0.npy                          a converted tensor
+    Conv2D.conv1.1.5.1732082705016774.csv                                   statistics instead
 
 A name longer than a file system takes is replaced by digits, and `mapping.csv` beside it has the long one (`read_mapping`):
 docs/device-dumps.md#names.

@@ -1,4 +1,4 @@
-"""Reads elements from npy files of a dump, once if they are asked for often, and rejects paths outside of the dump."""
+"""Reads elements from npy files of a dump, once if they are requested often, and rejects paths outside of the dump."""
 
 from __future__ import annotations
 

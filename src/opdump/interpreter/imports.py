@@ -170,7 +170,7 @@ def _finders_of(name: str) -> list[_Finder]:
 def add_alias(alias: str, package: str) -> bool:
     """Make `import alias` and imports of its modules return those of `package`. A second call changes nothing.
 
-    If there is another package with that name, warn, leave it as it is, and return False.
+    If there is another package with that name, warn, change nothing, and return False.
     """
     finder = _AliasFinder(alias, package)
     if sys.modules.get(alias) is not sys.modules.get(package) and (alias in sys.modules or finder.finds_another()):

@@ -127,7 +127,7 @@ def shown(value: object) -> str:
     """The value, truncated: a tensor or a huge number does not fit in a message."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  an object of the program says nothing of itself, or a number is too long to be written
+    except Exception:  # noqa: BLE001  the repr of a program's object fails, or a number is too long to be written
         text = "a value"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

@@ -280,7 +280,7 @@ class Bounds:
         return True
 
     def step_filed(self, step: int, *, is_part: bool = False) -> None:
-        """Note that a step was passed to the writer. `is_part`: the step goes on, and the rest of it is still recorded if anything is."""
+        """Note that a step was passed to the writer. `is_part`: the step continues, and the rest of it is still recorded if anything is."""
         if self.is_off:
             return
         if self._disk is not None:

@@ -41,7 +41,7 @@ class CaptureClock:
 # Handles errors in the capture itself: no memory to copy a tensor, a full call stack, a defect of opdump.
 #
 # The program itself would go on, so such an error is reported like a failure of the writer, not as an error of the running operator. A defect loses the
-# operator in which it occurred, and the dump goes on. An error of the system or the disk ends the dump.
+# operator in which it occurred, and the dump continues. An error of the system or the disk ends the dump.
 
 _LOG = logging.getLogger("opdump")
 _MOST_REASONS: Final = 20

@@ -127,7 +127,7 @@ class Circumstances:
 
 
 class Nothing(NamedTuple):
-    """Why nothing was captured. `is_gap` is False if the configuration asked for it."""
+    """Why nothing was captured. `is_gap` is False if the configuration requested it."""
 
     reason: str
     is_gap: bool

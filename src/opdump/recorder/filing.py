@@ -63,7 +63,7 @@ class TensorFiles:
             self._for_arguments.write_kernel_args(op)
 
     def own_waiting(self) -> None:
-        """Copy waiting elements that are still memory of the program, because the program goes on now."""
+        """Copy waiting elements that are still memory of the program, because the program continues now."""
         for entry in self._tensors:
             if entry.elements is not None:
                 entry.elements.own()

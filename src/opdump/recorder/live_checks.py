@@ -1,4 +1,4 @@
-"""Judges a run while it goes on: jumps of the loss, the verdict, and the checks of `opdump check`.
+"""Judges a run while it is running: jumps of the loss, the verdict, and the checks of `opdump check`.
 
 lookout = Lookout(plan.mode)
 lookout.end_step(0, ops, tensors)        # for each step, in order
@@ -93,7 +93,7 @@ class LossSpikes:
         self._before.append(loss)
 
 
-# Finds the verdict of a run while it goes on: the first NaN, infinity, overflow or failure.
+# Finds the verdict of a run while it is running: the first NaN, infinity, overflow or failure.
 #
 # A step without NaN and infinities costs one look at the counts of each tensor.
 

@@ -94,7 +94,7 @@ class Recorder:
         self.failure: Exception | None = None
         """The first error that kept the dump from being written."""
         self.is_over = False
-        """Nothing is recorded any more: the dump could not be written, and the program goes on without it."""
+        """Nothing is recorded any more: the dump could not be written, and the program continues without it."""
         self.when_over: Callable[[], None] = lambda: None
         """Called once when that happens, while an operator runs: an adapter may remove its hooks."""
         self.lost: Final = LostOperators()
@@ -150,7 +150,7 @@ class Recorder:
         """Called before all records are examined: an adapter may hold a run that is not finished, and adds it (`add_run`)."""
 
     def wants(self, step: int) -> bool:
-        """Return whether a step is recorded: the plan selects it, the limits allow it, and the dump goes on."""
+        """Return whether a step is recorded: the plan selects it, the limits allow it, and the dump continues."""
         return step in self.plan.steps and not self.is_over and self.bounds.wants(step)
 
     def wait_for_place(self, place: Callable[[], int]) -> None:
@@ -369,7 +369,7 @@ class Recorder:
     @not_interrupted
     @stops_capture_on_error
     def end_step(self, step: int, *, is_part: bool = False) -> None:
-        """Write the statistics, index rows and graphs of the step, if anything was recorded. `is_part`: the step goes on."""
+        """Write the statistics, index rows and graphs of the step, if anything was recorded. `is_part`: the step continues."""
         with self.lock, no_garbage_collection():
             self.release()
             before = self.tally.executed

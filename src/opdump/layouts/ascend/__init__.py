@@ -4,7 +4,7 @@
         Conv2D.net_conv1.1.5.1732082705016774                              all tensors of an operator, or
         Conv2D.net_conv1.1.5.1732082705016774.output.0.NC1HWC0.npy         one of them, or
         Conv2D.net_conv1.1.5.1732082705016774.csv                          its statistics
-        Opdebug.Node_OpDebug.59.5.1732082705016775                         what an overflow left
+        Opdebug.Node_OpDebug.59.5.1732082705016775                         an overflow file
         statistic.csv                                                      statistics of all operators
         mapping.csv                                                        long names
 
