@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from opdump.catalog.catalog import Catalog
 from opdump.comparison.differences import equal_elements, same_bits
-from opdump.comparison.nodes import Node
+from opdump.comparison.nodes import Node, storages_of
 from opdump.comparison.trace import Lifetimes, Trace, has_elements, leaf_name, read_traces
 from opdump.records import TensorRecord
 
@@ -487,44 +487,54 @@ class Carrying:
         """Processes the next step."""
         inputs: dict[tuple[int, int], int] = {}
         storages: dict[int, int] = {}
-        held_before: set[int] = set()
         before_of: dict[int, int] = {}
-        written: set[int] = set()
-        names: dict[str, int] = {}
         seen = Memory(wide=False)
-        for node in trace.nodes:
-            for slot, record in node.inputs.items():
-                if record.skip or node.clears(slot):
-                    continue
-                read = seen.read(node, slot)
-                is_made = bool(read.writers - {-1})
-                if has_elements(record) and (not is_made or read.unknown is not None):
-                    values = record.numpy()
-                    asked = read.unknown if is_made else None
-                    found = self._left.storage_of(record, values, asked)
-                    if found is not None and record.memory is not None:
-                        inputs[node.index, slot] = before_of[record.memory.storage] = found
-                        held_before.add(record.memory.storage)
-                        if len(np.unique(values.flat[:_ELEMENTS_LOOKED_AT])) >= _TELLING:
-                            storages[record.memory.storage] = found
-                    seen.write(-1, slot, record, values, asked)
-                if leaf_name(record) and record.memory is not None:
-                    names[leaf_name(record)] = record.memory.storage
-            for slot, record in node.outputs.items():
-                if record.memory is not None:
-                    written.add(record.memory.storage)
-                if has_elements(record):
-                    seen.write(node.index, slot, record, record.numpy())
-        for name, record in trace.finals.items():
-            if record.memory is not None:
-                names[f"Parameter.{name}"] = record.memory.storage
+        for node, slot, values, asked in _unwritten_inputs(trace, seen):
+            record = node.inputs[slot]
+            found = self._left.storage_of(record, values, asked)
+            if found is not None and record.memory is not None:
+                inputs[node.index, slot] = before_of[record.memory.storage] = found
+                if len(np.unique(values.flat[:_ELEMENTS_LOOKED_AT])) >= _TELLING:
+                    storages[record.memory.storage] = found
         for storage, before in storages.items():
             # If a step read only a part of a storage (some rows of the data), the rest is still there.
             held = self._left.recorded.storage(before)
             if held is not None:
                 seen.complete(storage, held)
-        self._left = Contents(seen, names)
-        return Carried(inputs, storages, held_before, {before_of[each] for each in written & before_of.keys()})
+        self._left = Contents(seen, _storages_by_name(trace))
+        written = storages_of(record for node in trace.nodes for record in node.outputs.values())
+        return Carried(inputs, storages, set(before_of), {before_of[each] for each in written & before_of.keys()})
+
+
+def _unwritten_inputs(trace: Trace, seen: Memory) -> Iterator[tuple[Node, int, Array, NDArray[np.bool_] | None]]:
+    """Follow the memory of a step in `seen`. Yield each input that no operator of the step wrote, with its slot and elements; if operators wrote a
+    part of it, also which elements they did not write.
+    """
+    for node in trace.nodes:
+        for slot, record in node.inputs.items():
+            if record.skip or node.clears(slot):
+                continue
+            read = seen.read(node, slot)
+            is_made = bool(read.writers - {-1})
+            if has_elements(record) and (not is_made or read.unknown is not None):
+                values, asked = record.numpy(), read.unknown if is_made else None
+                yield node, slot, values, asked
+                seen.write(-1, slot, record, values, asked)
+        for slot, record in node.outputs.items():
+            if has_elements(record):
+                seen.write(node.index, slot, record, record.numpy())
+
+
+def _storages_by_name(trace: Trace) -> dict[str, int]:
+    """The storages of named inputs and of the parameters at the end of a step."""
+    named = [
+        (leaf_name(record), record)
+        for node in trace.nodes
+        for slot, record in node.inputs.items()
+        if not record.skip and not node.clears(slot)
+    ]
+    named += [(f"Parameter.{name}", record) for name, record in trace.finals.items()]
+    return {name: record.memory.storage for name, record in named if name and record.memory is not None}
 
 
 # Replaces the states of B by those of A, element by element, even if the programs name or join them differently.
