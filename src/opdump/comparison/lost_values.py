@@ -10,9 +10,9 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Final, Literal
@@ -23,7 +23,7 @@ from opdump.checks.operator_classes import reads_variable, writes_variable
 from opdump.comparison.alignment import Alignment
 from opdump.comparison.arguments import accepted_rounding, differing, does_the_same
 from opdump.comparison.differences import apart, epsilon_of
-from opdump.comparison.nodes import Node, place_in_list
+from opdump.comparison.nodes import Node, place_in_list, reachable
 from opdump.comparison.step_statistics import (
     OF_LISTS,
     PRODUCTS,
@@ -181,8 +181,9 @@ _MOST_COMBINATIONS: Final = 20_000
 _MOST_WHOLES: Final = 96
 """Of each run, at most this many tensors are tried as wholes and as parts."""
 
-Ends = list[tuple[Output, TensorRecord, bool]]
-"""Outputs that a run leaves at the end of a step, and whether each is noise."""
+End = tuple[Output, TensorRecord, bool]
+"""An output that a run leaves at the end of a step, and whether it is noise."""
+Ends = list[End]
 
 
 def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], list[Output]]:
@@ -192,7 +193,8 @@ def without_parts(a: Ends, b: Ends, tolerance: float) -> tuple[list[Output], lis
     used_b: set[Output] = set()
     for wholes, parts, used_wholes, used_parts in ((b, a, used_b, used_a), (a, b, used_a, used_b)):
         for place, record, _ in wholes[:_MOST_WHOLES]:
-            found = _parts_of(record, [each for each in parts[:_MOST_WHOLES] if each[0] not in used_parts], tolerance)
+            whole = place, record, False
+            found = _parts_of(whole, [each for each in parts[:_MOST_WHOLES] if each[0] not in used_parts], tolerance)
             if found and place not in used_wholes:
                 used_wholes.add(place)
                 used_parts.update(found)
@@ -223,7 +225,7 @@ def _kind_of(record: TensorRecord) -> str:
     return bare_name(record.op.op_type).removeprefix(OF_LISTS)
 
 
-def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
+def _have_same_total(a: Sequence[End], b: Sequence[End], tolerance: float) -> bool:
     """Whether both have the same number of elements and sum of squares. Of noise, only the magnitude is known."""
     if sum(math.prod(record.shape) for _, record, _ in a) != sum(math.prod(record.shape) for _, record, _ in b):
         return False
@@ -232,10 +234,10 @@ def _have_same_total(a: Ends, b: Ends, tolerance: float) -> bool:
     return abs(total_a - total_b) <= _OF_SQUARES * tolerance * total_a + 2 * noise
 
 
-def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[Output]:
+def _parts_of(whole: End, candidates: Ends, tolerance: float) -> list[Output]:
     """Tensors that together have the elements of a whole. Of noise, only the magnitude is known."""
-    size, square = math.prod(whole.shape), norm_of(whole) ** 2
-    top, bottom = float(whole.statistics["max"]), float(whole.statistics["min"])
+    size = math.prod(whole[1].shape)
+    top, bottom = float(whole[1].statistics["max"]), float(whole[1].statistics["min"])
     room = tolerance * (top - bottom)
     small = [
         (place, record, is_noise)
@@ -250,11 +252,7 @@ def _parts_of(whole: TensorRecord, candidates: Ends, tolerance: float) -> list[O
         if math.comb(len(small), count) > _MOST_COMBINATIONS:
             break
         for chosen in itertools.combinations(small, count):
-            if sum(math.prod(record.shape) for _, record, _ in chosen) != size:
-                continue
-            squares = sum(norm_of(record) ** 2 for _, record, _ in chosen)
-            noise = sum(norm_of(record) ** 2 for _, record, is_noise in chosen if is_noise)
-            if abs(squares - square) <= _OF_SQUARES * tolerance * square + 2 * noise:
+            if _have_same_total([whole], chosen, tolerance):
                 return [place for place, _, _ in chosen]
     return []
 
@@ -612,13 +610,13 @@ class _Side:
                 slots = inputs_of(node, slot)
                 reads_one = not slots and reads_variable(node.op.op_type)
                 made_of = self._assigned(node, record) if reads_one else [read[each] for each in slots]
-                if any(state == "noise" for state, _ in made_of) and all(
-                    state in ("noise", "constant") or (state == "known" and _scales(node, each))
-                    for each, (state, _) in read.items()
-                    if each in slots
+                states = {state for state, _ in made_of}
+                if "noise" in states and all(
+                    read[each][0] in ("noise", "constant") or (read[each][0] == "known" and _scales(node, each))
+                    for each in slots
                 ):
                     self._frail.add((node.index, slot))
-                self._judge(node, slot, {state for state, _ in made_of}, max((far for _, far in made_of), default=0.0))
+                self._judge(node, slot, states, max((far for _, far in made_of), default=0.0))
 
     def _assigned(self, node: Node, record: TensorRecord) -> list[tuple[State, float]]:
         """The states of earlier writes to variables of this shape, if any is noise and none is unknown; otherwise empty. TensorFlow dumps do not
@@ -726,11 +724,7 @@ class _Side:
             is_frail = maker in self._frail or (made is not None and made.state == "noise")
             return ("noise" if is_frail else "constant" if _is_uniform(record) else "known"), distance
         if maker is None:
-            if made is None or made.state == "known":
-                return self._seen_before(node, slot, record)
-            if made.by is not None and made.state == "unknown":
-                self._came_from[node.index, slot] = made.by
-            return made.state, 0.0
+            return self._seen_before(node, slot, record, made)
         made_state = self.state(maker)
         return ("unknown" if made_state in ("known", None) else made_state), drift
 
@@ -742,8 +736,14 @@ class _Side:
             found = 0.0 if row is None or not self._told[row] else self._near[row]
         return found
 
-    def _seen_before(self, node: Node, slot: int, record: TensorRecord) -> tuple[State, float]:
-        """The state of an input without a known maker: an earlier output of the step may have the same statistics."""
+    def _seen_before(self, node: Node, slot: int, record: TensorRecord, made: Made | None) -> tuple[State, float]:
+        """The state of an input without a known maker: an earlier step may have `made` it, or an earlier output of the step may have the same
+        statistics.
+        """
+        if made is not None and made.state != "known":
+            if made.by is not None and made.state == "unknown":
+                self._came_from[node.index, slot] = made.by
+            return made.state, 0.0
         maker = None if _is_uniform(record) else self._last_with(record, node.index)
         if maker is None:
             if any(state == "noise" for state, _ in self._assigned(node, record)):
@@ -879,40 +879,40 @@ class _Side:
 
     def traced(self, ends: Collection[Output], unread: Collection[Output]) -> Lost:
         """The paths to these ends, or only to the ends that the other run lacks even in pieces, if there are any."""
-        certain = [end for end in ends if self.state(end) == "unknown"]
+        certain, unread = self._unknown(ends), self._unknown(unread)
         ends = certain or ends
-        unread = [end for end in unread if self.state(end) == "unknown"]
         if not ends and not unread:
             return Lost()
-        reached: dict[int, set[Output]] = {}
-        origins: set[int] = set()
-        came_from: set[Output] = set()
-        for end in (*ends, *unread):
-            waiting, seen = [end], set[Output]()
-            while waiting:
-                place = waiting.pop()
-                if place in seen:
-                    continue
-                seen.add(place)
-                index = place[0]
-                reached.setdefault(index, set()).add(end)
-                node = self.trace.nodes[index]
-                slots = inputs_of(node, place[1])
-                makers = {
-                    maker
-                    for slot in slots
-                    if (maker := node.makers.get(slot) or self._seen.get((index, slot))) is not None
-                    and self._followed.get(maker) == "unknown"
-                    and self._read[index, slot] == "unknown"
-                }
-                came_from |= {self._came_from[index, slot] for slot in slots if (index, slot) in self._came_from}
-                if not makers:
-                    origins.add(index)
-                waiting.extend(makers)
-        losses = set(unread)
+        makers = cache(self._lost_makers)
+        paths = {end: reachable([end], makers) for end in (*ends, *unread)}
+        places = set().union(*paths.values())
+        reached: dict[int, set[Output]] = defaultdict(set)
+        for end, path in paths.items():
+            for index, _ in path:
+                reached[index].add(end)
+        origins = {place[0] for place in places if not makers(place)}
+        inputs = {(index, each) for index, slot in places for each in inputs_of(self.trace.nodes[index], slot)}
+        came_from = frozenset(self._came_from[each] for each in inputs & self._came_from.keys())
         most = max(len(reached[index]) for index in origins)
-        shares = {index: 1.0 if reached[index] & losses else len(reached[index]) / most for index in sorted(origins)}
-        return Lost(frozenset(reached), shares, bool(certain), frozenset(self._given & origins), frozenset(came_from))
+        shares = {
+            index: len(reached[index]) / most if reached[index].isdisjoint(unread) else 1.0 for index in sorted(origins)
+        }
+        return Lost(frozenset(reached), shares, bool(certain), frozenset(self._given & origins), came_from)
+
+    def _unknown(self, places: Iterable[Output]) -> list[Output]:
+        return [place for place in places if self.state(place) == "unknown"]
+
+    def _lost_makers(self, place: Output) -> set[Output]:
+        """The outputs from which this output was computed and that the other run lacks."""
+        index, slot = place
+        node = self.trace.nodes[index]
+        return {
+            maker
+            for each in inputs_of(node, slot)
+            if (maker := node.makers.get(each) or self._seen.get((index, each))) is not None
+            and self._followed.get(maker) == "unknown"
+            and self._read[index, each] == "unknown"
+        }
 
 
 def _key(record: TensorRecord) -> Key:
