@@ -36,8 +36,12 @@ def recorded(record: TensorRecord) -> Array | None:
 
 def recorded_inputs(node: Node) -> dict[int, Array]:
     """The recorded elements of the inputs, by slot, as from `recorded`."""
-    given = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
-    return {slot: value for slot, value in given.items() if value is not None}
+    return recorded_values({slot: record for slot, record in node.inputs.items() if not record.skip})
+
+
+def recorded_values(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
+    """The recorded elements, as from `recorded`, of those tensors that have any."""
+    return {slot: value for slot, record in records.items() if (value := recorded(record)) is not None}
 
 
 def same_inputs(one: Node, other: Node) -> bool:
@@ -146,6 +150,7 @@ def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[
     run = Execution(trace)
     ends = lifetimes(trace, lasting)
     for node in trace.nodes:
+        is_computed = node.index not in matched or node.moves
         values: dict[int, Array] = {}
         kept: dict[int, Array] = {}
         for slot, record in node.inputs.items():
@@ -156,19 +161,13 @@ def run_reference(trace: Trace, matched: Mapping[int, int], lasting: Collection[
             if value is None:
                 continue
             values[slot] = value
-            if (
-                node.index not in matched
-                or node.moves
-                or own is None
-                or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc")
-            ):
+            if is_computed or own is None or not np.array_equal(own, value, equal_nan=own.dtype.kind in "fc"):
                 kept[slot] = value
         if kept:
             run.inputs[node.index] = kept
-        outputs = None if node.index in matched and not node.moves else replay(node, values)
+        outputs = replay(node, values) if is_computed else None
         if outputs is None:
-            given = {slot: recorded(record) for slot, record in node.outputs.items()}
-            run.write(node, {slot: value for slot, value in given.items() if value is not None})
+            run.write(node, recorded_values(node.outputs))
         else:
             run.outputs[node.index] = dict(outputs.outputs)
             run.write(node, outputs.outputs)

@@ -27,7 +27,15 @@ from opdump.comparison.differences import (
     same_statistics,
     unshaped_difference,
 )
-from opdump.comparison.execution import Execution, draws, recorded, recorded_inputs, replay
+from opdump.comparison.execution import (
+    Execution,
+    draws,
+    recorded,
+    recorded_inputs,
+    recorded_values,
+    replay,
+    same_inputs,
+)
 from opdump.comparison.nodes import Node, Suspect, are_of_two_modes, reachable
 from opdump.comparison.trace import Trace, leaf_name
 from opdump.op_types.unspecified import unspecified_outputs
@@ -80,12 +88,8 @@ def _lone(trace: Trace, matched: Container[int], end: int) -> Iterator[Node]:
 
 def kernel_suspect(one: Node, other: Node) -> Suspect | None:
     """A suspect if one run's output is wrong for its own inputs. Both nodes are the same operator with the same arguments."""
-    given = {slot: recorded(record) for slot, record in one.outputs.items()}
-    given_b = {slot: recorded(record) for slot, record in other.outputs.items()}
-    for slot, record in other.outputs.items():
-        first, second = given.get(slot), given_b[slot]
-        if first is None or second is None or slot in unspecified_outputs(other.op.kernel or other.op.op_type):
-            continue
+    for slot, (first, second) in _outputs_of_both(one, other).items():
+        record = other.outputs[slot]
         allowed = max(allowed_error(other, record), allowed_error(one, one.outputs[slot]))
         if not allowed or difference(first, second).peak <= allowed:
             continue
@@ -100,6 +104,17 @@ def kernel_suspect(one: Node, other: Node) -> Suspect | None:
                 )
                 return Suspect("kernel", one, other, "output", slot, mine / rounding_of(record, None), what)
     return None
+
+
+def _outputs_of_both(one: Node, other: Node) -> dict[int, tuple[Array, Array]]:
+    """The recorded elements of the outputs that both nodes have, by slot, without those whose contents are unspecified."""
+    unspecified = unspecified_outputs(other.op.kernel or other.op.op_type)
+    return {
+        slot: (first, second)
+        for slot, record in other.outputs.items()
+        if slot in one.outputs and slot not in unspecified
+        if (first := recorded(one.outputs[slot])) is not None and (second := recorded(record)) is not None
+    }
 
 
 def lone_kernel_suspect(node: Node, *, is_b: bool) -> Suspect | None:
@@ -242,34 +257,24 @@ def opaque_suspects(a: Trace, b: Trace, alignment: Alignment) -> tuple[list[Susp
 
 def _judged(one: Node, other: Node) -> tuple[Suspect | None, bool]:
     """The suspect for an operator, or None, and whether its outputs are equal in both runs."""
-    given, given_b = recorded_inputs(one), recorded_inputs(other)
     are_given_the_same = (
-        given.keys() == given_b.keys()
-        and all(same_bits(value, given_b[slot]) for slot, value in given.items())
+        same_inputs(one, other)
         and not differing(one, other)
         and not (one.is_rewritten or other.is_rewritten)
         and _OF_SEVERAL_PROCESSES not in other.op.kernel
     )
-    outputs = {
-        slot: (first, second)
-        for slot, record in other.outputs.items()
-        if slot in one.outputs and slot not in unspecified_outputs(other.op.kernel or other.op.op_type)
-        if (first := recorded(one.outputs[slot])) is not None and (second := recorded(record)) is not None
-    }
-    largest = max(map(_largest, (*given.values(), *(first for first, _ in outputs.values()))), default=0.0)
+    outputs = _outputs_of_both(one, other)
     are_same = True
     for slot, (first, second) in outputs.items():
         record = other.outputs[slot]
         found = (unshaped_difference if are_of_two_modes(one, other) else difference)(first, second)
         are_same &= not found
         epsilon = rounding_of(record, one.outputs[slot])
-        if (
-            are_given_the_same
-            and found.relative > min(_HALF, _MOST_OF_ROUNDING * epsilon)
-            and found.absolute > _OF_THE_LARGEST * epsilon * largest
-        ):
-            what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
-            return Suspect("kernel", one, other, "output", slot, in_roundings(found, record), what), False
+        if are_given_the_same and found.relative > min(_HALF, _MOST_OF_ROUNDING * epsilon):
+            values = *recorded_inputs(one).values(), *(of_a for of_a, _ in outputs.values())
+            if found.absolute > _OF_THE_LARGEST * epsilon * max(map(_largest, values)):
+                what = f"the inputs have the same bits in both runs and the outputs differ; {other.op.kernel or other.op.op_type} cannot be run again"
+                return Suspect("kernel", one, other, "output", slot, in_roundings(found, record), what), False
     return None, are_same
 
 
@@ -451,30 +456,22 @@ class _Graphs:
     def _places(self) -> dict[Place, Place]:
         """Map outputs of graphs to outputs of the plain run: to one with the same readers, or else to the closest one."""
         users, users_plain = self.other.users(), self.plain.users()
-        results = [
-            (node.index, slot)
-            for node in self.plain.nodes
-            if node.index not in self.matched
-            for slot in node.outputs
-            if (node.index, slot) not in users_plain
-        ]
         found: dict[Place, Place] = {}
         open_: list[Place] = []
-        for node in self.other.nodes:
-            if not _is_graph(node) or node.index in self.plain_of:
+        for graph in _unmatched_outputs(self.other, self.plain_of):
+            node, readers = self.other.nodes[graph[0]], users.get(graph, [])
+            if not _is_graph(node):
                 continue
-            for slot, record in node.outputs.items():
-                readers = users.get((node.index, slot), [])
-                place = self._read_by(readers, record) if readers else None
-                if place is not None:
-                    found[node.index, slot] = place
-                elif not readers or _is_launch(node):
-                    open_.append((node.index, slot))
-        self._add_closest(found, open_, results)
+            place = self._read_by(readers, node.outputs[graph[1]])
+            if place is not None:
+                found[graph] = place
+            elif not readers or _is_launch(node):
+                open_.append(graph)
+        plain = _unmatched_outputs(self.plain, self.matched)
+        self._add_closest(found, open_, [place for place in plain if place not in users_plain])
         if any(_is_launch(self.other.nodes[graph[0]]) for graph in open_ if graph not in found):
             # An output that is a result of the graph may have readers in the plain run: consider those outputs too.
-            alone = (node for node in self.plain.nodes if node.index not in self.matched)
-            self._add_closest(found, open_, [(node.index, slot) for node in alone for slot in node.outputs])
+            self._add_closest(found, open_, plain)
         return found
 
     def _add_closest(self, found: dict[Place, Place], graphs: Iterable[Place], places: Iterable[Place]) -> None:
@@ -512,12 +509,12 @@ class _Graphs:
             outputs: dict[int, Array] = {}
             if partner is not None:
                 given = node.outputs if leaves is None else self.other.nodes[partner].outputs
-                outputs = _recorded_outputs(given)
+                outputs = recorded_values(given)
             else:
                 done = replay(node, values) if is_known else None
                 if done is None:
                     unknown.add(node.index)
-                    outputs = _recorded_outputs(node.outputs)
+                    outputs = recorded_values(node.outputs)
                 else:
                     outputs = dict(done.outputs)
                     self._note_exact(found, node, values, outputs)
@@ -525,7 +522,7 @@ class _Graphs:
                     graph = self.graph_place.get((node.index, slot))
                     if graph is not None:
                         record = node.outputs[slot] if leaves is None else self.other.nodes[graph[0]].outputs[graph[1]]
-                        outputs |= _recorded_outputs({slot: record})
+                        outputs |= recorded_values({slot: record})
             run.write(node, outputs)
         return found
 
@@ -613,6 +610,10 @@ class _Graphs:
         )
 
 
+def _unmatched_outputs(trace: Trace, matched: Container[int]) -> list[Place]:
+    return [(node.index, slot) for node in trace.nodes if node.index not in matched for slot in node.outputs]
+
+
 def _recorded_distance(one: TensorRecord, other: TensorRecord) -> tuple[float, float]:
     """The distance of two tensors, relative to the size of the first and as a root mean square, from elements or statistics. Infinite if neither
     suffices.
@@ -647,10 +648,6 @@ def _root_mean_square(values: Array) -> float:
     return math.sqrt(
         float(np.mean(np.square(np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)))))
     )
-
-
-def _recorded_outputs(records: Mapping[int, TensorRecord]) -> dict[int, Array]:
-    return {slot: value for slot, record in records.items() if (value := recorded(record)) is not None}
 
 
 def _is_like(one: TensorRecord, other: TensorRecord) -> bool:

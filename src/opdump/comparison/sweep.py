@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from opdump.comparison.execution import (
     input_of,
     recorded,
     recorded_inputs,
+    recorded_values,
     replay,
     run_reference,
     same_inputs,
@@ -68,6 +69,16 @@ _WITHOUT_REPLAY: Final = 1e4
 
 _OF_THE_PROGRAM: Final = frozenset({"argument", "operator", "missing", "extra", "input"})
 """Kinds of differences between the programs, as opposed to differences between the runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The known inputs of two matched operators, by slot: A's, and B's on A's values."""
+
+    ours: Mapping[int, Array]
+    theirs: Mapping[int, Array]
+    odd: Mapping[int, Difference]
+    """The inputs that differ."""
 
 
 class Comparison:
@@ -147,7 +158,7 @@ class Comparison:
             self._drop(accused)
             return
         reached = self._reached()
-        unreached = [each for each in accused if all(each is not suspect for suspect, _ in reached)]
+        unreached = [each for each in accused if not self.found.reached[each.kind, each.place]]
         found = convict(self.a, self.b, self.alignment, reached, unreached, self._outliving)
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
@@ -213,8 +224,7 @@ class Comparison:
         if done is None:
             self._recorded_only.add(node.index)
             self._not_run(node)
-            given = {slot: recorded(record) for slot, record in node.outputs.items()}
-            outputs = {slot: value for slot, value in given.items() if value is not None}
+            outputs = recorded_values(node.outputs)
         else:
             outputs = dict(done.outputs)
         self.run.outputs[node.index] = outputs
@@ -231,6 +241,24 @@ class Comparison:
         return self.rehearsal.counterparts()
 
     def _matched(self, one: Node, other: Node) -> None:
+        given = self._given(one, other)
+        self._memory(one, other)
+        arguments = differing(one, other, *self.scalars)
+        slots_differ = one.inputs.keys() != other.inputs.keys() and not are_of_two_modes(one, other)
+        if slots_differ or (one.op.kernel != other.op.kernel and not given.odd):
+            only_one = one.inputs.keys() ^ other.inputs.keys()
+            odd = given.odd or dict.fromkeys(only_one, Difference(math.inf, math.inf, math.inf))
+            given = replace(given, odd=odd)
+        if given.odd or arguments:
+            self._judge(one, other, given, arguments)
+        elif draws(other):
+            self._draw(one, other)
+        else:
+            self._alike.append((one, other))
+        self.run.write(other, recorded_values(one.outputs))
+
+    def _given(self, one: Node, other: Node) -> _Given:
+        """Compare the inputs of B's operator, on A's values, with A's."""
         odd: dict[int, Difference] = {}
         ours: dict[int, Array] = {}
         theirs: dict[int, Array] = {}
@@ -250,21 +278,7 @@ class Comparison:
                 odd[slot] = found
             elif not found:
                 self._other_name(one, other, slot)
-        self._memory(one, other)
-        arguments = differing(one, other, *self.scalars)
-        slots_differ = one.inputs.keys() != other.inputs.keys() and not are_of_two_modes(one, other)
-        if slots_differ or (one.op.kernel != other.op.kernel and not odd):
-            odd = odd or {
-                slot: Difference(math.inf, math.inf, math.inf) for slot in one.inputs.keys() ^ other.inputs.keys()
-            }
-        if odd or arguments:
-            self._judge(one, other, ours, theirs, odd, arguments)
-        elif draws(other):
-            self._draw(one, other)
-        else:
-            self._alike.append((one, other))
-        outputs = {slot: recorded(record) for slot, record in one.outputs.items()}
-        self.run.write(other, {slot: value for slot, value in outputs.items() if value is not None})
+        return _Given(ours, theirs, odd)
 
     def _input(self, one: Node, other: Node, slot: int, expected: Array | None) -> Array | None:
         """The value of an input of B on A's values. Inputs that no operator made are compared as recorded, and A's are used."""
@@ -290,17 +304,11 @@ class Comparison:
         record = other.inputs[slot]
         if other.bare_type == "_local_scalar_dense":
             return  # a number that the program reads, to print it or to compute with it in Python
-        if other.overwrites(slot):
+        if other.overwrites(slot) or self._is_explained((one.index, slot), (other.index, slot)):
             return
         found = difference(expected, own)
         if not self._counts(found, record, one.inputs[slot]):
             return
-        if (one.index, slot) in self.whole_a.inherited and (other.index, slot) in self.whole_b.inherited:
-            return  # the step before left each of them
-        if were_left_alike(self.whole_a, (one.index, slot), self.whole_b, (other.index, slot), self._b_of_before):
-            return
-        if (other.index, slot) in self.whole_b.violations or (one.index, slot) in self.whole_a.violations:
-            return  # `_memory` reports it
         tensor = leaf_name(record) or (record.memory and record.memory.storage)
         if tensor and tensor in self._told:
             return  # reported at its first read
@@ -316,6 +324,15 @@ class Comparison:
         self.found.add(suspect)
         if self.found.suspects[-1] is suspect:
             self._told.add(tensor)
+
+    def _is_explained(self, here: tuple[int, int], there: tuple[int, int]) -> bool:
+        """Whether a difference of two inputs comes from the previous step, or is one that `_memory` reports."""
+        return (
+            (here in self.whole_a.inherited and there in self.whole_b.inherited)
+            or were_left_alike(self.whole_a, here, self.whole_b, there, self._b_of_before)
+            or here in self.whole_a.violations
+            or there in self.whole_b.violations
+        )
 
     def _memory(self, one: Node, other: Node) -> None:
         """Report inputs that do not contain what was written to their memory: in only one of the runs, or in both with different values."""
@@ -356,21 +373,15 @@ class Comparison:
         self,
         one: Node,
         other: Node,
-        ours: Mapping[int, Array],
-        theirs: Mapping[int, Array],
-        odd: Mapping[int, Difference],
+        given: _Given,
         arguments: Mapping[str, tuple[Any, Any]],
     ) -> None:
         """Judge an operator of B with other inputs or arguments than A's: whether that matters, and why."""
-        reference = replay(one, ours)
-        actual = replay(other, theirs)
+        reference, actual, odd = replay(one, given.ours), replay(other, given.theirs), given.odd
+        found: Difference | None = None
         if reference is None or actual is None:
             self._not_run(one if reference is None else other)
-            if arguments:
-                found = self._recorded_difference(one, other)
-                if found is not None:
-                    self._argument(one, other, found, arguments)
-                    return
+            found = self._recorded_difference(one, other) if arguments else None
         elif arguments and not odd:
             # The programs certainly differ, so the smallest effect counts.
             found = self._effect(one, reference.outputs, actual.outputs)
@@ -380,14 +391,11 @@ class Comparison:
             return
         elif self._worst(one, other, reference.outputs, actual.outputs) is None:
             return
-        elif arguments and all(ours[slot].shape == theirs[slot].shape for slot in ours.keys() & theirs.keys()):
-            alike = replay(other, ours)
-            if alike is not None:
-                found = self._effect(one, reference.outputs, alike.outputs)
-                if found is not None:
-                    self._argument(one, other, found, arguments)
-                    return
-        if odd:
+        elif arguments:
+            found = self._effect_on_inputs_of_a(one, other, given, reference.outputs)
+        if found is not None:
+            self._argument(one, other, found, arguments)
+        elif odd:
             slot = max(odd, key=lambda each: odd[each].relative)
             suspect = self.causes.of_input(one, other, slot, odd[slot])
             if not self._may_be_rounding(suspect, one, other, slot, odd[slot]):
@@ -438,6 +446,16 @@ class Comparison:
                 if found.relative > _OF_ARGUMENTS * epsilon_of(record.dtype):
                     return found
         return None
+
+    def _effect_on_inputs_of_a(
+        self, one: Node, other: Node, given: _Given, reference: Mapping[int, Array]
+    ) -> Difference | None:
+        """The effect of B's arguments, if the inputs differ but have the same shapes."""
+        slots = given.ours.keys() & given.theirs.keys()
+        if any(given.ours[slot].shape != given.theirs[slot].shape for slot in slots):
+            return None
+        alike = replay(other, given.ours)
+        return None if alike is None else self._effect(one, reference, alike.outputs)
 
     def _worst(
         self, one: Node, other: Node, reference: Mapping[int, Array], actual: Mapping[int, Array]
