@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -83,18 +83,19 @@ def _counted_up(node: Node, name: str, value: Any) -> Any:
 def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return (
-            one == other
-            or (math.isnan(one) and math.isnan(other))
-            or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=0.0)
-        )
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if "graph" in one and "graph" in other:
+    match one, other:
+        case (int() | float(), int() | float()):
+            return (
+                one == other
+                or (math.isnan(one) and math.isnan(other))
+                or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=0.0)
+            )
+        case (list() | tuple(), list() | tuple()):
+            return len(one) == len(other) and all(map(_is_same, one, other))
+        case ({"graph": _}, {"graph": _}):
             return True  # the name of a subgraph, which exporters number
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+        case (Mapping(), Mapping()):
+            return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
@@ -238,22 +239,29 @@ def planted_casts(trace: Trace, matched: Mapping[int, int], *, is_b: bool) -> It
     floats = [_is_narrow(node) for node in trace.nodes if any(epsilon_of(each.dtype) for each in node.outputs.values())]
     for node in casts:
         beside = [reader for reader in _readers(trace, node) if reader.op.phase == node.op.phase]
-        if not beside:
-            continue
-        if all(_widens(reader) for reader in beside):
-            why = "widened again at once"
-        elif all(_share(by_kind[_kind(reader)]) < _MOST for reader in beside if not _widens(reader)):
-            why = f"the operator {beside[0].op.op_type} computes in it, although most operators of its kind do not"
-        elif _share(by_kind.get("product") or floats) < _MOST:
-            what = "matrix products" if "product" in by_kind else "operators"
-            why = f"used in that type, although most {what} have a wider one"
-        else:
+        why = _why_isolated(beside, by_kind, floats) if beside else ""
+        if not why:
             continue
         record = next(iter(node.outputs.values()))
         source = next(iter(node.inputs.values()))
         score = epsilon_of(record.dtype) / (epsilon_of(source.dtype) or math.inf)
         what = f"{source.dtype} is cast to {record.dtype} and {why}; the other run has no such cast"
         yield Suspect("precision", None if is_b else node, node if is_b else None, "output", record.slot, score, what)
+
+
+def _why_isolated(readers: Sequence[Node], by_kind: Mapping[str, list[bool]], floats: list[bool]) -> str:
+    """Why a narrowing cast with these readers is isolated; empty if it is not. `by_kind` has for the operators of each kind whether they are
+    narrow, `floats` for all operators with float outputs.
+    """
+    others = [reader for reader in readers if not _widens(reader)]
+    if not others:
+        return "widened again at once"
+    if all(_share(by_kind[_kind(reader)]) < _MOST for reader in others):
+        return f"the operator {readers[0].op.op_type} computes in it, although most operators of its kind do not"
+    if _share(by_kind.get("product") or floats) < _MOST:
+        what = "matrix products" if "product" in by_kind else "operators"
+        return f"used in that type, although most {what} have a wider one"
+    return ""
 
 
 def _readers(trace: Trace, node: Node) -> list[Node]:

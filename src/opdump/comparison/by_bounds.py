@@ -7,7 +7,7 @@ a bound, not a proof, and the verdict says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -140,15 +140,16 @@ class _Judging:
         if before is not None and off.relative > _HANDS_ON["moves"] * max(before, epsilon):
             evidence = f"the output of its maker agrees to {before:.2g} in both runs, but {size}"
             return Suspect("memory", one, other, "input", slot, score, evidence)
-        if any(off.relative <= _HANDS_ON["computes"] * value for value in (self.lasts, *self.apart.values())):
+        if off.relative <= _HANDS_ON["computes"] * max([self.lasts, *self.apart.values()]):
             return None  # it may be a part of an earlier value that differs
         if _FEW * self.left > len(self.a.nodes) + len(self.b.nodes):
             return None  # programs that differ in so many operators compute it differently
         evidence = f"{other.bare_type} reads its output, and {size}"
-        if mine is not None and mine[0] not in self.alignment.b_of and _computes(self.a.nodes[mine[0]]):
-            return Suspect("missing", self.a.nodes[mine[0]], None, "output", mine[1], score, evidence)
-        if its is not None and its[0] not in self.alignment.a_of and _computes(self.b.nodes[its[0]]):
-            return Suspect("extra", one, self.b.nodes[its[0]], "output", its[1], score, evidence)
+        lost, added = _lone(self.a, mine, self.alignment.b_of), _lone(self.b, its, self.alignment.a_of)
+        if lost is not None:
+            return Suspect("missing", lost[0], None, "output", lost[1], score, evidence)
+        if added is not None:
+            return Suspect("extra", one, added[0], "output", added[1], score, evidence)
         if mine is None and its is None and math.prod(one.inputs[slot].shape) > 1:
             return Suspect("data", one, other, "input", slot, score, f"no operator in the dumps made it, and {size}")
         return None
@@ -186,6 +187,13 @@ def _off(one: TensorRecord, other: TensorRecord | None) -> Difference | None:
 
 def _content(record: TensorRecord) -> bytes:
     return np.ascontiguousarray(record.numpy()).tobytes()
+
+
+def _lone(trace: Trace, maker: tuple[int, int] | None, matched: Container[int]) -> tuple[Node, int] | None:
+    """The maker of an input and its slot, if it computes something and has no counterpart."""
+    if maker is None or maker[0] in matched or not _computes(trace.nodes[maker[0]]):
+        return None
+    return trace.nodes[maker[0]], maker[1]
 
 
 def _computes(node: Node) -> bool:

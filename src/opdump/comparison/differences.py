@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdump.kernels import compare_pair
+from opdump.kernels import PairMetrics, compare_pair
 from opdump.records import StatisticValue, TensorRecord
 from opdump.statistics import SummaryStatistics
 from opdump.statistics.table import OWN
@@ -148,7 +148,7 @@ def difference(one: Array, other: Array) -> Difference:
     if one.dtype.kind in "biu" and other.dtype.kind in "biu":
         share = found.different / one.size
         return Difference(share, 1.0, share)
-    if found.nan_a or found.nan_b or found.inf_a or found.inf_b:
+    if not are_finite(found):
         return _WHOLLY
     top = max(found.peak_a, found.peak_b)
     unit = 1.0
@@ -162,6 +162,11 @@ def difference(one: Array, other: Array) -> Difference:
         found.max_absolute / found.peak_a if found.peak_a else math.inf,
         found.rmse * unit * math.sqrt(parts),
     )
+
+
+def are_finite(found: PairMetrics) -> bool:
+    """Whether neither of two tensors has NaN or infinities where they differ."""
+    return not (found.nan_a or found.nan_b or found.inf_a or found.inf_b)
 
 
 def comparable(array: Array) -> Array:
@@ -232,14 +237,10 @@ def numbers_of(record: TensorRecord) -> Numbers:
 
 def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
     """The distance (`apart`) of two tensors with `size` elements. If both have the same fill value as one extreme, only the other is compared."""
-    for end, other in ((1, 0), (0, 1)):
-        fill, mine, its = before[end], before[other], after[other]
-        if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
-            continue
-        if math.isfinite(fill) and math.isfinite(mine) and math.isfinite(its):
-            return 0.0 if mine == its else abs(mine - its) / abs(mine) if mine else math.inf
+    beside_fill = _apart_beside_fill(before, after)
+    if beside_fill is not None:
+        return beside_fill
     worst: float | None = None
-    scale: float | None = None
     for place, (a, b) in enumerate(zip(before, after, strict=True)):
         if a is None or b is None:
             continue
@@ -249,10 +250,20 @@ def numbers_apart(before: Numbers, after: Numbers, size: int) -> float | None:
         distance = abs(a - b) / (math.sqrt(size) if place == len(NAMES) - 1 else 1.0)
         if not math.isfinite(distance):
             return math.inf
-        if scale is None:
-            scale = _scale(before, size)
+        scale = _scale(before, size)
         worst = max(worst, distance / scale if scale else math.inf)
     return worst
+
+
+def _apart_beside_fill(before: Numbers, after: Numbers) -> float | None:
+    """The distance of one extreme, relative to itself, if both tensors have the same fill value as the other extreme; None otherwise."""
+    for end, other in ((1, 0), (0, 1)):
+        fill, mine, its = before[end], before[other], after[other]
+        if fill is None or fill != after[end] or mine is None or its is None or not is_fill(fill, mine):
+            continue
+        if math.isfinite(fill) and math.isfinite(mine) and math.isfinite(its):
+            return 0.0 if mine == its else abs(mine - its) / abs(mine) if mine else math.inf
+    return None
 
 
 def _scale(numbers: Numbers, size: int) -> float:

@@ -33,7 +33,15 @@ from opdump.catalog.catalog import Catalog, Execution
 from opdump.catalog.query import nearest_to, selected_among, several
 from opdump.comparison.alignment import Alignment, MatchKind, score
 from opdump.comparison.arguments import differing
-from opdump.comparison.differences import DIFFERS, TensorLayout, apart, comparable, epsilon_of, same_statistics
+from opdump.comparison.differences import (
+    DIFFERS,
+    TensorLayout,
+    apart,
+    are_finite,
+    comparable,
+    epsilon_of,
+    same_statistics,
+)
 from opdump.comparison.nodes import Node
 from opdump.comparison.step_statistics import Bools, Floats, Places, rows_apart
 from opdump.comparison.trace import Model, RepeatedTrace, StepNumbers, Trace, has_elements, repeated
@@ -505,9 +513,7 @@ def _bits(widened: Array) -> Array:
 def _roundings(found: PairMetrics, epsilon: float) -> float:
     if not found.different:
         return 0.0
-    if found.nan_a or found.nan_b or found.inf_a or found.inf_b:
-        return math.inf
-    return found.relative_l2 / epsilon
+    return found.relative_l2 / epsilon if are_finite(found) else math.inf
 
 
 # Repeated steps: if two steps with only statistics run the same operators as an earlier pair of steps, its matches are reused and the statistics

@@ -13,6 +13,7 @@ out what it updated (ZeRO). A collective that one run lacks is otherwise a diffe
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -229,14 +230,16 @@ def _described(layout: _Layout, other: _Layout) -> str:
     groups = sorted({group for rank in layout.values() for group in rank.groups})
     if groups:
         facts.append(f"groups {', '.join(groups)}")
-    shapes = []
+    shapes = list(itertools.islice(_unlike_shapes(layout, other), _SHOWN))
+    if shapes:
+        facts.append(f"a rank has {', '.join(shapes)}")
+    return "; ".join(facts)
+
+
+def _unlike_shapes(layout: _Layout, other: _Layout) -> Iterator[str]:
+    """The shapes on the ranks of each parameter that has others in the other run."""
     for name in _common(layout, other):
         here = [rank.parameters.get(name) for rank in layout.values()]
         if here != [rank.parameters.get(name) for rank in other.values()]:
             shown = list(dict.fromkeys("none" if each is None else str(each[1]) for each in here))
-            shapes.append(f"{name} {' and '.join(shown[:_SHOWN])}")
-        if len(shapes) == _SHOWN:
-            break
-    if shapes:
-        facts.append(f"a rank has {', '.join(shapes)}")
-    return "; ".join(facts)
+            yield f"{name} {' and '.join(shown[:_SHOWN])}"

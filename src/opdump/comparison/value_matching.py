@@ -273,18 +273,7 @@ def match_kinds(
 ) -> Mapping[Place, Pair]:
     """Pair first outputs by kind, size and likeness, keeping the order of both sides: for values that differ too much to be matched."""
     most = np.zeros((len(a) + 1, len(b) + 1), np.float32)
-    likeness = np.zeros((len(a), len(b)), np.float32)
-    known: dict[tuple[str, str], bool] = {}
-    for i, one in enumerate(a):
-        for j, other in enumerate(b):
-            if one.sizes[:1] != other.sizes[:1] or not _has_first_output(one) or not _has_first_output(other):
-                continue
-            types = one.op.op_type, other.op.op_type
-            if types not in known:
-                known[types] = same_kind(one, other)
-            nearness = _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
-            if (known[types] or nearness > _ALIKE) and may_pair(one, other):
-                likeness[i, j] = known[types] + nearness
+    likeness = _likeness(a, b, may_pair)
     for i in range(len(a)):
         for j in range(len(b)):
             most[i + 1, j + 1] = max(most[i, j + 1], most[i + 1, j], most[i, j] + likeness[i, j])
@@ -300,6 +289,23 @@ def match_kinds(
             pair = _pair_of_kind(a[i], b[j])
             if pair is not None:
                 found[pair.a] = pair
+    return found
+
+
+def _likeness(a: Sequence[Node], b: Sequence[Node], may_pair: Callable[[Node, Node], bool]) -> NDArray[np.float32]:
+    """For each node of A and of B, how likely their first outputs are a pair; 0 if they cannot be one."""
+    found = np.zeros((len(a), len(b)), np.float32)
+    known: dict[tuple[str, str], bool] = {}
+    for i, one in enumerate(a):
+        for j, other in enumerate(b):
+            if one.sizes[:1] != other.sizes[:1] or not _has_first_output(one) or not _has_first_output(other):
+                continue
+            types = one.op.op_type, other.op.op_type
+            if types not in known:
+                known[types] = same_kind(one, other)
+            nearness = _nearness(one.outputs[0].numpy(), other.outputs[0].numpy())
+            if (known[types] or nearness > _ALIKE) and may_pair(one, other):
+                found[i, j] = known[types] + nearness
     return found
 
 
