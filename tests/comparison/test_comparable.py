@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import opdump
 from opdump.commands import main
-from opdump.comparison.trace import Trace, are_strangers, nearest_names
+from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names
 from opdump.errors import NotInDumpError
 from tests.comparison.hand_made import node
 from tests.comparison.programs import dumped
@@ -59,8 +59,8 @@ def test_programs_that_share_an_operator_by_chance_are_incomparable(tmp_path: Pa
 
 
 def test_a_tenth_of_the_smaller_program_is_enough_to_be_compared() -> None:
-    assert [are_strangers(matched, 50) for matched in (0, 4, 5, 6)] == [True, True, False, False]
-    assert [are_strangers(matched, 3) for matched in (0, 1)] == [True, False]
+    assert [are_unrelated_programs(matched, 50) for matched in (0, 4, 5, 6)] == [True, True, False, False]
+    assert [are_unrelated_programs(matched, 3) for matched in (0, 1)] == [True, False]
 
 
 def test_names_that_are_alike_are_told_of_programs_that_have_nothing_in_common() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdump.comparison.memory import Carried, Counterparts, Named
+from opdump.comparison.memory import Carried, Named, StateMapping
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace
 from opdump.records import TensorRecord
@@ -34,7 +34,7 @@ def _found(
     inputs_a = {(0, slot): each.memory.storage for slot, each in enumerate(read_a) if each.memory is not None}
     carried = Carried(inputs_a), Carried({} if of_b is None else {(0, 0): storage_b})
     left = of_a, ({} if of_b is None else {storage_b: of_b})
-    return Counterparts(Trace(1, 0, [a]), carried, left).of(b, 0)
+    return StateMapping(Trace(1, 0, [a]), carried, left).of(b, 0)
 
 
 def test_a_state_of_b_is_what_a_recorded_of_the_same_state() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import opdump
 from opdump.comparison.execution import Execution, recorded
-from opdump.comparison.memory import Carried, Carrying, read_step
+from opdump.comparison.memory import Carried, StateTracker, read_step
 from opdump.comparison.nodes import Node
 from opdump.comparison.simulation import Array, Asked, Simulation
 
@@ -38,8 +38,8 @@ def test_rows_that_a_step_did_not_read_are_there_in_the_next(tmp_path: Path) -> 
             optimizer.step()
     catalog = opdump.open(tmp_path)
     traces = [read_step(catalog, step) for step in range(3)]
-    carrying, simulation = Carrying(), Simulation()
-    found = [carrying.step(trace) for trace in traces]
+    tracker, simulation = StateTracker(), Simulation()
+    found = [tracker.step(trace) for trace in traces]
     for trace, carried, following in zip(traces, found, [*found[1:], Carried()], strict=True):
         run = Execution(trace)
         (node,) = (node for node in trace.nodes if node.bare_type == "addmm")

@@ -29,7 +29,7 @@ from opdump.comparison.pairs import (
 )
 from opdump.comparison.rank_layouts import is_collective, unlike_layouts
 from opdump.comparison.result import Neighbour, Result, Verdict, introduced
-from opdump.comparison.trace import are_strangers
+from opdump.comparison.trace import are_unrelated_programs
 from opdump.errors import NotInDumpError
 from opdump.index.payload import dumps_unchanged
 from opdump.records import OpRecord
@@ -101,7 +101,7 @@ def _result(
     pairs, missing = _table(found, executor, tell)
     differing, by_statistics, inherited = _counts(pairs)
     matched, unmatched = sum(each.matched for each in found if each.is_judged), sum(each.unmatched for each in found)
-    are_unrelated = are_strangers(matched, sum(each.most for each in found))
+    are_unrelated = are_unrelated_programs(matched, sum(each.most for each in found))
     suspects = [] if are_unrelated else _suspects_of(found)
     are_identical = not (unmatched or differing or any(each.of_frameworks for each in found))
     nearest = distinct(each.nearest for each in found) if are_unrelated else []

@@ -46,8 +46,8 @@ from opdump.comparison.pairs import (
     outputs_of,
 )
 from opdump.comparison.result import Neighbour, window
-from opdump.comparison.sweep import Comparison
-from opdump.comparison.trace import Trace, are_strangers, nearest_names, only, with_makers
+from opdump.comparison.sweep import ReferenceReplay
+from opdump.comparison.trace import Trace, are_unrelated_programs, nearest_names, only, with_makers
 from opdump.comparison.unexplained import Spread, agree, unexplained, unexplained_by_statistics
 from opdump.plan.selection import KernelPattern
 
@@ -183,7 +183,7 @@ class _Judging:
         may_repeat = selected[0] == selected[1] and given is None and not whole
         self._repeats = Repeats(a, b, rank) if may_repeat else None
         self._precedents = Precedents()
-        self._by_replay: Comparison | None = None
+        self._by_replay: ReferenceReplay | None = None
         self._by_statistics: StatisticsComparison | None = None
         self._by_bounds: Bounded | None = None
         self._values: StepValues | None = None
@@ -223,7 +223,7 @@ class _Judging:
         else:
             a, b = self._judge_matched(number, a, b)
         self._count(here, a, b)
-        if number == 0 and are_strangers(self.found.matched, self.found.most):
+        if number == 0 and are_unrelated_programs(self.found.matched, self.found.most):
             self.found.nearest = nearest_names(a, b)
         return not self.found.suspects
 
@@ -285,7 +285,7 @@ class _Judging:
     def _judge_by_replay(self, number: int, a: Trace, b: Trace, alignment: Alignment) -> None:
         """Judge a step by the sweep over its operators, its compiled graphs, and the operators that cannot be run again."""
         found = self.found
-        self._by_replay = step = Comparison(a, b, alignment, self._by_replay, partial(self._traces.of, number + 1))
+        self._by_replay = step = ReferenceReplay(a, b, alignment, self._by_replay, partial(self._traces.of, number + 1))
         if not _can_be_run(a, b):
             self._values = StepValues(a, b, alignment, self._values)
         graphs = judge_graphs(a, b, alignment)

@@ -478,7 +478,7 @@ class Carried:
 
 
 @dataclass(slots=True)
-class Carrying:
+class StateTracker:
     """Follows the storages of a program from step to step."""
 
     _left: Contents = field(default_factory=Contents)
@@ -543,7 +543,7 @@ _SAME: Final = 1e-6
 """Relative tolerance for equal values in float64; much closer than recorded float32 values."""
 
 
-class Counterparts:
+class StateMapping:
     """Finds, for each float64 element that B left, the equal element of A, and the value that A recorded for it.
 
     carried   what a step of A and of B finds again of the previous step

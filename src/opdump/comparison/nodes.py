@@ -206,7 +206,7 @@ class Suspect:
 
 
 @dataclass(slots=True)
-class Sweep:
+class Findings:
     """The suspects of a step, in B's order, and other findings."""
 
     suspects: list[Suspect] = field(default_factory=list)

@@ -18,7 +18,7 @@ from opdump.comparison.alignment import Alignment
 from opdump.comparison.differences import difference, epsilon_of, unshaped_difference
 from opdump.comparison.ends import Ends, ends_of, forget_the_rest, outliving, outputs_read, same_ends
 from opdump.comparison.execution import Execution, Leaves, draws, recorded, replay
-from opdump.comparison.memory import Carried, Carrying, Counterparts, Named
+from opdump.comparison.memory import Carried, Named, StateMapping, StateTracker
 from opdump.comparison.nodes import Node
 from opdump.comparison.trace import Trace, lasting, lifetimes
 from opdump.records import TensorRecord
@@ -328,7 +328,7 @@ class Rehearsal:
     _added: list[tuple[_Traces, Alignment, Following]] = field(default_factory=list)
     _steps: list[_Step] = field(default_factory=list)
     """The steps up to the last one whose end state was needed."""
-    _carrying: tuple[Carrying, Carrying] = field(default_factory=lambda: (Carrying(), Carrying()))
+    _trackers: tuple[StateTracker, StateTracker] = field(default_factory=lambda: (StateTracker(), StateTracker()))
     _carried: list[tuple[Carried, Carried]] = field(default_factory=list)
     """The state that each step finds from the one before, for one more step than `_steps`."""
     _plain: _Both = field(default_factory=lambda: _Both(Simulation(), Simulation()))
@@ -356,7 +356,7 @@ class Rehearsal:
             there for _, there in pairs if there in step.wanted[1]
         }
 
-    def counterparts(self) -> Counterparts | None:
+    def state_mapping(self) -> StateMapping | None:
         """The values with which B would begin the latest step if A had left them; None in the first step, or if unknown."""
         self._follow()
         *before, step = self._steps
@@ -365,7 +365,7 @@ class Rehearsal:
         self._plain.ends(before)
         if self._plain.failed:
             return None
-        return Counterparts(step.traces[0], step.carried, (self._plain.a.left, self._plain.b.left))
+        return StateMapping(step.traces[0], step.carried, (self._plain.a.left, self._plain.b.left))
 
     def comes_to_the_same(self) -> bool:
         """Whether both programs have the same end state in the latest step; False if it is unknown."""
@@ -404,7 +404,7 @@ class Rehearsal:
             after = self._added[number + 1][0] if number + 1 < len(self._added) else following()
             for pair in (traces, after)[len(self._carried) - number :]:
                 if pair is not None:
-                    self._carried.append((self._carrying[0].step(pair[0]), self._carrying[1].step(pair[1])))
+                    self._carried.append((self._trackers[0].step(pair[0]), self._trackers[1].step(pair[1])))
             in_a, in_b = self._carried[number + 1] if after is not None else (Carried(), Carried())
             wanted, rewritten = (in_a.wanted, in_b.wanted), (in_a.rewritten, in_b.rewritten)
             self._steps.append(_Step(traces, alignment, self._carried[number], wanted, rewritten, after is None))

@@ -48,9 +48,9 @@ from opdump.comparison.integrity import (
     were_left_alike,
 )
 from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
-from opdump.comparison.memory import Counterparts
+from opdump.comparison.memory import StateMapping
 from opdump.comparison.mending import Conviction, convict
-from opdump.comparison.nodes import Node, Suspect, Sweep, are_of_two_modes
+from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes
 from opdump.comparison.simulation import Following, Rehearsal
 from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
 from opdump.records import TensorRecord
@@ -81,7 +81,7 @@ class _Given:
     """The inputs that differ."""
 
 
-class Comparison:
+class ReferenceReplay:
     """The comparison of one step of both programs."""
 
     whole_a: Integrity
@@ -93,7 +93,7 @@ class Comparison:
         a: Trace,
         b: Trace,
         alignment: Alignment,
-        before: Comparison | None = None,
+        before: ReferenceReplay | None = None,
         following: Following = lambda: None,
     ) -> None:
         self.a, self.b, self.alignment = a, b, alignment
@@ -105,7 +105,7 @@ class Comparison:
         self._is_last = following() is None
         self.reference = run_reference(a, alignment.b_of, lasting(a, is_last=self._is_last))
         self.run = Execution(b)
-        self.found = Sweep()
+        self.found = Findings()
         self.scalars = scalars_read(a.nodes), scalars_read(b.nodes)
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
@@ -233,12 +233,12 @@ class Comparison:
     def _as_of_a(self, node: Node, slot: int, own: Array | None) -> Array | None:
         """The value of an input of B that an earlier step left, as A left it; B's own value if A's is unknown."""
         is_made = node.makers.get(slot) is not None
-        found = None if is_made or self._counterparts is None else self._counterparts.of(node, slot)
+        found = None if is_made or self._state_mapping is None else self._state_mapping.of(node, slot)
         return own if found is None else found
 
     @cached_property
-    def _counterparts(self) -> Counterparts | None:
-        return self.rehearsal.counterparts()
+    def _state_mapping(self) -> StateMapping | None:
+        return self.rehearsal.state_mapping()
 
     def _matched(self, one: Node, other: Node) -> None:
         given = self._given(one, other)

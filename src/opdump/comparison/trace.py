@@ -705,7 +705,7 @@ _ONE_OF: Final = 10
 _SHOWN: Final = 3
 
 
-def are_strangers(matched: int, most: int) -> bool:
+def are_unrelated_programs(matched: int, most: int) -> bool:
     """Whether too few operators are matched for a comparison. `most` is the number that could have been."""
     return not matched or matched * _ONE_OF < most
 
