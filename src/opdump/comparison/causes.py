@@ -22,7 +22,7 @@ from opdump.comparison.arguments import differing
 from opdump.comparison.differences import Difference, epsilon_of, fill_as_infinity
 from opdump.comparison.execution import Constants, Execution, input_of, same_inputs
 from opdump.comparison.kernel_accuracy import in_roundings
-from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of
+from opdump.comparison.nodes import Kind, Node, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements, leaf_name
 
 Array = NDArray[Any]
@@ -196,8 +196,7 @@ def ranked(suspects: Sequence[Suspect], latent: Sequence[Suspect], a: Trace, b: 
         for each in gradients
         if not any(_is_gradient_of(each, cause) or follows(each, cause) for cause in by_order)
     ]
-    rest = [each for each in gradients if all(each is not other for other in own)]
-    return [*sorted([*by_order, *own], key=_order), *sorted(rest, key=_order)]
+    return [*sorted([*by_order, *own], key=_order), *sorted(without(gradients, own), key=_order)]
 
 
 def causes_first(

@@ -29,7 +29,7 @@ from opdump.comparison.ends import Goal, end_of, forget_the_rest, of_no_storage,
 from opdump.comparison.execution import Constants, Execution, Leaves, draws, recorded, replay
 from opdump.comparison.kernel_accuracy import in_roundings
 from opdump.comparison.memory import Memory, Named
-from opdump.comparison.nodes import Node, Suspect
+from opdump.comparison.nodes import Node, Suspect, reachable, storages_of, without
 from opdump.comparison.trace import Trace, has_elements, lifetimes
 from opdump.records import TensorRecord
 
@@ -72,8 +72,11 @@ class Mending:
         """The differences that bring B's end state closer to A's when mended, the most effective first, and whether B then has no end value that A
         lacks. Empty if most of the end values that differed still do.
         """
-        whole = self._whole
-        missed = first = whole.missed
+
+        def missed_with(places: Iterable[int]) -> set[object]:
+            return self._missed_with(self._whole, frozenset().union(*(differences[place] for place in places)))
+
+        missed = first = self._whole.missed
         chosen: list[int] = []
         runs, before = 0, -1
         while missed and before != len(chosen):
@@ -83,7 +86,7 @@ class Mending:
                     break
                 if place not in chosen:
                     runs += 1
-                    still = self._missed_with(whole, _reached(differences, [*chosen, place]))
+                    still = missed_with([*chosen, place])
                     if len(still) < len(missed):
                         missed = still
                         chosen.append(place)
@@ -92,59 +95,58 @@ class Mending:
         # A difference that was chosen before the actual cause may be unnecessary.
         for place in list(chosen):
             rest = [each for each in chosen if each != place]
-            if rest and len(self._missed_with(whole, _reached(differences, rest))) <= len(missed):
+            if rest and len(missed_with(rest)) <= len(missed):
                 chosen = rest
         if len(chosen) > 1:
-            alone = {place: len(self._missed_with(whole, _reached(differences, [place]))) for place in chosen}
-            return sorted(chosen, key=lambda place: (alone[place], place)), not missed
+            chosen.sort(key=lambda place: (len(missed_with([place])), place))
         return chosen, not missed
 
     def left_behind(self, differences: Sequence[AbstractSet[int]]) -> set[int]:
         """The differences from which every path leads to values that A has too. A difference is the set of the operators of B that it reaches first."""
-        run = Execution(self._b)
-        users: dict[int, set[int]] = {}
-        unknown: set[int] = set()
-        """Nodes that a difference reaches and whose outputs A lacks."""
-        other: set[int] = set()
-        """Nodes that a difference reaches first and whose outputs differ from their partners', and nodes that copy such outputs."""
-        copies: set[int] = set()
-        for node in self._b.nodes:
-            values = self._inputs(run, node)
-            outputs = self._given(node, values, frozenset())
-            run.write(node, outputs)
-            writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs)) & (
-                unknown | other
-            )
-            for writer in writers:
-                users.setdefault(writer, set()).add(node.index)
-            if node.index in self._reached and self._is_other(node.index, outputs):
-                other.add(node.index)
-            if node.moves and writers & other:
-                other.add(node.index)
-                copies.add(node.index)
-            if (writers or node.index in self._reached) and not self._is_known(outputs):
-                unknown.add(node.index)
-            run.memory.release(self._lifetimes, node.index)
+        effects = self._effects()
+        differing, users = effects.unknown | effects.other, effects.users
         ends = {
             index
-            for index in unknown | other
+            for index in differing
             if index not in users
-            or _lasts(run, self._b.nodes[index])
+            or _lasts(effects.run, self._b.nodes[index])
             or any(read_as_number(self._b.nodes[reader]) for reader in users[index])
         }
+
+        def following(index: int) -> AbstractSet[int]:
+            # A differing output may exist elsewhere in A. Then the outputs of its readers decide.
+            return frozenset() if index in ends else users[index] & (effects.unknown | (effects.copies - ends))
+
         found = set()
         for place, reached in enumerate(differences):
-            seen: set[int] = set()
-            # A differing output may exist elsewhere in A. Then the outputs of its readers decide.
-            waiting = [index for index in reached if index in unknown or (index in other and index not in ends)]
-            while waiting and waiting[-1] not in ends:
-                index = waiting.pop()
-                if index not in seen:
-                    seen.add(index)
-                    waiting.extend(users[index] & (unknown | (copies - ends)))
+            starts = reached & (effects.unknown | (effects.other - ends))
             # The outputs of random draws are taken from A, so the effect of their differences is unknown.
-            if not waiting and not any(draws(self._b.nodes[index]) for index in reached):
+            if reachable(starts, following).isdisjoint(ends) and not any(
+                draws(self._b.nodes[each]) for each in reached
+            ):
                 found.add(place)
+        return found
+
+    def _effects(self) -> _Effects:
+        """Run B without changes, and follow the outputs that differ from A's."""
+        run = Execution(self._b)
+        found = _Effects(run)
+        for node in self._b.nodes:
+            outputs = self._given(node, self._inputs(run, node), frozenset())
+            run.write(node, outputs)
+            writers = set().union(*(run.writers.get((node.index, slot), ()) for slot in node.inputs))
+            writers &= found.unknown | found.other
+            for writer in writers:
+                found.users.setdefault(writer, set()).add(node.index)
+            is_reached = node.index in self._reached
+            if is_reached and self._is_other(node.index, outputs):
+                found.other.add(node.index)
+            if node.moves and writers & found.other:
+                found.other.add(node.index)
+                found.copies.add(node.index)
+            if (writers or is_reached) and not self._is_known(outputs):
+                found.unknown.add(node.index)
+            run.memory.release(self._lifetimes, node.index)
         return found
 
     def sources(self) -> list[int]:
@@ -153,22 +155,24 @@ class Mending:
         If they are on several lines, or not all of them have float outputs, values that A has in another order count as known, if that leaves one
         line: the edges of a graph may be sorted.
         """
-        run, missed = self._whole.run, self._whole.missed
-        lasting = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
-        if any(not isinstance(each, int) for each in missed):
-            numbers = (node.index for node in self._b.nodes if read_as_number(node))
-            lasting += [maker for index in numbers for maker in self._whole.sources.makers.get(index, ())]
-        constants = Constants(run)
+        constants = Constants(self._whole.run)
         strictly, loosely = (
-            sources.of(lasting, self._alignment.a_of, constants)
+            sources.of(self._writers_of_missed(), self._alignment.a_of, constants)
             for sources in (self._whole.sources, self._whole.beside_order)
         )
-        one_line = [
-            nodes for nodes in (strictly, loosely) if len({self._b.nodes[index].op.line for index in nodes}) == 1
-        ]
+        one_line = [nodes for nodes in (strictly, loosely) if _is_one_line(self._b, nodes)]
         return next(
             (nodes for nodes in one_line if all(map(self._gives_floats, nodes))), next(iter(one_line), strictly)
         )
+
+    def _writers_of_missed(self) -> list[int]:
+        """The operators of B that wrote the end values that A lacks."""
+        run, missed = self._whole.run, self._whole.missed
+        found = [index for each in missed if isinstance(each, int) for index in run.memory.last_writers(each)]
+        if any(not isinstance(each, int) for each in missed):
+            numbers = (node.index for node in self._b.nodes if read_as_number(node))
+            found += [maker for index in numbers for maker in self._whole.sources.makers.get(index, ())]
+        return found
 
     def _gives_floats(self, index: int) -> bool:
         return any(value.dtype.kind in "fc" for value in self._whole.outputs[index].values())
@@ -377,6 +381,20 @@ class _First:
 
 
 @dataclass(slots=True)
+class _Effects:
+    """The operators of B that a difference reaches in a run without changes."""
+
+    run: Execution
+    users: dict[int, set[int]] = field(default_factory=dict)
+    """The readers of the outputs of the other sets."""
+    unknown: set[int] = field(default_factory=set)
+    """Nodes whose outputs A lacks."""
+    other: set[int] = field(default_factory=set)
+    """Nodes that a difference reaches first and whose outputs differ from their partners', and nodes that copy such outputs."""
+    copies: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class _Whole:
     """A run of B with all its outputs."""
 
@@ -417,11 +435,6 @@ def _share_alike(own: Array, other: Array) -> float:
     return float(np.mean(np.isclose(own, other, rtol=_CLOSE, equal_nan=True))) if own.size else 1.0
 
 
-def _reached(differences: Sequence[AbstractSet[int]], places: Iterable[int]) -> AbstractSet[int]:
-    """The operators that these differences reach."""
-    return frozenset(index for place in places for index in differences[place])
-
-
 def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:
     """The outputs of a node for these inputs; its recorded outputs if it cannot be run again."""
     done = replay(node, values)
@@ -431,8 +444,7 @@ def _outputs(node: Node, values: Mapping[int, Array]) -> Mapping[int, Array]:
 
 def _lasts(run: Execution, node: Node) -> bool:
     """Whether the node writes memory that outlives the step: memory from before the step, or a state of an optimizer."""
-    written = {record.memory.storage for record in node.outputs.values() if record.memory is not None}
-    read = {record.memory.storage for record in node.inputs.values() if record.memory is not None}
+    written, read = storages_of(node.outputs.values()), storages_of(node.inputs.values())
     return bool(written & (run.leaf_storages.keys() | (read if node.op.phase == "optimizer" else set())))
 
 
@@ -498,8 +510,9 @@ def convict(
     unreached   suspects that are seen only at the end of the step
     lasting     the storages of A and of B that outlive the step
     """
-    mending = Mending(a, b, alignment, {index for _, nodes in suspects for index in nodes}, lasting)
-    behind = mending.left_behind([nodes for _, nodes in suspects])
+    reached = [nodes for _, nodes in suspects]
+    mending = Mending(a, b, alignment, set().union(*reached), lasting)
+    behind = mending.left_behind(reached)
     if len(behind) == len(suspects) and not unreached:
         behind = set()  # the end states differ, so one of the suspects is the cause
     refuted = [suspect for place, (suspect, _) in enumerate(suspects) if place in behind]
@@ -507,10 +520,8 @@ def convict(
     chosen, is_all = mending.cures([nodes for _, nodes in rest])
     causes = [rest[place][0] for place in chosen]
     leading = _leading(a, b, alignment, mending, rest, causes, is_all=is_all)
-    causes = [*leading, *(cause for cause in causes if all(cause is not one for one in leading))]
-    others = [
-        each for each in (*(suspect for suspect, _ in rest), *unreached) if all(each is not one for one in causes)
-    ]
+    causes = [*leading, *without(causes, leading)]
+    others = without((*(suspect for suspect, _ in rest), *unreached), causes)
     if causes and is_all:
         return Conviction(causes, leading, [*refuted, *others])
     return Conviction(causes, leading, refuted, others if causes else ())
@@ -528,22 +539,22 @@ def _leading(
 ) -> list[Suspect]:
     """The causes that come before the others; some of them may not have been suspects."""
     sources = mending.sources()
-    accused = causes or [suspect for suspect, _ in suspects]
-    places = [suspect.b.index for suspect in accused if suspect.b is not None]
-    first = sources[0] if _is_one_line(b, sources) else None
-    if first is not None and (first <= min(places, default=first) or _comes_before(b, first, causes, is_all=is_all)):
+    if _come_first(b, sources, suspects, causes, is_all=is_all):
         # If the output of a maker differs from its partner's, the maker is the cause.
         makers = mending.makers_elsewhere(sources)
-        return [suspect for suspect, _ in suspects if _says_of(suspect, makers)] or [
-            _source(a, b, alignment, index, suspects) for index in sources
-        ]
+        of_makers = [suspect for suspect, _ in suspects if _says_of(suspect, makers)]
+        return of_makers or [_source(a, b, alignment, index, suspects) for index in sources]
     if not causes:
         return [_not_stepped(a.nodes[index]) for index in mending.not_stepped()]
     # Sources on several lines include some whose effects do not matter.
-    if is_all:
-        return [cause for cause in causes[:1] if cause.b is not None and cause.b.op.phase != "backward"]
     of_the_model = {index for index in sources if _is_of_the_model(b, index)}
-    return [cause for cause in causes if cause.b is not None and cause.b.index in of_the_model]
+
+    def is_leading(cause: Suspect) -> bool:
+        if cause.b is None:
+            return False
+        return cause.b.op.phase != "backward" if is_all else cause.b.index in of_the_model
+
+    return list(filter(is_leading, causes[:1] if is_all else causes))
 
 
 def _says_of(suspect: Suspect, nodes: AbstractSet[int]) -> bool:
@@ -559,11 +570,25 @@ def _is_one_line(trace: Trace, nodes: Sequence[int]) -> bool:
     return len({trace.nodes[index].op.line for index in nodes}) == 1
 
 
-def _comes_before(trace: Trace, source: int, causes: Sequence[Suspect], *, is_all: bool) -> bool:
-    """Whether a source is the cause although `causes` come before it: some of their effects do not matter."""
-    if trace.nodes[source].op.phase == "backward":
+def _come_first(
+    trace: Trace,
+    sources: Sequence[int],
+    suspects: Sequence[tuple[Suspect, AbstractSet[int]]],
+    causes: Sequence[Suspect],
+    *,
+    is_all: bool,
+) -> bool:
+    """Whether the sources are on one line and before the causes, or before the suspects if there are no causes. Sources behind the causes count if
+    some effects of the causes do not matter.
+    """
+    if not _is_one_line(trace, sources):
+        return False
+    first, accused = sources[0], causes or [suspect for suspect, _ in suspects]
+    if first <= min((suspect.b.index for suspect in accused if suspect.b is not None), default=first):
+        return True
+    if trace.nodes[first].op.phase == "backward":
         return not is_all
-    return _is_of_the_model(trace, source) and not (is_all and len(causes) == 1)
+    return _is_of_the_model(trace, first) and not (is_all and len(causes) == 1)
 
 
 def _is_of_the_model(trace: Trace, index: int) -> bool:

@@ -205,6 +205,11 @@ class Suspect:
         )
 
 
+def without(suspects: Iterable[Suspect], others: Sequence[Suspect]) -> list[Suspect]:
+    """The suspects that are not among the others. Equal suspects count as different."""
+    return [each for each in suspects if all(each is not other for other in others)]
+
+
 @dataclass(slots=True)
 class Findings:
     """The suspects of a step, in B's order, and other findings."""

@@ -50,7 +50,7 @@ from opdump.comparison.integrity import (
 from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.memory import StateMapping
 from opdump.comparison.mending import Conviction, convict
-from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes
+from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
 from opdump.comparison.simulation import Following, Rehearsal
 from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
 from opdump.records import TensorRecord
@@ -137,7 +137,9 @@ class ReferenceReplay:
         for suspect in narrowed_results(self.a, self.b, self.alignment):
             self.found.add(suspect)
         self._confirm()
-        self._kernels()
+        kernel = erring_kernel(self.a, self.b, self.alignment, self._alike, self.found.suspects)
+        if kernel is not None:
+            self.found.add(kernel)
         found, causes, leading = (
             ranked(suspects, self.found.latent, self.a, self.b)
             for suspects in (self.found.suspects, self._convicted.causes, self._convicted.leading)
@@ -186,13 +188,7 @@ class ReferenceReplay:
 
     def _drop(self, refuted: Sequence[Suspect]) -> None:
         self._settled.update(suspect.name for suspect in refuted)
-        self.found.suspects = [each for each in self.found.suspects if all(each is not other for other in refuted)]
-
-    def _kernels(self) -> None:
-        """Search for a kernel that errs."""
-        suspect = erring_kernel(self.a, self.b, self.alignment, self._alike, self.found.suspects)
-        if suspect is not None:
-            self.found.add(suspect)
+        self.found.suspects = without(self.found.suspects, refuted)
 
     def release(self) -> None:
         """Drop the values, except those that the next step needs."""
@@ -369,13 +365,7 @@ class ReferenceReplay:
         units = _ROUNDING if epsilon <= epsilon_of("float32") else _NARROW_ROUNDING
         return bool(found) and found.relative > units * epsilon and found.absolute > _SHARE_OF_NOISE * noise
 
-    def _judge(
-        self,
-        one: Node,
-        other: Node,
-        given: _Given,
-        arguments: Mapping[str, tuple[Any, Any]],
-    ) -> None:
+    def _judge(self, one: Node, other: Node, given: _Given, arguments: Mapping[str, tuple[Any, Any]]) -> None:
         """Judge an operator of B with other inputs or arguments than A's: whether that matters, and why."""
         reference, actual, odd = replay(one, given.ours), replay(other, given.theirs), given.odd
         found: Difference | None = None
