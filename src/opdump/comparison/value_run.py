@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdump.adapters.replay import Replayed
 from opdump.checks.operator_classes import class_of
 from opdump.comparison.arguments import chosen_rounding, coarsest
 from opdump.comparison.differences import difference, epsilon_of, find_layout, same_bits
-from opdump.comparison.execution import Execution, recorded, recorded_inputs, replay
+from opdump.comparison.execution import Execution, recorded, recorded_inputs, recorded_values, replay
 from opdump.comparison.kernel_accuracy import allowed_error, error_of
 from opdump.comparison.memory import Memory, widened
 from opdump.comparison.nodes import Kind, Node, Suspect
@@ -87,43 +88,36 @@ def run_on_values(
     for node in a.nodes:
         own = {slot: recorded(record) for slot, record in node.inputs.items() if not record.skip}
         moved = {slot: drifted.get((node.index, slot), leaf) for slot, leaf in own.items()}
-        values, rough = (
-            {slot: value for slot, leaf in leaves.items() if (value := each.look_up(node, slot, leaf)) is not None}
-            for each, leaves in ((exact, own), (rounded, moved))
-        )
+        values, rough = _looked_up(exact, node, own), _looked_up(rounded, node, moved)
         if node.index in keep:
             run.inputs[node.index] = values
         done, again = replay(node, values), replay(node, rough, "float32")
-        given = {slot: value for slot, record in node.outputs.items() if (value := recorded(record)) is not None}
+        given = recorded_values(node.outputs)
         outputs = given if done is None else dict(done.outputs)
         rough_outputs = dict(given) if again is None else dict(again.outputs)
         if done is None:
             run.not_run.add(node.op.kernel or node.op.op_type)
-            inherited[node.index] = max(
-                (
-                    pairs[maker].distance if maker in pairs else inherited.get(maker[0], 0.0)
-                    for maker in node.makers.values()
-                ),
-                default=0.0,
-            )
-        for slot in node.outputs:
-            pair = pairs.get((node.index, slot))
-            if pair is None:
-                continue
+            inherited[node.index] = _difference_of_inputs(node, pairs, inherited)
+        for pair in filter(None, (pairs.get((node.index, slot)) for slot in node.outputs)):
             theirs = value_in_a(b, pair)
-            if theirs is None or done is None or again is None or slot not in done.outputs or slot not in again.outputs:
-                failure = _by_bounds(a, b, pair, inherited.get(node.index, 0.0))
-            else:
-                failure = _by_replay(a, b, pairs, pair, done.outputs[slot], again.outputs[slot], theirs)
-                if failure is not None and _is_next_level(node, b.nodes[pair.b[0]], done.outputs[slot], theirs):
-                    failure = None
+            failure = _by_replay(a, b, pairs, pair, done, again, theirs, inherited.get(node.index, 0.0))
             if failure is not None:
                 run.failures.append(failure)
             if theirs is not None:
-                outputs[slot] = rough_outputs[slot] = theirs
+                outputs[pair.a[1]] = rough_outputs[pair.a[1]] = theirs
         exact.write(node, outputs)
         rounded.write(node, rough_outputs)
     return run
+
+
+def _difference_of_inputs(node: Node, pairs: Mapping[Place, Pair], inherited: Mapping[int, float]) -> float:
+    makers = node.makers.values()
+    return max((pairs[each].distance if each in pairs else inherited.get(each[0], 0.0) for each in makers), default=0.0)
+
+
+def _looked_up(run: Execution, node: Node, leaves: Mapping[int, Array | None]) -> dict[int, Array]:
+    """The known inputs of a node. Inputs that no node made are in `leaves`."""
+    return {slot: value for slot, leaf in leaves.items() if (value := run.look_up(node, slot, leaf)) is not None}
 
 
 def value_in_a(b: Trace, pair: Pair) -> Array | None:
@@ -167,13 +161,28 @@ def epsilon_of_stretch(a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pa
 
 
 def _by_replay(
-    a: Trace, b: Trace, pairs: Mapping[Place, Pair], pair: Pair, expected: Array, rounded: Array, theirs: Array
+    a: Trace,
+    b: Trace,
+    pairs: Mapping[Place, Pair],
+    pair: Pair,
+    exact: Replayed | None,
+    rough: Replayed | None,
+    theirs: Array | None,
+    given: float,
 ) -> Failure | None:
+    """Judge B's value by A's operator on B's inputs in float64 and in float32, or by bounds if it could not be run again. `given` is how far the inputs
+    then differ.
+    """
+    expected, rounded = (None if each is None else each.outputs.get(pair.a[1]) for each in (exact, rough))
+    if theirs is None or expected is None or rounded is None:
+        return _by_bounds(a, b, pair, given)
     epsilon = epsilon_of_pair(a, b, pair)
     times, off = in_roundings(expected, rounded, theirs, epsilon)
     if times > ROUNDINGS:
         times, off = in_roundings(expected, rounded, theirs, epsilon_of_stretch(a, b, pairs, pair))
-    return Failure(pair, times, off) if times > ROUNDINGS else None
+    if times <= ROUNDINGS or _is_next_level(a.nodes[pair.a[0]], b.nodes[pair.b[0]], expected, theirs):
+        return None
+    return Failure(pair, times, off)
 
 
 def _is_next_level(one: Node, other: Node, expected: Array, theirs: Array) -> bool:
@@ -328,24 +337,27 @@ def named(
     theirs = between(b, pair.b[0], {each.b for each in pairs.values()})
     other = b.nodes[pair.b[0]]
     how = _how(failure, ours, theirs, sides)
+    found: _Change | None = None
     if failure.given is None:
         stretch = _Stretch(a, b, pair, ours, run_on_values(a, b, pairs, {node.index for node in ours}).inputs)
         found = stretch.explained(_changes(ours, theirs, sides), failure.times)
-        if found is not None:
-            io: IO = "input" if found.values is not None else "output"
-            evidence = f"{found.evidence}; {how}"
-            return Suspect(found.kind, found.node, found.other or other, io, found.slot, failure.times, evidence)
-    odd = _odd_parameter(ours, theirs, sides)
-    if odd is not None:
-        evidence = f"{odd.evidence}; {how}"
-        return Suspect("parameter", odd.node, odd.other or other, "input", odd.slot, failure.times, evidence)
+    found = found or _odd_parameter(ours, theirs, sides)
+    if found is not None:
+        io: IO = "input" if found.kind == "parameter" else "output"
+        evidence = f"{found.evidence}; {how}"
+        return Suspect(found.kind, found.node, found.other or other, io, found.slot, failure.times, evidence)
+    kind, one, another = _lone_operators(ours, theirs, other)
+    return Suspect(kind, one, another, "output", 0, failure.times, how)
+
+
+def _lone_operators(ours: Sequence[Node], theirs: Sequence[Node], other: Node) -> tuple[Kind, Node, Node]:
+    """The last operators of A and of B without a counterpart, and the kind of the difference. `other` is the last operator of B."""
     alone, others = _without_counterpart(ours, theirs), _without_counterpart(theirs, ours)
     if len(ours) == 1 and not alone and len(others) == 1:
-        return Suspect("extra", ours[0], others[0], "output", 0, failure.times, how)
+        return "extra", ours[0], others[0]
     # A batch norm has no counterpart if the other side folded it into a convolution.
     likely = [node for node in alone if not is_batch_norm(node)] if others else []
-    one, another = (likely or alone or ours)[-1], others[-1] if alone and others else other
-    return Suspect("operator", one, another, "output", 0, failure.times, how)
+    return "operator", (likely or alone or ours)[-1], others[-1] if alone and others else other
 
 
 def is_batch_norm(node: Node) -> bool:
