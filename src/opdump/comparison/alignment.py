@@ -258,50 +258,54 @@ def _follow_data(
     a: Trace, b: Trace, pairs: dict[int, int], kinds: dict[int, MatchKind], known: Mapping[int, int]
 ) -> None:
     """Match the remaining nodes by makers, readers and memory, and rematch pairs that contradict the data flow."""
-    users_a, users_b = a.users(), b.users()
     by_storage = _readers_of_storages(b)
     for _ in range(_ROUNDS):
         storages = _common_storages(a, b, pairs, known)
         shared = _read_by_the_model(a, storages)
         owned = owners(a, shared.keys()), owners(b, set(shared.values()))
-        sides = _Sides(a, b, users_a, users_b, storages, known, *owned)
+        sides = _Sides(a, b, a.users(), b.users(), storages, known, *owned)
         doubtful = {
             here for here, there in pairs.items() if kinds[here] != "by hand" and sides.is_doubtful(pairs, here, there)
         }
-        free_b = set(range(len(b.nodes))) - {there for here, there in pairs.items() if here not in doubtful}
-        by_type: dict[Token, list[int]] = defaultdict(list)
-        for index in sorted(free_b):
-            by_type[_key(b.nodes[index])].append(index)
         former = dict(pairs)
         weak = {here for here in doubtful if sides.agreement(pairs, here, pairs[here]) < 0}
         for here in doubtful:
             del pairs[here]
-        # In execution order, so that the makers of a node are matched before it.
-        for node in a.nodes:
-            if node.index in pairs:
-                continue
-            key = _key(node)
-            near = _near(node, pairs, users_b, storages, by_storage) | sides.of_the_same_owner(node.index)
-            candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
-            candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
-            scored = []
-            for index in candidates:
-                agreement = sides.agreement(pairs, node.index, index)
-                # An optimizer runs the same operators for every parameter, so likeness does not identify one.
-                if agreement > 0 or node.op.phase != "optimizer":
-                    scored.append((agreement + _likeness(node, b.nodes[index]), -index))
-            if scored:
-                best, index = max(scored)
-                if best > 1:
-                    if former.get(node.index) != -index:
-                        kinds[node.index] = sides.kind(pairs, node.index, -index)
-                    pairs[node.index] = -index
-                    free_b.discard(-index)
+        free_b = set(range(len(b.nodes))).difference(pairs.values())
+        _match_by_evidence(sides, pairs, kinds, free_b, former, by_storage)
         for here in sorted(doubtful - weak - pairs.keys()):
             if former[here] in free_b:
                 pairs[here] = former[here]  # the evidence is balanced, and no better candidate was found
         if pairs == former:
             return
+
+
+def _match_by_evidence(
+    sides: _Sides,
+    pairs: dict[int, int],
+    kinds: dict[int, MatchKind],
+    free_b: set[int],
+    former: Mapping[int, int],
+    by_storage: Mapping[int, list[int]],
+) -> None:
+    """Match each node of A that has no pair with the best candidate among the nodes `free_b`, which loses it."""
+    b, by_type = sides.b, defaultdict[Token, list[int]](list)
+    for index in sorted(free_b):
+        by_type[_key(b.nodes[index])].append(index)
+    # In execution order, so that the makers of a node are matched before it.
+    for node in sides.a.nodes:
+        if node.index in pairs:
+            continue
+        key = _key(node)
+        near = _near(node, pairs, sides.users_b, sides.storages, by_storage) | sides.of_the_same_owner(node.index)
+        candidates = [index for index in near if index in free_b and _key(b.nodes[index]) == key]
+        candidates = candidates or [index for index in by_type.get(key, ())[:_MOST_CANDIDATES] if index in free_b]
+        best, index = max(((sides.score(pairs, node, each), -each) for each in candidates), default=(0.0, 0))
+        if best > 1:
+            if former.get(node.index) != -index:
+                kinds[node.index] = sides.kind(pairs, node.index, -index)
+            pairs[node.index] = -index
+            free_b.discard(-index)
 
 
 _MOST_CANDIDATES = 200
@@ -430,6 +434,15 @@ class _Sides:
         agree, disagree = self._evidence(pairs, here, there)
         return agree - disagree
 
+    def score(self, pairs: Mapping[int, int], node: Node, there: int) -> float:
+        """The evidence for a pair, with the likeness of the nodes. An optimizer runs the same operators for every parameter, so likeness does not
+        identify one.
+        """
+        agreement = self.agreement(pairs, node.index, there)
+        if agreement <= 0 and node.op.phase == "optimizer":
+            return -math.inf
+        return agreement + _likeness(node, self.b.nodes[there])
+
     def is_doubtful(self, pairs: Mapping[int, int], here: int, there: int) -> bool:
         """Whether there is evidence against a pair, or for an optimizer operator, no evidence for it."""
         agree, disagree = self._evidence(pairs, here, there)
@@ -437,35 +450,31 @@ class _Sides:
 
     def _evidence(self, pairs: Mapping[int, int], here: int, there: int) -> tuple[float, float]:
         """The weight of the evidence for a pair, and against it."""
-        agree = disagree = 0.0
         one, other = self.a.nodes[here], self.b.nodes[there]
-
-        def weigh(weight: float, *, same: bool) -> None:
-            nonlocal agree, disagree
-            if same:
-                agree += weight
-            else:
-                disagree += weight
-
+        weights = {True: 0.0, False: 0.0}
         if here in self.owners_a and there in self.owners_b:
-            weigh(_CERTAIN, same=self.storages[self.owners_a[here]] == self.owners_b[there])
-
+            weights[self.storages[self.owners_a[here]] == self.owners_b[there]] += _CERTAIN
         for slot, maker in one.makers.items():
             expected = pairs.get(maker[0])
             if expected is not None:
-                weigh(1.0, same=other.makers.get(slot) == (expected, maker[1]))
+                weights[other.makers.get(slot) == (expected, maker[1])] += 1.0
+        for weight, agrees in self._evidence_of_inputs(one, other):
+            weights[agrees] += weight
+        readers = Counter(pairs.get(user, -1) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
+        readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
+        return weights[True] + float((readers & readers_there).total()), weights[False]
+
+    def _evidence_of_inputs(self, one: Node, other: Node) -> Iterator[tuple[float, bool]]:
+        """The weight of each input that has a known storage or a name, and whether it is for the pair."""
         for slot, record in one.inputs.items():
             after = other.inputs.get(slot)
             if after is None:
                 continue
             if record.memory is not None and after.memory is not None and record.memory.storage in self.storages:
                 weight = _CERTAIN if record.memory.storage in self.known else 1.0
-                weigh(weight, same=self.storages[record.memory.storage] == after.memory.storage)
-            elif leaf_name(record) and leaf_name(after) and leaf_name(record) == leaf_name(after):
-                agree += 0.5
-        readers = Counter(pairs.get(user, -1) for slot in one.outputs for user, _ in self.users_a.get((here, slot), ()))
-        readers_there = Counter(user for slot in other.outputs for user, _ in self.users_b.get((there, slot), ()))
-        return agree + float((readers & readers_there).total()), disagree
+                yield weight, self.storages[record.memory.storage] == after.memory.storage
+            elif leaf_name(record) and leaf_name(record) == leaf_name(after):
+                yield 0.5, True
 
     def kind(self, pairs: Mapping[int, int], here: int, there: int) -> MatchKind:
         """How the two nodes are matched."""
