@@ -7,7 +7,7 @@ different computation of the same result. Code whose values agree again in anoth
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +24,7 @@ from opdump.comparison.causes import Reach
 from opdump.comparison.differences import apart, epsilon_of, same_statistics
 from opdump.comparison.integrity import changed_since, shown_data
 from opdump.comparison.lost_values import Lost, StepValues, only_arranges
-from opdump.comparison.nodes import Kind, Node, Suspect
+from opdump.comparison.nodes import Kind, Node, Suspect, reachable
 from opdump.comparison.step_statistics import has_statistics
 from opdump.comparison.trace import Trace, leaf_name, names_a_state
 from opdump.comparison.unexplained import Spread
@@ -177,10 +177,10 @@ class Meanings:
         """The operators that an origin may stand for, most likely first."""
         one, other = pair
         if other is not None and (other.moves or other.bare_type == "copy"):
-            readers = [node for node in self.b.nodes if (other.index, 0) in node.makers.values()]
-            lost = [self._aligned(node) for node in readers if node.index in self.lost_b.nodes]
-            if lost and lost[0][0] is not None:
-                yield lost[0]
+            readers = self.b.users().get((other.index, 0), ())
+            lost = min((index for index, _ in readers if index in self.lost_b.nodes), default=-1)
+            if lost in self.alignment.a_of:
+                yield self._aligned(self.b.nodes[lost])
                 return
         yield from self._forward_of(pair)
         if one is None or other is None:
@@ -204,14 +204,8 @@ class Meanings:
         for node, (trace, matched, cleared) in zip(reversed(pair), sides, strict=True):
             if node is None or node.op.phase != "backward" or not node.op.forward_op:
                 continue
-            waiting = [each for each in trace.nodes if each.op.op_name == node.op.forward_op]
-            stretch: dict[int, Node] = {}
-            while waiting:
-                each = waiting.pop()
-                if each.index not in matched and each.index not in stretch and code_of(each) not in cleared:
-                    stretch[each.index] = each
-                    waiting += [trace.nodes[maker] for maker, _ in each.makers.values()]
-            for each in (each for _, each in sorted(stretch.items()) if _gives_numbers(each)):
+            forward = (each.index for each in trace.nodes if each.op.op_name == node.op.forward_op)
+            for each in filter(_gives_numbers, _lone_before(trace, forward, matched, cleared)):
                 yield (None, each) if trace is self.b else (each, None)
 
     def _wired_before(self, one: Node, other: Node) -> Iterator[Pair]:
@@ -483,26 +477,24 @@ class StatisticsComparison:
     def _pairs(self, lost_a: Lost, lost_b: Lost) -> list[Pair]:
         """The operators where lost values begin, paired between the programs if they correspond."""
         b_of, a_of = self.alignment.b_of, self.alignment.a_of
-        alone_a = [self.a.nodes[index] for index in lost_a.origins if index not in b_of]
-        alone_b = [self.b.nodes[index] for index in lost_b.origins if index not in a_of]
-        free_b = [node for node in self.b.nodes if node.index not in a_of]
+        alone_a, alone_b = _unmatched(self.a, lost_a.origins, b_of), _unmatched(self.b, lost_b.origins, a_of)
+        free_b = _unmatched(self.b, range(len(self.b.nodes)), a_of)
         pairs: list[Pair] = []
-        for is_like, others, mine in (
-            (_is_of_same_type, alone_b, alone_a),
-            (_is_of_same_type, free_b, alone_a),
-            (_gives_same_sizes, alone_b, alone_a),
+        taken: set[Node] = set()
+        for is_like, others in (
+            (_is_of_same_type, alone_b),
+            (_is_of_same_type, free_b),
+            (_gives_same_sizes, alone_b),
         ):
-            for one in list(mine):
-                partner = self._nearest(one, [other for other in others if is_like(one, other)])
+            for one in list(alone_a):
+                partner = self._nearest(one, [each for each in others if each not in taken and is_like(one, each)])
                 if partner is not None:
                     pairs.append((one, partner))
                     alone_a.remove(one)
-                    for nodes in (alone_b, free_b):
-                        if partner in nodes:
-                            nodes.remove(partner)
+                    taken.add(partner)
         pairs += [(one, None) for one in alone_a]
-        pairs += [(None, other) for other in alone_b]
-        matched = {index for index in lost_b.origins if index in a_of}
+        pairs += [(None, other) for other in alone_b if other not in taken]
+        matched = lost_b.origins.keys() & a_of.keys()
         matched |= {b_of[index] for index in lost_a.origins if index in b_of}
         pairs += [(self.a.nodes[a_of[index]], self.b.nodes[index]) for index in sorted(matched)]
         return pairs
@@ -545,6 +537,22 @@ class StatisticsComparison:
         """An input that something other than an operator overwrote in B only."""
         slots = (slot for slot in other.makers if _is_overwritten(self.b, other, slot))
         return next((slot for slot in slots if one is None or not _is_overwritten(self.a, one, slot)), None)
+
+
+def _lone_before(trace: Trace, nodes: Iterable[int], matched: Container[int], cleared: Container[Code]) -> list[Node]:
+    """The nodes without a counterpart and those that lead to them, through such nodes only."""
+
+    def is_lone(index: int) -> bool:
+        return index not in matched and code_of(trace.nodes[index]) not in cleared
+
+    def makers(index: int) -> Iterator[int]:
+        return (maker for maker, _ in trace.nodes[index].makers.values() if is_lone(maker))
+
+    return [trace.nodes[index] for index in sorted(reachable(filter(is_lone, nodes), makers))]
+
+
+def _unmatched(trace: Trace, indices: Iterable[int], matched: Container[int]) -> list[Node]:
+    return [trace.nodes[index] for index in indices if index not in matched]
 
 
 def _of_data(one: Node, other: Node, slot: int) -> Suspect:
