@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from opdump.comparison.differences import (
 from opdump.comparison.ends import gradients, read_as_number
 from opdump.comparison.execution import draws, recorded
 from opdump.comparison.kernel_accuracy import JudgedGraphs
-from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results
+from opdump.comparison.nodes import Kind, Node, Suspect, may_leave_results, storages_of
 from opdump.comparison.step_statistics import norm_of
 from opdump.comparison.trace import Trace, has_elements
 from opdump.op_types.unspecified import unspecified_outputs
@@ -99,20 +100,22 @@ class _Unexplained:
             # The batch may have a different order: whether that matters shows in the trained parameters.
             written = set(results(self.b).written)
             far = [each for each in far if each[1] in written or not self._is_reordered(*each)]
-        if far:
-            spread_a, spread_b = self._spread(
-                {one for (one, _), _ in far}, {other for _, (other, _) in far}, self._ways.most
-            )
-            far = [
-                (one, other)
-                for one, other in far
-                if not self._is_spread(one, other, (spread_a.get(one, 0.0), spread_b.get(other, 0.0)))
-            ]
+        far = self._beyond_spread(far) if far else []
         if far:
             return [self._parting(*min(far, key=lambda each: each[1]))]
         if alone_a and alone_b:
             return [self._parting(alone_a[0], alone_b[0])]
         return []
+
+    def _beyond_spread(self, pairs: list[tuple[Place, Place]]) -> list[tuple[Place, Place]]:
+        """The pairs that rounding does not explain."""
+        nodes_a, nodes_b = {one for (one, _), _ in pairs}, {other for _, (other, _) in pairs}
+        spread_a, spread_b = self._spread(nodes_a, nodes_b, self._ways.most)
+        return [
+            (one, other)
+            for one, other in pairs
+            if not self._is_spread(one, other, (spread_a.get(one, 0.0), spread_b.get(other, 0.0)))
+        ]
 
     def found_by_statistics(self) -> list[Suspect]:
         pairs, _, _ = self._pairs()
@@ -132,6 +135,36 @@ class _Unexplained:
         if self._trains and len(results_a.given) != len(results_b.given):
             # The losses are of parts of a batch: compare the trained parameters only.
             results_a, results_b = replace(results_a, given=()), replace(results_b, given=())
+        pairs, doubtful, alone_a, alone_b = self._pairs_of_operators(results_a, results_b)
+        if self._trains:
+            return pairs, [], []  # each program may keep other states and gradients: only trained parameters count
+        again = self._pair_nearest(alone_a, alone_b, lambda one, other: not self._far(one, other))
+        self._found_again = bool(again)
+        # Each call of a function writes the same variables: pair the remaining writes with the nearest ones.
+        ours = {one for one, _ in doubtful}.union(_floats(self.a, _writes(self.a, alone_a)))
+        theirs = {other for _, other in doubtful}.union(_floats(self.b, _writes(self.b, alone_b)))
+        left_a, left_b = [each for each in alone_a if each in ours], sorted(theirs.intersection(alone_b))
+        written = self._pair_nearest(left_a, left_b, self._are_comparable, same_type=True)
+        for one, other in written:
+            alone_a.remove(one)
+            alone_b.remove(other)
+        writes_a, writes_b = _writes(self.a, alone_a), _writes(self.b, alone_b)
+        # Inputs of different write operators are not comparable: one takes a gradient and a rate, another their product.
+        are_told = self._updates and not _floats(self.a, writes_a) and not _floats(self.b, writes_b)
+        alone_a, alone_b = (
+            [each for each in alone if each not in writes]
+            for alone, writes in ((alone_a, writes_a), (alone_b, writes_b))
+        )
+        others = self._pair_nearest(alone_a, alone_b, self._are_comparable, same_type=are_told)
+        if are_told:
+            # A program without functions computes gradients of constants too, which nothing reads.
+            alone_a = alone_b = []
+        return [*pairs, *written, *others], alone_a, alone_b
+
+    def _pairs_of_operators(
+        self, results_a: Results, results_b: Results
+    ) -> tuple[list[tuple[Place, Place]], list[tuple[Place, Place]], list[Place], list[Place]]:
+        """The pairs of results of matched operators, those of them that are doubtful, and the results of A and of B that are in no certain pair."""
         pairs: list[tuple[Place, Place]] = []
         doubtful: list[tuple[Place, Place]] = []
         left_b = dict.fromkeys(results_b.all())
@@ -150,44 +183,28 @@ class _Unexplained:
             else:
                 pairs.append((place, partner))
                 del left_b[partner]
-        if self._trains:
-            return pairs, [], []  # each program may keep other states and gradients: only trained parameters count
-        alone_b = list(left_b)
-        for place in list(alone_a):
-            near = self._nearest(place, alone_b)
-            if near is not None and not self._far(place, near):
-                self._found_again = True
-                alone_a.remove(place)
-                alone_b.remove(near)
-        writes = [place for place in alone_a if _is_given_to_writer(self.a, place)]
-        writes_b = [place for place in alone_b if _is_given_to_writer(self.b, place)]
-        # Each call of a function writes the same variables: pair the remaining writes with the nearest ones.
-        ours = {one for one, _ in doubtful}.union(_floats(self.a, writes))
-        left = sorted({other for _, other in doubtful}.union(_floats(self.b, writes_b)).intersection(alone_b))
-        doubtful = []
-        for one in [place for place in alone_a if place in ours]:
-            near = self._nearest(one, left, same_type=True)
-            if near is not None and math.isfinite(self._distance(one, near)):
-                doubtful.append((one, near))
-                left.remove(near)
-                alone_a.remove(one)
-                alone_b.remove(near)
-        writes = [place for place in writes if place in alone_a]
-        writes_b = [place for place in writes_b if place in alone_b]
-        # Inputs of different write operators are not comparable: one takes a gradient and a rate, another their product.
-        are_told = self._updates and not _floats(self.a, writes) and not _floats(self.b, writes_b)
-        alone_a = [place for place in alone_a if place not in writes]
-        alone_b = [place for place in alone_b if place not in writes_b]
-        for place in list(alone_a):
-            near = self._nearest(place, alone_b, same_type=are_told)
-            if near is not None and math.isfinite(self._distance(place, near)):
-                doubtful.append((place, near))
-                alone_a.remove(place)
-                alone_b.remove(near)
-        if are_told:
-            # A program without functions computes gradients of constants too, which nothing reads.
-            alone_a = alone_b = []
-        return [*pairs, *doubtful], alone_a, alone_b
+        return pairs, doubtful, alone_a, list(left_b)
+
+    def _pair_nearest(
+        self,
+        ours: list[Place],
+        theirs: list[Place],
+        accepts: Callable[[Place, Place], bool],
+        *,
+        same_type: bool = False,
+    ) -> list[tuple[Place, Place]]:
+        """Pair each result of A with the nearest one of B if `accepts` is true for them, and remove both from the lists."""
+        found: list[tuple[Place, Place]] = []
+        for place in list(ours):
+            near = self._nearest(place, theirs, same_type=same_type)
+            if near is not None and accepts(place, near):
+                found.append((place, near))
+                ours.remove(place)
+                theirs.remove(near)
+        return found
+
+    def _are_comparable(self, one: Place, other: Place) -> bool:
+        return math.isfinite(self._distance(one, other))
 
     def _nearest(self, place: Place, others: Sequence[Place], *, same_type: bool = False) -> Place | None:
         """The result of B that is nearest to one of A. Inputs of operators are compared only with inputs, and outputs with outputs."""
@@ -378,41 +395,45 @@ class Results:
 
 def results(trace: Trace) -> Results:
     """The results of a step."""
-    readers = Counter(maker for node in trace.nodes for maker in node.makers.values())
+    readers = Counter(chain.from_iterable(node.makers.values() for node in trace.nodes))
     trains = not all(map(may_leave_results, trace.nodes))
     fixed = _fixed(trace)
+
+    def varying(places: Iterable[Place]) -> list[Place]:
+        return [place for place in places if place[0] not in fixed]
+
     told: set[Place] = set()
     assigned: set[Place] = set()
     found: set[Place] = set()
     for node in trace.nodes:
+        given = {slot: record for slot, record in node.inputs.items() if not record.skip}
         if read_as_number(node):
-            told |= {
+            told.update(
                 node.makers.get(slot, (node.index, ~slot))
-                for slot, record in node.inputs.items()
-                if not record.skip and math.prod(record.shape) == 1
-            }
+                for slot, record in given.items()
+                if math.prod(record.shape) == 1
+            )
         elif not node.outputs and _is_of_graph(node):
-            given = {(node.index, ~slot) for slot, record in node.inputs.items() if not record.skip}
-            if 0 in node.inputs:
-                told |= given
-            else:
-                assigned |= given
-        unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
-        for slot, record in node.outputs.items():
-            is_left = (node.index, slot) not in readers and (may_leave_results(node) or not trains)
-            if (
-                is_left
-                and slot not in unspecified
-                and not record.skip
-                and 0 not in record.shape
-                and not read_as_number(node)
-                and not node.is_added
-                and not _is_handed_on(node, slot, readers)
-            ):
-                found.add((node.index, slot))
-    written = [place for place in _last_writes(trace) if place[0] not in fixed]
-    given = told | {place for place in found if place[0] not in fixed}.difference(written)
-    return Results(sorted(given), [*written, *sorted(assigned)])
+            (told if 0 in node.inputs else assigned).update((node.index, ~slot) for slot in given)
+        elif may_leave_results(node) or not trains:
+            found.update((node.index, slot) for slot in _left_unread(node, readers))
+    written = varying(_last_writes(trace))
+    return Results(sorted(told.union(varying(found - set(written)))), [*written, *sorted(assigned)])
+
+
+def _left_unread(node: Node, readers: Mapping[Place, int]) -> Iterator[int]:
+    """The slots of the outputs that no operator reads, without those that have no contents of the node's own."""
+    unspecified = unspecified_outputs(node.op.kernel or node.op.op_type)
+    for slot, record in node.outputs.items():
+        if (
+            (node.index, slot) not in readers
+            and slot not in unspecified
+            and not record.skip
+            and 0 not in record.shape
+            and not node.is_added
+            and not _is_handed_on(node, slot, readers)
+        ):
+            yield slot
 
 
 def _is_handed_on(node: Node, slot: int, readers: Mapping[Place, int]) -> bool:
@@ -438,6 +459,10 @@ def _floats(trace: Trace, places: Sequence[Place]) -> list[Place]:
     return [place for place in places if "float" in record_at(trace, place).dtype]
 
 
+def _writes(trace: Trace, places: Iterable[Place]) -> list[Place]:
+    return [place for place in places if _is_given_to_writer(trace, place)]
+
+
 def _updates_variables(trace: Trace) -> bool:
     """Whether the step writes floats to variables that are computed from variables, as in training."""
     makers = {
@@ -451,7 +476,7 @@ def _updates_variables(trace: Trace) -> bool:
 
 def _last_writes(trace: Trace) -> Iterator[Place]:
     """The last writes to memory from before the step."""
-    before = {record.memory.storage for record in trace.finals.values() if record.memory is not None}
+    before = storages_of(trace.finals.values())
     made: set[int] = set()
     last: dict[tuple[int, int], Place] = {}
     for node in trace.nodes:
