@@ -91,12 +91,7 @@ def compare(
     return _result(names, dict(zip(steps, judged, strict=True)), executor, tell)
 
 
-def _result(
-    names: tuple[str, str],
-    judged: dict[int, Judgement],
-    executor: Executor | None,
-    tell: Progress,
-) -> Result:
+def _result(names: tuple[str, str], judged: dict[int, Judgement], executor: Executor | None, tell: Progress) -> Result:
     found = list(judged.values())
     pairs, missing = _table(found, executor, tell)
     differing, by_statistics, inherited = _counts(pairs)
@@ -212,13 +207,7 @@ def _nothing_common(a: Catalog, b: Catalog) -> str:
 
 
 def _judged(
-    a: Catalog,
-    b: Catalog,
-    steps: dict[int, Steps],
-    given: GivenMatches | None,
-    tell: Progress,
-    *,
-    may_join: bool,
+    a: Catalog, b: Catalog, steps: dict[int, Steps], given: GivenMatches | None, tell: Progress, *, may_join: bool
 ) -> Iterator[Judgement]:
     done, total = 0, sum(map(len, steps.values()))
 

@@ -101,6 +101,7 @@ _OTHER_BOUNDARIES: Final = (
     "--step N:M compares step N of A with step M of B"
 )
 
+Patterns = tuple[KernelPattern, ...]
 Steps = Sequence[tuple[int, int]]
 """Pairs of a step of A and the step of B to compare it with."""
 
@@ -336,14 +337,7 @@ class _Traces:
     """The steps of both dumps, each read once, with only the operators that both runs selected."""
 
     def __init__(
-        self,
-        a: Catalog,
-        b: Catalog,
-        steps: Steps,
-        rank: int,
-        selected: tuple[Sequence[KernelPattern], Sequence[KernelPattern]],
-        *,
-        whole: bool = False,
+        self, a: Catalog, b: Catalog, steps: Steps, rank: int, selected: Sequence[Patterns], *, whole: bool
     ) -> None:
         self._a, self._b, self._steps, self._rank, self._whole = a, b, steps, rank, whole
         self._selected = selected
@@ -372,7 +366,7 @@ class _Traces:
         )
 
 
-def _selected(dump: Catalog, rank: int) -> tuple[KernelPattern, ...]:
+def _selected(dump: Catalog, rank: int) -> Patterns:
     """The patterns of the operators that a run recorded; empty if it recorded all, or if its selection is unknown."""
     plans = [run.plan for run in dump.runs if run.rank_id == rank]
     if not plans or plans[-1].get("selection") != "kernels":
@@ -380,7 +374,7 @@ def _selected(dump: Catalog, rank: int) -> tuple[KernelPattern, ...]:
     return tuple(map(KernelPattern.parse, plans[-1].get("kernels", ())))
 
 
-def _shown(*selected: Sequence[KernelPattern]) -> str:
+def _shown(*selected: Patterns) -> str:
     return "; ".join(
         f"{', '.join(pattern.text for pattern in patterns) or 'all'} in {name}"
         for name, patterns in zip("AB", selected, strict=True)
