@@ -112,7 +112,7 @@ def were_left_alike(
 
 def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     """Follow the memory of a step. `before` is the result of the previous step."""
-    check = _Check(trace, Integrity() if before is None else before)
+    check = _MemoryCheck(trace, Integrity() if before is None else before)
     named = (record for node in trace.nodes for record in node.inputs.values() if leaf_name(record))
     ends = lifetimes(trace, storages_of(named))  # named inputs may keep their contents until the next step
     for node in trace.nodes:
@@ -126,7 +126,7 @@ def check_integrity(trace: Trace, before: Integrity | None) -> Integrity:
     return check.found
 
 
-class _Check:
+class _MemoryCheck:
     """The memory of a step up to some operator, and the findings about the inputs so far."""
 
     def __init__(self, trace: Trace, before: Integrity) -> None:

@@ -154,16 +154,16 @@ def judge(
     judged as one if the runs have different step boundaries.
     """
     whole = may_join and given is None and are_cut_otherwise(a, b, rank)
-    judging = _Judging(a, b, steps[:1] if whole else steps, rank, given, whole=whole)
+    judge_of_rank = _RankJudge(a, b, steps[:1] if whole else steps, rank, given, whole=whole)
     for number in range(1 if whole else len(steps)):
-        if not (judging.repeats(number) or judging.judge(number)):
+        if not (judge_of_rank.repeats(number) or judge_of_rank.judge(number)):
             break
         done()
-    judging.found.problems = [str(problem) for problem in (*a.problems, *b.problems)]
-    return judging.found
+    judge_of_rank.found.problems = [str(problem) for problem in (*a.problems, *b.problems)]
+    return judge_of_rank.found
 
 
-class _Judging:
+class _RankJudge:
     """The findings in the steps so far, and what each way of judging needs of the step before. `whole` joins all steps of each run."""
 
     def __init__(
