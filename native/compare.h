@@ -13,7 +13,7 @@
 
 namespace opdump {
 
-// The orders are PAIR_SUMS, PAIR_MAXIMA and PAIR_COUNTS of src/opdump/kernels/pair_totals.py.
+// The orders are PAIR_SUMS, PAIR_MAXIMA and PAIR_COUNTS of src/opdump/kernels/pair_metrics.py.
 enum PairSum { kSumDifference, kSumSquare, kSumRelative, kSumFirstSquare, kSumSecondSquare, kSumProduct, kPairSums };
 enum PairMaximum { kMaxDifference, kMaxRelative, kMaxFirst, kMaxSecond, kPairMaxima };
 enum PairCount {

@@ -19,7 +19,7 @@
 
 namespace opdump {
 
-// How an operator is recorded; the numbers are those of `lesson.Kind`.
+// How an operator is recorded; the numbers are those of `lessons.Kind`.
 enum class EventKind : int {
   kKernel,      // with its tensors
   kListed,      // without a kernel: named and counted

@@ -466,7 +466,7 @@ class _NewRows:
 
 
 def _blob(summaries: NDArray[np.float64]) -> bytes:
-    """Return the summaries as little-endian bytes, as `schema.SUMMARY` reads them."""
+    """Return the summaries as little-endian bytes, as `opening.SUMMARY` reads them."""
     return summaries.astype("<f8", copy=False).tobytes()
 
 

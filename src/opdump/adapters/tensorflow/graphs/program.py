@@ -38,7 +38,7 @@ from opdump.records import SkipReason
 
 @dataclass(frozen=True, slots=True)
 class ProgramOperator:
-    """An operator. `body` is the number of its body, 0 for the graph itself; `is_pure`: see `effects`."""
+    """An operator. `body` is the number of its body, 0 for the graph itself; `is_pure`: see `nodes.is_pure`."""
 
     name: str
     op_type: str

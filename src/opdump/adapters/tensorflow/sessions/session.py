@@ -91,7 +91,7 @@ class _Signature:
         self.dumps: dict[frozenset[str], Looking] = {}
         """By the fed tensors."""
         self.is_always_extended = False
-        """Whether all its steps run like dumped ones: see `own_state`."""
+        """Whether all its steps run like dumped ones: see `hazards.py`."""
 
     def subgraph(self, fed: frozenset[str]) -> Subgraph:
         if fed not in self.subgraphs:

@@ -55,7 +55,7 @@ class Subgraph:
     read_late: frozenset[str]
     """Those that are read after an update: their readers see the update, which they would not in a copy."""
     with_effects: frozenset[str]
-    """Operators that must not run again: see `effects`."""
+    """Operators that must not run again: see `nodes.is_pure`."""
 
     def definitions(self) -> dict[str, Any]:
         """The definitions of the graph's functions, by name."""
