@@ -55,7 +55,7 @@ Exit codes:
     help="File type; bin keeps the bytes of the device, pt needs PyTorch.",
 )
 @click.option("--layout", type=click.Choice(["mindspore"]), help="Arrange the files like a synchronous MindSpore dump.")
-@click.option("--format", "format_", default="", metavar="NCHW", help="Convert the elements to this format.")
+@click.option("--format", "format_", default="", metavar="NCHW", help="Convert the values to this format.")
 @click.option("--shape", metavar="1,3,224,224", help="Shape in that format, if the file does not have it.")
 @click.option("--input", "input_", type=click.IntRange(min=0), metavar="I", help="Only this input.")
 @click.option("--output", type=click.IntRange(min=0), metavar="I", help="Only this output.")

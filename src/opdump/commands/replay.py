@@ -34,7 +34,7 @@ Exit codes:
 )
 @click.argument("dump")
 @click.option(
-    "--op", metavar="NAME", required=True, help="The operator, in any form of `opdump show --op` that means only one."
+    "--op", metavar="NAME", required=True, help="The operator, in any form of `opdump show --op` that matches only one."
 )
 @click.option(
     "--step", type=int, metavar="N", help="Step.  [default: the first with NaN or infinities in it, else the first]"
