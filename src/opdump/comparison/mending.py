@@ -485,7 +485,7 @@ _AGREES: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Conviction:
+class Attribution:
     """The judgement of suspects that concern the programs. A suspect in none of the lists is as likely as before."""
 
     causes: Sequence[Suspect] = ()
@@ -496,14 +496,14 @@ class Conviction:
     """The suspects that explain nothing beyond the causes."""
 
 
-def convict(
+def attribute(
     a: Trace,
     b: Trace,
     alignment: Alignment,
     suspects: Sequence[tuple[Suspect, AbstractSet[int]]],
     unreached: Sequence[Suspect],
     lasting: tuple[AbstractSet[int], AbstractSet[int]],
-) -> Conviction:
+) -> Attribution:
     """Find the causes.
 
     suspects    each with the operators of B that it reaches first
@@ -523,8 +523,8 @@ def convict(
     causes = [*leading, *without(causes, leading)]
     others = without((*(suspect for suspect, _ in rest), *unreached), causes)
     if causes and is_all:
-        return Conviction(causes, leading, [*refuted, *others])
-    return Conviction(causes, leading, refuted, others if causes else ())
+        return Attribution(causes, leading, [*refuted, *others])
+    return Attribution(causes, leading, refuted, others if causes else ())
 
 
 def _leading(

@@ -49,7 +49,7 @@ from opdump.comparison.integrity import (
 )
 from opdump.comparison.kernel_accuracy import erring_kernel, in_roundings, rounding_of
 from opdump.comparison.memory import StateMapping
-from opdump.comparison.mending import Conviction, convict
+from opdump.comparison.mending import Attribution, attribute
 from opdump.comparison.nodes import Findings, Node, Suspect, are_of_two_modes, without
 from opdump.comparison.simulation import Following, Rehearsal
 from opdump.comparison.trace import Trace, lasting, leaf_name, lifetimes
@@ -110,7 +110,7 @@ class ReferenceReplay:
         self.causes = Causes(self.reference, self.run, alignment)
         self._settled: set[Hashable] = set() if before is None else before._settled
         """Suspects of this step or an earlier one without an effect on the end state, or with none beyond that of the causes."""
-        self._convicted = Conviction()
+        self._attribution = Attribution()
         """The causes of a different end state, as far as known."""
         self._told: set[Hashable] = set()
         """Parameters and data that differ and were reported at their first read, by name or storage."""
@@ -142,7 +142,7 @@ class ReferenceReplay:
             self.found.add(kernel)
         found, causes, leading = (
             ranked(suspects, self.found.latent, self.a, self.b)
-            for suspects in (self.found.suspects, self._convicted.causes, self._convicted.leading)
+            for suspects in (self.found.suspects, self._attribution.causes, self._attribution.leading)
         )
         return causes_first(found, causes, leading, self._settled)
 
@@ -161,10 +161,10 @@ class ReferenceReplay:
             return
         reached = self._reached()
         unreached = [each for each in accused if not self.found.reached[each.kind, each.place]]
-        found = convict(self.a, self.b, self.alignment, reached, unreached, self._outliving)
+        found = attribute(self.a, self.b, self.alignment, reached, unreached, self._outliving)
         self._drop(found.refuted)
         self._settled.update(suspect.name for suspect in found.doubtful)
-        self._convicted = found
+        self._attribution = found
         read = {suspect.b.index for suspect in self.found.suspects if suspect.b and suspect.kind in OF_THE_RUN}
         for suspect in (*self._changed_data(), *found.causes):
             # An operator that reads a different parameter has a different output for that reason.

@@ -10,7 +10,7 @@ import pytest
 
 from opdump.comparison.alignment import align
 from opdump.comparison.ends import outliving
-from opdump.comparison.mending import Conviction, convict
+from opdump.comparison.mending import Attribution, attribute
 from opdump.comparison.nodes import Node, Suspect
 from tests.comparison.programs import Program, traced
 
@@ -35,7 +35,7 @@ class Tried:
         self.unreached = [suspect(unreached)] if unreached else []
         reached = [(each, {_of_b(each).index}) for each in self.suspects]
         lasting = outliving(one, frozenset()), outliving(other, frozenset())
-        self.found: Conviction = convict(one, other, alignment, reached, self.unreached, lasting)
+        self.found: Attribution = attribute(one, other, alignment, reached, self.unreached, lasting)
 
     def names(self, part: str) -> list[str]:
         return [_of_b(suspect).bare_type for suspect in getattr(self.found, part)]
