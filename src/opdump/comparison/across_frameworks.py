@@ -225,7 +225,7 @@ class _Results:
 
 
 def _reordered(ours: _Results, theirs: _Results, matched: Matched) -> Iterator[tuple[Place, Place, str]]:
-    """The results of A whose elements all results of B with the same elements have in another order."""
+    """The results of A for which every result of B with the same elements has them in a different order."""
     for place in ours.places:
         number = matched.a.made.get(place)
         same = [each for each in theirs.places if number is not None and matched.b.made.get(each) == number]
@@ -399,7 +399,7 @@ def _results(trace: Trace) -> set[int]:
 
 
 def _held_by_both(a: Trace, b: Trace, pairs: Collection[Pair], matched: Matched) -> tuple[set[int], set[int]]:
-    """The operators of A and of B with a value that the other program has, and those that are explained by it."""
+    """The operators of A and of B that have a value of the other program, and those that `_explained` adds."""
     return (
         _explained(a, {index for index, _ in (*(pair.a for pair in pairs), *matched.a.made)}),
         _explained(b, {index for index, _ in (*(pair.b for pair in pairs), *matched.b.made)}),

@@ -165,7 +165,7 @@ def difference(one: Array, other: Array) -> Difference:
 
 
 def are_finite(found: PairMetrics) -> bool:
-    """Whether neither of two tensors has NaN or infinities where they differ."""
+    """Whether both tensors are finite in the elements that differ."""
     return not (found.nan_a or found.nan_b or found.inf_a or found.inf_b)
 
 

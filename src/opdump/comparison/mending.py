@@ -386,7 +386,7 @@ class _Effects:
 
     run: Execution
     users: dict[int, set[int]] = field(default_factory=dict)
-    """The readers of the outputs of the other sets."""
+    """The readers of each node in `unknown` or `other`."""
     unknown: set[int] = field(default_factory=set)
     """Nodes whose outputs A lacks."""
     other: set[int] = field(default_factory=set)

@@ -237,7 +237,7 @@ def _described(layout: _Layout, other: _Layout) -> str:
 
 
 def _unlike_shapes(layout: _Layout, other: _Layout) -> Iterator[str]:
-    """The shapes on the ranks of each parameter that has others in the other run."""
+    """The shapes of each parameter on the ranks, for parameters with different shapes in the other run."""
     for name in _common(layout, other):
         here = [rank.parameters.get(name) for rank in layout.values()]
         if here != [rank.parameters.get(name) for rank in other.values()]:

@@ -440,7 +440,7 @@ class ReferenceReplay:
     def _effect_on_inputs_of_a(
         self, one: Node, other: Node, given: _Given, reference: Mapping[int, Array]
     ) -> Difference | None:
-        """The effect of B's arguments, if the inputs differ but have the same shapes."""
+        """The effect of B's arguments on the inputs of A; None if those of B have different shapes."""
         slots = given.ours.keys() & given.theirs.keys()
         if any(given.ours[slot].shape != given.theirs[slot].shape for slot in slots):
             return None

@@ -164,7 +164,7 @@ class _Unexplained:
     def _pairs_of_operators(
         self, results_a: Results, results_b: Results
     ) -> tuple[list[tuple[Place, Place]], list[tuple[Place, Place]], list[Place], list[Place]]:
-        """The pairs of results of matched operators, those of them that are doubtful, and the results of A and of B that are in no certain pair."""
+        """The certain and the doubtful pairs of results of matched operators, and the results of A and of B that are in no certain pair."""
         pairs: list[tuple[Place, Place]] = []
         doubtful: list[tuple[Place, Place]] = []
         left_b = dict.fromkeys(results_b.all())
