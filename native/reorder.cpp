@@ -15,35 +15,14 @@ namespace {
 constexpr int64_t kTaskBytes = 1024 * 1024;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPage = 4096;
-// This many rows of the destination can be written side by side at the speed of memory. More rows are assembled in the
-// cache, a part of a row at a time, and streamed past it if the destination is large and its rows are long.
-constexpr int64_t kCachedRows = 16;
-constexpr int64_t kStreamedBytes = 16 * 1024 * 1024;
-constexpr int64_t kStreamedRow = 1024;
-constexpr int64_t kTileRow = 512;
-constexpr int64_t kTileRows = 32;
-// Sources are prefetched only if their rows are at most this far apart; else most of the prefetched data is not needed.
-constexpr int64_t kFetchedRow = 128;
-
-// The functions for the instruction set in use.
-const PlaneFunctions& active_planes() {
-#if defined(OPDUMP_X86_KERNELS)
-  const InstructionSet* active = &active_instruction_set();
-  if (active == &avx512_kernels) return avx512_planes;
-  if (active == &avx2_kernels) return avx2_planes;
-#endif
-  return base_planes;
-}
 
 struct Copy {
   const char* source;
   char* destination;
   int64_t run;
-  const PlaneFunctions* planes;
   PlaneFunction plane;
   Axis fast;
   Axis other;
-  bool streamed;
   // A unit of work is a strip of the plane, of `fast` if `across` (elements change rows), else of `other`.
   bool across;
   int64_t strip;
@@ -53,41 +32,6 @@ struct Copy {
   int64_t units;
   int64_t tasks;
 };
-
-int64_t place_in_line(const char* memory) { return reinterpret_cast<uintptr_t>(memory) & (kCacheLine - 1); }
-
-// Assembles one part of a plane at a time in the cache, and streams its rows to the destination while the source of the
-// next part is fetched. A row of the tile has the alignment of its destination, so that whole cache lines are written;
-// the rest of the last line waits for the next part.
-void stream_plane(const Copy& copy, const char* source, char* destination, const Axis& fast, const Axis& other) {
-  alignas(kCacheLine) char tile[kTileRows * (kTileRow + 3 * kCacheLine)];
-  const int64_t pitch = kTileRow + 2 * kCacheLine + other.destination % kCacheLine;
-  const int64_t places = kTileRow / copy.run;
-  for (int64_t first_row = 0; first_row < other.size; first_row += kTileRows) {
-    const Axis rows{std::min(kTileRows, other.size - first_row), other.source, pitch};
-    const char* from = source + first_row * other.source;
-    char* to = destination + first_row * other.destination;
-    char* const begin = tile + place_in_line(to);
-    for (int64_t done = 0; done < fast.size; done += places, to += kTileRow) {
-      const Axis part{std::min(places, fast.size - done), fast.source, copy.run};
-      copy.plane(from, begin, part, rows, copy.run);
-      from += part.size * fast.source;
-      const int64_t left = fast.size - done - part.size;
-      if (fast.source > 0 && fast.source <= kFetchedRow) {
-        const int64_t next = std::min(places, left) * fast.source;
-        for (int64_t i = 0; i < next; i += kCacheLine) __builtin_prefetch(from + i);
-      }
-      for (int64_t i = 0; i < rows.size; ++i) {
-        char* const line = to + i * other.destination;
-        char* const row = begin + i * pitch;
-        const int64_t waiting = place_in_line(line), waited = done > 0 ? waiting : 0;
-        const int64_t bytes = part.size * copy.run - (left > 0 ? waiting : 0);
-        copy.planes->stream(line - waited, row - waited, waited + bytes);
-        if (left > 0) std::memcpy(row - waiting, row + bytes, waiting);
-      }
-    }
-  }
-}
 
 void copy_units(void* context, int64_t task) {
   const Copy& copy = *static_cast<const Copy*>(context);
@@ -114,11 +58,7 @@ void copy_units(void* context, int64_t task) {
     char* to = destination + first * whole.destination;
     const Axis& fast = copy.across ? part : copy.fast;
     const Axis& other = copy.across ? copy.other : part;
-    if (copy.streamed) {
-      stream_plane(copy, from, to, fast, other);
-    } else {
-      copy.plane(from, to, fast, other, copy.run);
-    }
+    copy.plane(from, to, fast, other, copy.run);
     if (++strip < copy.strips) continue;
     strip = 0;
     for (int d = copy.outer - 1; d >= 0; --d) {
@@ -131,20 +71,6 @@ void copy_units(void* context, int64_t task) {
       destination -= axis.size * axis.destination;
     }
   }
-  if (copy.streamed) copy.planes->finish_streaming();
-}
-
-int64_t bytes_of(const Copy& copy) {
-  int64_t bytes = copy.run * copy.fast.size * copy.other.size;
-  for (int d = 0; d < copy.outer; ++d) bytes *= copy.axes[d].size;
-  return bytes;
-}
-
-PlaneFunction plane_function(const PlaneFunctions& planes, int64_t run, bool across) {
-  for (int i = 0; i < (across ? kTransposed : kCopied); ++i) {
-    if (run == int64_t{1} << i) return across ? planes.transpose[i] : planes.copy[i];
-  }
-  return planes.copy_any;
 }
 
 // Removes axes of one element and negative strides of the destination, sorts axes by its stride, widest first, and
@@ -261,10 +187,7 @@ void reorder(const void* source, void* destination, int64_t item, int dimensions
     }
   }
   copy.across = copy.run == item && copy.fast.destination == item && copy.other.source == item;
-  copy.planes = &active_planes();
-  copy.plane = plane_function(*copy.planes, copy.run, copy.across);
-  copy.streamed = copy.across && copy.other.size > kCachedRows && copy.fast.size * item >= kStreamedRow &&
-                  bytes_of(copy) >= kStreamedBytes && copy.planes->stream != nullptr;
+  copy.plane = plane_function(copy.run, copy.across);
   visit_pages_whole(copy);
 }
 

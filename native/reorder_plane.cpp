@@ -1,17 +1,15 @@
-// Compiled once per instruction set, so nothing of the standard library that generates code is used (see lanes.h).
 #include "reorder_plane.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-
-#include "join.h"
+#include <iterator>
 
 #if defined(__SSE2__)
-#include <immintrin.h>
+#include <emmintrin.h>
 #endif
 
 namespace opdump {
-namespace OPDUMP_KERNELS {
 namespace {
 
 constexpr int64_t kCacheLine = 64;
@@ -22,9 +20,6 @@ constexpr int64_t kRowsAtATime = 256;
 
 // Lines of the destination are prefetched this many lines before they are written.
 constexpr int64_t kLinesAhead = 4;
-
-constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Moves blocks of kFast x kOther elements from kFast rows of the source, `source_row` bytes apart, to rows of the
 // destination, `destination_row` bytes apart. `Smaller` is used if such a block does not fit.
@@ -114,57 +109,12 @@ template <int kItem>
 using Registers = Single<kItem>;
 #endif
 
-#if defined(__AVX2__)
-template <int kItem>
-inline __m256i interleave_low(__m256i a, __m256i b) {
-  if constexpr (kItem == 1) return _mm256_unpacklo_epi8(a, b);
-  if constexpr (kItem == 2) return _mm256_unpacklo_epi16(a, b);
-  if constexpr (kItem == 4) return _mm256_unpacklo_epi32(a, b);
-  return _mm256_unpacklo_epi64(a, b);
-}
-template <int kItem>
-inline __m256i interleave_high(__m256i a, __m256i b) {
-  if constexpr (kItem == 1) return _mm256_unpackhi_epi8(a, b);
-  if constexpr (kItem == 2) return _mm256_unpackhi_epi16(a, b);
-  if constexpr (kItem == 4) return _mm256_unpackhi_epi32(a, b);
-  return _mm256_unpackhi_epi64(a, b);
-}
-
-// Two squares of `Registers` at once, one per half of a register; they are side by side in the destination.
-template <int kItem>
-struct WideRegisters {
-  static constexpr int64_t kFast = 32 / kItem, kOther = 16 / kItem;
-  using Smaller = Registers<kItem>;
-  static void transpose(const char* source, int64_t source_row, char* destination, int64_t destination_row) {
-    constexpr int64_t kSide = kOther;
-    __m256i rows[kSide], next[kSide];
-    for (int64_t i = 0; i < kSide; ++i) {
-      rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load(source + i * source_row)),
-                                        load(source + (i + kSide) * source_row), 1);
-    }
-    for (int64_t done = 1; done < kSide; done *= 2) {
-      for (int64_t i = 0; i < kSide / 2; ++i) {
-        next[2 * i] = interleave_low<kItem>(rows[i], rows[i + kSide / 2]);
-        next[2 * i + 1] = interleave_high<kItem>(rows[i], rows[i + kSide / 2]);
-      }
-      for (int64_t i = 0; i < kSide; ++i) rows[i] = next[i];
-    }
-    for (int64_t i = 0; i < kSide; ++i) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination + i * destination_row), rows[i]);
-    }
-  }
-};
-#else
-template <int kItem>
-using WideRegisters = Registers<kItem>;
-#endif
-
 // The destination's rows run along `fast`, the source's along `other`. Each cache line of the destination is filled
 // before the next one is begun: rows that are a power of two apart would evict each other from the cache.
 template <int kItem, typename Block>
 void transpose_blocks(const char* source, char* destination, const Axis& fast, const Axis& other) {
   constexpr int64_t kFast = Block::kFast, kOther = Block::kOther;
-  constexpr int64_t kLine = larger(kCacheLine / kItem, kFast);
+  constexpr int64_t kLine = std::max<int64_t>(kCacheLine / kItem, kFast);
   if constexpr (kFast > 1) {
     if (fast.size < kFast || other.size < kOther) {
       return transpose_blocks<kItem, typename Block::Smaller>(source, destination, fast, other);
@@ -178,20 +128,20 @@ void transpose_blocks(const char* source, char* destination, const Axis& fast, c
     return;
   }
   for (int64_t first_row = 0; first_row < other.size; first_row += kRowsAtATime) {
-    const int64_t end_row = smaller(other.size, first_row + kRowsAtATime);
+    const int64_t end_row = std::min(other.size, first_row + kRowsAtATime);
     for (int64_t first = 0; first < fast.size; first += kLine) {
-      const int64_t end = smaller(fast.size, first + kLine);
+      const int64_t end = std::min(fast.size, first + kLine);
       // If the size is not a multiple of the block, the last block of a row or column overlaps the previous one and
       // writes the same values again.
       for (int64_t row = first_row; row < end_row; row += kOther) {
-        const int64_t at_row = smaller(row, end_row - kOther);
+        const int64_t at_row = std::min(row, end_row - kOther);
         const char* from = source + at_row * kItem;
         char* to = destination + at_row * other.destination;
         if (const int64_t soon = first + kLinesAhead * kLine; kFast > 1 && soon < fast.size) {
           for (int64_t i = 0; i < kOther; ++i) __builtin_prefetch(to + i * other.destination + soon * kItem, 1);
         }
         for (int64_t place = first; place < end; place += kFast) {
-          const int64_t at = smaller(place, end - kFast);
+          const int64_t at = std::min(place, end - kFast);
           Block::transpose(from + at * fast.source, fast.source, to + at * kItem, other.destination);
         }
       }
@@ -204,7 +154,7 @@ void transpose_plane(const char* source, char* destination, const Axis& fast, co
   if constexpr (kItem == 16) {
     transpose_blocks<kItem, Single<kItem>>(source, destination, fast, other);
   } else {
-    transpose_blocks<kItem, WideRegisters<kItem>>(source, destination, fast, other);
+    transpose_blocks<kItem, Registers<kItem>>(source, destination, fast, other);
   }
 }
 
@@ -212,11 +162,11 @@ template <int kRun>
 void copy_plane(const char* source, char* destination, const Axis& fast, const Axis& other, int64_t run) {
   // Tiles, so that a page of the source is read, and a good part of a page of the destination written, at once.
   const int64_t bytes = kRun > 0 ? kRun : run;
-  const int64_t rows = larger(kPage / bytes, 16), places = larger(kPlaceBytes / bytes, 16);
+  const int64_t rows = std::max<int64_t>(kPage / bytes, 16), places = std::max<int64_t>(kPlaceBytes / bytes, 16);
   for (int64_t first_row = 0; first_row < other.size; first_row += rows) {
-    const int64_t end_row = smaller(other.size, first_row + rows);
+    const int64_t end_row = std::min(other.size, first_row + rows);
     for (int64_t first = 0; first < fast.size; first += places) {
-      const int64_t end = smaller(fast.size, first + places);
+      const int64_t end = std::min(fast.size, first + places);
       for (int64_t row = first_row; row < end_row; ++row) {
         const char* from = source + row * other.source;
         char* to = destination + row * other.destination;
@@ -228,48 +178,21 @@ void copy_plane(const char* source, char* destination, const Axis& fast, const A
   }
 }
 
-#if defined(__SSE2__)
-void stream(char* to, const char* from, int64_t bytes) {
-  const int64_t head = smaller(static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) & (kCacheLine - 1)), bytes);
-  std::memcpy(to, from, head);
-  int64_t done = head;
-  for (; done + kCacheLine <= bytes; done += kCacheLine) {
-    __m128i quarters[4];
-    for (int i = 0; i < 4; ++i) quarters[i] = load(from + done + 16 * i);
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to + done + 16 * i), quarters[i]);
-  }
-  std::memcpy(to + done, from + done, bytes - done);
-}
-void finish_streaming() { _mm_sfence(); }
-#else
-constexpr auto stream = nullptr;
-constexpr auto finish_streaming = nullptr;
-#endif
+// For items and runs of 1 << i bytes.
+constexpr PlaneFunction kTranspose[] = {transpose_plane<1>, transpose_plane<2>, transpose_plane<4>, transpose_plane<8>,
+                                        transpose_plane<16>};
+constexpr PlaneFunction kCopy[] = {copy_plane<1>,  copy_plane<2>,  copy_plane<4>, copy_plane<8>,
+                                   copy_plane<16>, copy_plane<32>, copy_plane<64>};
 
 }  // namespace
-}  // namespace OPDUMP_KERNELS
 
-extern const PlaneFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _planes);
-const PlaneFunctions OPDUMP_JOIN(OPDUMP_KERNELS, _planes) = {
-    {
-        OPDUMP_KERNELS::transpose_plane<1>,
-        OPDUMP_KERNELS::transpose_plane<2>,
-        OPDUMP_KERNELS::transpose_plane<4>,
-        OPDUMP_KERNELS::transpose_plane<8>,
-        OPDUMP_KERNELS::transpose_plane<16>,
-    },
-    {
-        OPDUMP_KERNELS::copy_plane<1>,
-        OPDUMP_KERNELS::copy_plane<2>,
-        OPDUMP_KERNELS::copy_plane<4>,
-        OPDUMP_KERNELS::copy_plane<8>,
-        OPDUMP_KERNELS::copy_plane<16>,
-        OPDUMP_KERNELS::copy_plane<32>,
-        OPDUMP_KERNELS::copy_plane<64>,
-    },
-    OPDUMP_KERNELS::copy_plane<0>,
-    OPDUMP_KERNELS::stream,
-    OPDUMP_KERNELS::finish_streaming,
-};
+PlaneFunction plane_function(int64_t run, bool across) {
+  const PlaneFunction* functions = across ? std::begin(kTranspose) : std::begin(kCopy);
+  const int64_t count = across ? std::size(kTranspose) : std::size(kCopy);
+  for (int64_t i = 0; i < count; ++i) {
+    if (run == int64_t{1} << i) return functions[i];
+  }
+  return copy_plane<0>;
+}
 
 }  // namespace opdump
