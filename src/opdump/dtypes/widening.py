@@ -21,7 +21,7 @@ def small_float(name: str) -> np.dtype[Any]:
     found = getattr(ml_dtypes, name, None)
     if found is None:
         raise UndecodableTensorError(
-            f"the installed ml_dtypes {ml_dtypes.__version__} has no {name}; type: pip install 'ml_dtypes>=0.5'"
+            f"the installed ml_dtypes {ml_dtypes.__version__} has no {name}; run: pip install 'ml_dtypes>=0.5'"
         )
     kind: np.dtype[Any] = np.dtype(found)
     return kind
