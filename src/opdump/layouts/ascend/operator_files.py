@@ -20,7 +20,7 @@ from opdump.dump_file.opdebug import OpdebugRecord, atomic_status, overflow_dump
 from opdump.errors import CorruptDumpError, UndecodableTensorError
 from opdump.index.batch import Batch
 from opdump.kernels import Summary, TableText
-from opdump.layouts.mindspore_sync.statistic_csv import cell, whole_number
+from opdump.layouts.mindspore_sync.statistic_csv import cell, lines_of_rows, table_text, whole_number
 from opdump.records import IO, FiledTensor, OpRecord, StatisticValue, TensorRecord, escaped
 from opdump.statistics import DEVICE_DEFAULT, OWN, Extremes, SummaryStatistics, name_of_heading, statistic
 from opdump.step_columns import columns_of, extremes_of
@@ -365,15 +365,8 @@ def _number(value: StatisticValue, *, whole: bool) -> str:
 
 def decode_operator_csv(data: bytes, *, where: str) -> list[OperatorRow]:
     """The rows of a file. Raises CorruptDumpError with the line for text that is not such a table."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptDumpError(f"{where}: is not UTF-8 text (byte {error.start})") from error
-    lines = text.splitlines()
-    for number, line in enumerate(lines, start=1):
-        if len(line) > _WIDEST_ROW or "\0" in line:
-            raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are not a row of a table")
-    table = list(csv.reader(lines))
+    lines = table_text(data, where).splitlines()
+    table = list(csv.reader(list(lines_of_rows(lines, where, _WIDEST_ROW))))
     header = [heading.strip() for heading in table[0]] if table else []
     if [heading.lower() for heading in header[: len(_FIXED)]] != [heading.lower() for heading in _FIXED]:
         raise CorruptDumpError(f"{where}: begins with {','.join(header)[:200]!r}; expected {','.join(_FIXED)!r}")

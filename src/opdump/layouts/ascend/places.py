@@ -165,6 +165,18 @@ class _Walk:
                 return
 
     def add_loose(self) -> None:
+        if self._add_exceptions():
+            return
+        name = self.path.name
+        if not _DEVICE.fullmatch(name):
+            self._add_device(0, "", (), Place(""), copied_model=name)
+        elif any(_NUMBER.fullmatch(inner) for inner in self._directories("")):
+            self._add_device(int(name), "", (), Place(""))
+        else:
+            self._add_device(0, "", (), Place("", data_index=int(name)))
+
+    def _add_exceptions(self) -> bool:
+        """Add the devices of operators that failed; returns whether there are some at, above or below the path."""
         for depth in range(len(_EXCEPTIONS) + 1):
             below = _EXCEPTIONS[depth:]
             above = self.path.parts[-depth:] if depth else ()
@@ -174,15 +186,8 @@ class _Walk:
                 for name in devices:
                     self._add_device(int(name), _joined(relative, name), (), Place(""))
                 if devices:
-                    return
-        name = self.path.name
-        number = int(name) if _DEVICE.fullmatch(name) else None
-        inner = [inner for inner in self._directories("") if _NUMBER.fullmatch(inner)]
-        if number is not None and not inner:
-            self._add_device(0, "", (), Place("", data_index=number))
-        else:
-            named = "" if number is not None else name
-            self._add_device(number or 0, "", (), Place(""), copied_model=named)
+                    return True
+        return False
 
     def _add_time(self, relative: str, time: str, step_id: int | None) -> None:
         for name in self._directories(relative):
@@ -473,19 +478,15 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
     problems: list[CorruptDumpError] = []
     names = [name for name, is_directory in list_directory(root, place.relative, problems) if not is_directory]
     prefix = f"{place.relative}/" if place.relative else ""
-    mapping = NameMapping()
-    if MAPPING_NAME in names:
-        try:
-            mapping = read_mapping(inside(root, prefix + MAPPING_NAME))
-            problems.extend(mapping.problems)
-        except CorruptDumpError as error:
-            problems.append(error)
+    mapping = _mapping(root, prefix + MAPPING_NAME, problems) if MAPPING_NAME in names else NameMapping()
     executions: dict[DumpName | ExceptionName | str, ExecutionFiles] = {}
     for stored in names:
         true_name = mapping.true_name(stored)
         parsed = _resolved(parse_name(true_name), mapping)
         path = prefix + stored
-        if parsed is None and stored.isascii() and stored.isdigit():
+        if parsed is not None:
+            _add(executions, parsed, path)
+        elif stored.isascii() and stored.isdigit():
             said = (
                 "mapping.csv does not list it"
                 if true_name == stored
@@ -497,8 +498,6 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
                 )
             )
             executions[path] = ExecutionFiles(None, dump=path)
-        elif parsed is not None:
-            _add(executions, parsed, path)
     problems.extend(
         CorruptDumpError(f"{root / path}: holds the same tensor as {read}, which is read; it is ignored")
         for execution in executions.values()
@@ -507,6 +506,16 @@ def list_place(root: Path, place: Place) -> PlaceFiles:
     )
     statistics = prefix + STATISTIC_NAME if STATISTIC_NAME in names else None
     return PlaceFiles(tuple(executions.values()), statistics, tuple(problems))
+
+
+def _mapping(root: Path, path: str, problems: list[CorruptDumpError]) -> NameMapping:
+    try:
+        mapping = read_mapping(inside(root, path))
+    except CorruptDumpError as error:
+        problems.append(error)
+        return NameMapping()
+    problems.extend(mapping.problems)
+    return mapping
 
 
 def _resolved(parsed: FileName | None, mapping: NameMapping) -> FileName | None:

@@ -6,8 +6,9 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -24,7 +25,7 @@ from opdump.layouts.ascend.operator_files import OperatorRow, OverflowRecord, de
 from opdump.layouts.ascend.places import DevicePlaces, ExecutionFiles, Found, Place, PlaceFiles, list_place, started
 from opdump.layouts.base import ModelDirectories, StepContent, require_run
 from opdump.layouts.mindspore_sync.files import dtype_of_token, read_table
-from opdump.layouts.mindspore_sync.from_files import TrueNames
+from opdump.layouts.mindspore_sync.from_files import TrueNames, phase_of
 from opdump.layouts.mindspore_sync.reader import RankTree
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
 from opdump.records import IO, DamagedPayload, OpRecord, Payload, TensorRecord
@@ -75,9 +76,9 @@ class DeviceTree:
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps of the selected run or runs that have a file, ascending."""
-        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
-        homes = {self._indexes.home(place) for place in places}
-        listed = {step for home in homes if home is not None for step in self._indexes.steps(home)}
+        places = self._readable()
+        homes = {self._indexes.homes.get(place) for place in places}
+        listed = {step for home in homes for step in self._indexes.steps(home)}
         return tuple(sorted({place.step for place in places if not self._unlisted(place).is_empty} | listed))
 
     @property
@@ -91,27 +92,20 @@ class DeviceTree:
 
         Records in opdump's index are read from there; the rest, what a killed run or a device left, from the files.
         """
-        places = [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
-        homes = {place: self._indexes.home(place) for place in places}
-        indexed = {home for home in homes.values() if home is not None and step in self._indexes.steps(home)}
-        places = [place for place, home in homes.items() if place.step == step or home in indexed]
-        if self._run == "latest" and places:
-            last = max(self._run_of[place] for place in places)
-            places = [place for place in places if self._run_of[place] == last]
-        indexed &= {homes[place] for place in places}
         problems: list[CorruptDumpError] = []
+        places = self._places_of(step)
+        indexed = {home for home in places.values() if home is not None and step in self._indexes.steps(home)}
         listed = {home: self._indexes.read(home, step, problems) for home in sorted(indexed)}
-        batches = [batch for found in listed.values() if found is not None for batch in found]
+        batches = [*chain.from_iterable(filter(None, listed.values()))]
         stamps = {op.timestamp for batch in batches for op in batch.ops}
         reader = PlaceReader(self.root, self.rank_id, problems)
         executed = []
-        for place in places:
-            home = homes[place]
-            is_damaged = home in listed and listed[home] is None
+        for place, home in places.items():
             if place.step == step:
+                is_damaged = home in listed and listed[home] is None
                 files = self._files(place) if is_damaged else self._unlisted(place)
                 executed += reader.read(place, files, self._true_names(place.graph_id))
-            if home in indexed and not place.has_step:
+            if home in listed and not place.has_step:
                 # Of single operators: the index knows in which step they overflowed.
                 files = _overflows(self._files(place), stamps)
                 executed += reader.read(replace(place, data_index=step), files, self._true_names(place.graph_id))
@@ -119,10 +113,20 @@ class DeviceTree:
         self._note(*problems)
         return content
 
+    def _places_of(self, step: int) -> dict[Place, str | None]:
+        """The places that may have records of a step, each with the directory of its index."""
+        homes = {place: self._indexes.homes.get(place) for place in self._readable()}
+        covering = {home for home in set(homes.values()) if step in self._indexes.steps(home)}
+        found = {place: home for place, home in homes.items() if place.step == step or home in covering}
+        if self._run == "latest" and found:
+            last = max(self._run_of[place] for place in found)
+            found = {place: home for place, home in found.items() if self._run_of[place] == last}
+        return found
+
     def _unlisted(self, place: Place) -> PlaceFiles:
         """The files of a place that no index lists: they were added later, or describe an overflow."""
         files = self._files(place)
-        home = self._indexes.home(place)
+        home = self._indexes.homes.get(place)
         if home is None:
             return files
         problems: list[CorruptDumpError] = []
@@ -178,8 +182,12 @@ class DeviceTree:
         """The operators of a graph, from an execution order beside the dump."""
         return self._graphs.execution_order(graph_id) if self._graphs is not None else ()
 
+    def _readable(self) -> list[Place]:
+        """The places of the selected runs that have records."""
+        return [place for place in self._places if self._is_chosen(place) and self._has_records(place)]
+
     def _has_records(self, place: Place) -> bool:
-        return not self._files(place).is_empty or self._indexes.home(place) == place.relative
+        return not self._files(place).is_empty or self._indexes.homes.get(place) == place.relative
 
     def _is_chosen(self, place: Place) -> bool:
         return not isinstance(self._run, int) or self._run_of[place] == self._run
@@ -208,7 +216,7 @@ class DeviceTree:
         for place, run in self._run_of.items():
             moment = started(place.time) if place.time else self._first_stamp(place)
             times[run] = min(times.get(run, moment), moment)
-            home = self._indexes.home(place)
+            home = self._indexes.homes.get(place)
             if home is not None:
                 told.setdefault(run, {})[home] = self._indexes.runs(home)
         return tuple(
@@ -357,15 +365,14 @@ class PlaceReader:
         header = self._header(files.dump)
         name = files.name
         op_type, op_name, task_id, stream_id = "Unknown", "", UNKNOWN_ID, UNKNOWN_ID
-        timestamp = header.dump_time if header is not None else 0
+        timestamp, in_header = (header.dump_time, header.op_name) if header is not None else (0, "")
         if isinstance(name, DumpName):
-            name = name.in_true_order(header.op_name if header is not None else "")
+            name = name.in_true_order(in_header)
             op_type, op_name, task_id, timestamp = name.op_type, name.op_name, name.task_id, name.microseconds
             stream_id = UNKNOWN_ID if name.stream_id is None else name.stream_id
         elif isinstance(name, ExceptionName):
             op_type = op_name = name.kernel
             task_id, stream_id, timestamp = name.task_id, name.stream_id, name.microseconds
-        in_header = header.op_name if header is not None else ""
         is_overflow = isinstance(name, DumpName) and name.is_overflow
         true_name = op_name if is_overflow else in_header or names.true_name(op_type, op_name)
         known = rows.take(op_type, op_name, timestamp, task_id, stream_id)
@@ -375,22 +382,27 @@ class PlaceReader:
         op = self._op(place, names, op_type, true_name or str(files.dump), timestamp, task_id, stream_id)
         if is_overflow:
             return Executed(OverflowRecord.of(op, files.overflows if files.dump is None else [files.dump]), ())
+        return Executed(op, self._tensors(op, files, header, known))
+
+    def _tensors(
+        self, op: OpRecord, files: ExecutionFiles, header: DumpFile | None, known: Mapping[tuple[IO, int], StatisticRow]
+    ) -> tuple[TensorRecord, ...]:
+        """The tensors of a dump file, of converted files that it does not have, and of the rows of both kinds of tables."""
         tensors: dict[tuple[IO, int], TensorRecord] = {}
         samples = samples_of(header) if header is not None else {}
-        for tensor in header.tensors if header is not None and files.dump is not None else ():
+        for tensor in header.tensors if header is not None else ():
             found = self._from_dump(op, str(files.dump), tensor)
             whole = samples.get(tensor.name)
             tensors[tensor.io, tensor.slot] = found if whole is None else _sample_of(found, whole)
         for key, (converted, relative) in files.tensors.items():
             if key not in tensors:
-                row = known.get(key)
-                tensors[key] = self._from_npy(op, relative, key, converted, row)
+                tensors[key] = self._from_npy(op, relative, key, converted, known.get(key))
         for operator_row in self._rows(files.statistics, decode_operator_csv):
             key = (operator_row.io, operator_row.slot)
             tensors[key] = _with_statistics(op, tensors.get(key), operator_row, operator_row.format)
         for key, row in known.items():
             tensors[key] = _with_statistics(op, tensors.get(key), row, "DefaultFormat")
-        return Executed(op, _in_order(tensors.values()))
+        return _in_order(tensors.values())
 
     def _from_rows(self, place: Place, group: Sequence[StatisticRow], names: TrueNames) -> Executed:
         first = group[0]
@@ -420,7 +432,7 @@ class PlaceReader:
             device_id=self._rank_id,
             task_id=task_id,
             stream_id=stream_id,
-            phase="backward" if op_name.startswith(("Gradients/", "Gradients_")) else "forward",
+            phase=phase_of(op_name),
             stack=node.stack if node is not None else (),
         )
 
@@ -617,14 +629,15 @@ class Indexes:
     def __init__(self, root: Path, places: tuple[Place, ...], problems: list[CorruptDumpError]) -> None:
         self._root = root
         self._readers: dict[str, IndexReader] = {}
-        self._home_of: dict[Place, str] = {}
+        self.homes: dict[Place, str] = {}
+        """The directory of the index that covers a place."""
         self._newest: dict[str, int] = {}
         refused: set[str] = set()
         for place in places:
             for above in (place.relative, *map(str, PurePosixPath(place.relative or ".").parents)):
                 home = "" if above == "." else above
                 if home in self._readers:
-                    self._home_of[place] = home
+                    self.homes[place] = home
                     break
                 relative = f"{home}/{METADATA}/{INDEX_NAME}" if home else f"{METADATA}/{INDEX_NAME}"
                 if home in refused or not (root / relative).is_file():
@@ -636,16 +649,12 @@ class Indexes:
                     refused.add(home)
                     problems.append(error)
                     continue
-                self._home_of[place] = home
+                self.homes[place] = home
                 break
 
-    def home(self, place: Place) -> str | None:
-        """The directory of the index that covers a place; None if there is none."""
-        return self._home_of.get(place)
-
-    def steps(self, home: str) -> set[int]:
-        """The steps in an index."""
-        return {batch.step for batch in self._readers[home].batches}
+    def steps(self, home: str | None) -> set[int]:
+        """The steps in an index; none for None."""
+        return set() if home is None else {batch.step for batch in self._readers[home].batches}
 
     def runs(self, home: str) -> tuple[Run, ...]:
         """The runs in an index."""

@@ -184,31 +184,30 @@ class AscendWriter:
         """Queue the statistics of each operator, and add the step to the index in one transaction."""
         if self._is_elsewhere() or not (ops or self._indexes):
             return
-        if ops and not self.plan.step_level:  # all of them have one home
-            index = self._index(self._home(ops[0]))
-            batch = index.batch_of(ops, tensors)
+        parts = self._by_home(ops, tensors, files)
+        indexes = {home: self._index(home) for home in parts}
+        for home, index in sorted(indexes.items()):
+            batch = index.batch_of(*parts[home][:2])
             room = self.sink.room()
-            if room is not None and not index.write_batch(step, batch, files, (), counted, room):
+            if room is not None and not index.write_batch(step, batch, parts[home][2], (), counted, room):
                 self.sink.refused_steps.add(step)
-                return
-            if self.plan.saves_statistics:
+            elif self.plan.saves_statistics:
                 self._write_batch_statistics(batch)
             if room is None:
-                index.write_batch(step, batch, files, (), counted)
-            return
-        for home in {self._home(op): None for op in ops}:
-            self._index(home)
-        if self.plan.saves_statistics:
-            self._write_statistics(tensors)
-        homes = {self._home(op) for op in ops} or set(list(self._indexes)[-1:])
-        for number, home in enumerate(sorted(homes)):
-            kept = [op for op in ops if self._home(op) == home]
-            held = [place for place, tensor in enumerate(tensors) if self._home(tensor.op) == home]
-            index = self._index(home)
-            batch = index.batch_of(kept, [tensors[place] for place in held])
-            of_held, of_first = [files[place] for place in held], counted if number == 0 else {}
-            if not index.write_batch(step, batch, of_held, (), of_first, self.sink.room()):
-                self.sink.refused_steps.add(step)
+                index.write_batch(step, batch, parts[home][2], (), counted)
+            counted = {}  # they are counted once, in the first index
+
+    def _by_home(
+        self, ops: Sequence[OpRecord], tensors: Sequence[FiledTensor], files: Sequence[str | None]
+    ) -> Mapping[str, tuple[Sequence[OpRecord], Sequence[FiledTensor], Sequence[str | None]]]:
+        if ops and not self.plan.step_level:  # all of them have one home
+            return {self._home(ops[0]): (ops, tensors, files)}
+        parts = {}
+        for home in dict.fromkeys(map(self._home, ops)) or [*self._indexes][-1:]:
+            here = [self._home(tensor.op) == home for tensor in tensors]
+            of_home = list(itertools.compress(tensors, here)), list(itertools.compress(files, here))
+            parts[home] = ([op for op in ops if self._home(op) == home], *of_home)
+        return parts
 
     def write_graph(self, graph: Graph) -> None:
         """Do nothing: a device's dump has no graph. The graph of an offline model is written by the code that loads the model."""

@@ -25,7 +25,7 @@ from opdump.layouts.mindspore_sync.files import (
     sanitise,
 )
 from opdump.layouts.mindspore_sync.statistic_csv import StatisticRow, decode_statistic_csv
-from opdump.records import Frame, OpRecord, Payload, TensorRecord
+from opdump.records import Frame, OpRecord, Payload, Phase, TensorRecord
 
 TensorKey = tuple[str, int, str, int]
 """op_type, timestamp, io, slot: the key that a tensor's file, its row in statistic.csv and its record share."""
@@ -102,29 +102,18 @@ def records_of_place(
     `problems`, and its payload raises it.
     """
     problems: list[CorruptDumpError] = []
-    rows: list[StatisticRow] = []
-    if files.statistics is not None:
-        try:
-            path = inside(root, files.statistics)
-            table = read_table(path)
-            if table.count(b"\n") - 1 != _rows_of(place, known):
-                rows = decode_statistic_csv(table, where=str(path))
-        except CorruptDumpError as error:
-            problems.append(error)
-    # A file that MindSpore wrote has a time stamp of its own instead of its operator's: it is identified by its path.
-    known_files = {record.payload.relative for record in known.values() if isinstance(record.payload, FilePayload)}
-    executions = _executions(
-        [found for found in _found(files.tensors, rows) if found.key not in known and found.relative not in known_files]
-    )
+    of_place = (place.net_name, place.graph_id)
+    listed = [each for each in known.values() if each.statistics and (each.op.net_name, each.op.graph_id) == of_place]
+    rows = _unknown_rows(root, files.statistics, len(listed), problems)
+    executions = _executions(_found(files.tensors, rows, known))
     arguments = dict(_arguments(root, files.arguments, problems)) if executions else {}
     ops: list[OpRecord] = []
     tensors: list[TensorRecord] = []
     counts: dict[tuple[str, str], int] = {}
-    true_names = [_true_name(group[0], names) for group in executions]
     described: dict[str, tuple[Sequence[Frame], Mapping[str, Any]]] = {}
     """The lines and the arguments of operators, by name."""
-    for group, true_name in zip(executions, true_names, strict=True):
-        first = group[0].name
+    for group in executions:
+        first, true_name = group[0].name, _true_name(group[0], names)
         node = names.node(true_name) if first.op_type != PARAMETER else None
         if node is not None and true_name not in described:
             described[true_name] = (program_stack(node.stack), {**node.attributes, **names.constants(node)})
@@ -142,17 +131,12 @@ def records_of_place(
             stream_id=first.stream_id,
             order=len(ops),
             occurrence=occurrence,
-            phase="backward"
-            if true_name.startswith(("Gradients/", "Gradients_"))
-            else "optimizer"
-            if is_of_optimizer(stack)
-            else "forward",
+            phase=phase_of(true_name, stack),
             stack=stack,
             arguments=arguments.get((first.op_type, first.op_name)) or attributes,
         )
         ops.append(op)
-        records = (_record(root, op, found, problems, open_file) for found in group)
-        tensors.extend(records if node is None else (_with_source(record, node, names) for record in records))
+        tensors.extend(_with_source(_record(root, op, found, problems, open_file), node, names) for found in group)
     return PlaceRecords(tuple(ops), tuple(tensors), tuple(problems))
 
 
@@ -174,9 +158,16 @@ def _true_name(found: _Found, names: TrueNames) -> str:
     return written or names.true_name(name.op_type, name.op_name)
 
 
-def _with_source(record: TensorRecord, node: GraphNode, names: TrueNames) -> TensorRecord:
+def phase_of(op_name: str, stack: Sequence[Frame] = ()) -> Phase:
+    """The phase of an operator of MindSpore."""
+    if op_name.startswith(("Gradients/", "Gradients_")):
+        return "backward"
+    return "optimizer" if is_of_optimizer(stack) else "forward"
+
+
+def _with_source(record: TensorRecord, node: GraphNode | None, names: TrueNames) -> TensorRecord:
     """The record with its source, by the graph; without one if the graph has no such input, or one of another size."""
-    if record.io != "input":
+    if node is None or record.io != "input":
         return record
     given = names.source(node, record.slot)
     if given is None or not given.source or (given.dtype and not _agrees(given.shape, record.shape)):
@@ -191,16 +182,24 @@ def _agrees(expected: Sequence[int], shape: Sequence[int]) -> bool:
     return min(expected, default=0) < 0 or math.prod(expected) == math.prod(shape)
 
 
-def _rows_of(place: Place, known: Mapping[TensorKey, TensorRecord]) -> int:
-    """The number of rows of statistic.csv if it has exactly the known ones: then it need not be read."""
-    return sum(
-        1
-        for record in known.values()
-        if record.statistics and (record.op.net_name, record.op.graph_id) == (place.net_name, place.graph_id)
-    )
+def _unknown_rows(
+    root: Path, statistics: str | None, known: int, problems: list[CorruptDumpError]
+) -> list[StatisticRow]:
+    """The rows of statistic.csv; none if it has as many rows as there are known ones, and need not be decoded."""
+    if statistics is not None:
+        try:
+            path = inside(root, statistics)
+            table = read_table(path)
+            if table.count(b"\n") - 1 != known:
+                return decode_statistic_csv(table, where=str(path))
+        except CorruptDumpError as error:
+            problems.append(error)
+    return []
 
 
-def _found(files: Sequence[FoundFile], rows: Sequence[StatisticRow]) -> list[_Found]:
+def _found(
+    files: Sequence[FoundFile], rows: Sequence[StatisticRow], known: Mapping[TensorKey, TensorRecord]
+) -> list[_Found]:
     by_key: dict[TensorKey, StatisticRow] = {(sanitise(r.op_type), r.timestamp, r.io, r.slot): r for r in rows}
     found = []
     for file in files:
@@ -219,8 +218,10 @@ def _found(files: Sequence[FoundFile], rows: Sequence[StatisticRow]) -> list[_Fo
             format="DefaultFormat",
         )
         found.append(_Found(name, None, row))
-    found.sort(key=lambda item: (item.name.timestamp, item.name.io, item.name.slot))
-    return found
+    # A file that MindSpore wrote has a time stamp of its own instead of its operator's: it is identified by its path.
+    known_files = {record.payload.relative for record in known.values() if isinstance(record.payload, FilePayload)}
+    new = [each for each in found if each.key not in known and each.relative not in known_files]
+    return sorted(new, key=lambda each: (each.name.timestamp, each.name.io, each.name.slot))
 
 
 def _executions(found: Sequence[_Found]) -> list[list[_Found]]:

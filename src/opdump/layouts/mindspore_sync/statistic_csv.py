@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -241,11 +241,8 @@ def _conversion(name: str, each: Statistic) -> str:
 
 
 def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptDumpError(f"{where}: is not UTF-8 text (byte {error.start})") from error
-    reader = csv.reader(_lines(text, where), strict=True)
+    lines = io.StringIO(table_text(data, where), newline="")
+    reader = csv.reader(lines_of_rows(lines, where, _WIDEST_ROW), strict=True)
     rows: list[tuple[int, list[str]]] = []
     try:
         header = [heading.strip() for heading in next(reader, [])]
@@ -266,9 +263,18 @@ def _table(data: bytes, where: str) -> tuple[list[str], list[tuple[int, list[str
     return header, rows
 
 
-def _lines(text: str, where: str) -> Iterable[str]:
-    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
-        if len(line) > _WIDEST_ROW or "\0" in line:
+def table_text(data: bytes, where: str) -> str:
+    """The text of a table. Raises CorruptDumpError if it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptDumpError(f"{where}: is not UTF-8 text (byte {error.start})") from error
+
+
+def lines_of_rows(lines: Iterable[str], where: str, widest: int) -> Iterator[str]:
+    """The lines of a table. Raises CorruptDumpError at one that is wider, or has a NUL."""
+    for number, line in enumerate(lines, start=1):
+        if len(line) > widest or "\0" in line:
             raise CorruptDumpError(f"{where}, line {number}: {len(line)} characters that are not a row of a table")
         yield line
 

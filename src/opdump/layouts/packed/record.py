@@ -202,7 +202,7 @@ def _header(descriptor: int, path: Path, offset: int, file_size: int) -> RecordH
         start = os.pread(descriptor, length, offset)
     raw = bytearray(start[:length])
     raw[HEADER_HASH : HEADER_HASH + 8] = bytes(8)
-    if len(raw) != length or own != offset or hash_of(raw) != header_hash:
+    if (len(raw), own, hash_of(raw)) != (length, offset, header_hash):
         raise CorruptDumpError(
             f"{where} the header of a record is damaged: its hash differs, or it belongs to another position"
         )

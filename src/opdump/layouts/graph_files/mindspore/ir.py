@@ -429,6 +429,9 @@ def _key(name: str) -> str:
     return name if _PLAIN_KEY.match(name) else json.dumps(name)
 
 
+_WORDS: Final = {"true": True, "false": False, "None": None}
+
+
 def parse_value(text: str, depth: int = 0) -> Any:
     """The JSON value of an attribute in the syntax of any generation; other text stays text (`NC1HWC0`)."""
     text = text.strip()
@@ -439,16 +442,14 @@ def parse_value(text: str, depth: int = 0) -> Any:
             return inner in ("1", "true")
         value = _number(inner)
         return text if value is None else float(value) if "F" in typed[1] else value
-    if text in ("true", "false"):
-        return text == "true"
-    if text == "None":
-        return None
+    if text in _WORDS:
+        return _WORDS[text]
     if text[:1] == '"':
         try:
             return json.loads(text, strict=False)
         except ValueError:
             return text.strip('"')
-    if text[:1] in ("(", "[", "{") and len(text) > 1 and closing(text, 0) == len(text) - 1 and depth < _DEEPEST:
+    if text[:1] in ("(", "[", "{") and closing(text, 0) == len(text) - 1 and depth < _DEEPEST:
         if text[0] == "{":
             return parse_attributes(text, depth + 1)
         return [parse_value(part, depth + 1) for part in split(text[1:-1])]

@@ -11,7 +11,7 @@ The file does not contain the function names of the stack. The type of a paramet
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast, get_args
@@ -268,9 +268,22 @@ def _fill_node(
     proto.scope = proto.full_name.rpartition(b"/")[0]
     # Innermost line first, unlike in the .ir, as MindSpore writes it.
     proto.source_address = to_text("".join(f"{line}\n" for line in format_stack(node.stack, quoted)))
-    record: dict[str, Any] = {"phase": node.phase}
-    if not node.runs_kernel:
-        record["view"] = True
+    slots, types = _fill_inputs(proto, node, edges)
+    _fill_outputs(proto, node.outputs)
+    is_derived = all(_numbered(output.dtype) == output.dtype for output in node.outputs)
+    record = {
+        "view": not node.runs_kernel,
+        "slots": any(slots) and slots,
+        "inputs": types,
+        "outputs": [] if is_derived else [output.dtype for output in node.outputs],
+        "json": _fill_attributes(proto, node.attributes),
+    }
+    text = json.dumps({"phase": node.phase, **{k: v for k, v in record.items() if v}}, separators=(",", ":"))
+    fill_value(proto.attribute.add(name=to_text(RECORD_ATTRIBUTE)).value, text)
+
+
+def _fill_inputs(proto: Any, node: GraphNode, edges: Mapping[str, _Edge]) -> tuple[list[int], dict[str, list[Any]]]:
+    """Returns the slot of each input, and the types that a reader does not derive."""
     slots, types = [], {}
     for index, graph_input in enumerate(node.inputs):
         edge = edges.get(graph_input.source)
@@ -278,31 +291,28 @@ def _fill_node(
         slots.append(edge.slot if edge else 0)
         if edge is None or (edge.dtype, edge.shape) != (graph_input.dtype, graph_input.shape):
             types[str(index)] = [graph_input.dtype, list(graph_input.shape)]
-    if any(slots):
-        record["slots"] = slots
-    if types:
-        record["inputs"] = types
-    if len(node.outputs) == 1:
-        _fill_type(proto.output_type, node.outputs[0])
-    elif node.outputs:
+    return slots, types
+
+
+def _fill_outputs(proto: Any, outputs: Sequence[GraphOutput]) -> None:
+    if len(outputs) == 1:
+        _fill_type(proto.output_type, outputs[0])
+    elif outputs:
         proto.output_type.data_type = _TUPLE
-        for output in node.outputs:
+        for output in outputs:
             _fill_type(proto.output_type.sequence_type.elem_types.add(), output)
-    if any(_numbered(output.dtype) != output.dtype for output in node.outputs):
-        record["outputs"] = [output.dtype for output in node.outputs]
+
+
+def _fill_attributes(proto: Any, attributes: Mapping[str, Any]) -> list[str]:
+    """Returns the names of those that are written as JSON."""
     texts = []
-    for key, value in node.attributes.items():
-        attribute = proto.attribute.add(name=to_text(key))
+    for key, value in attributes.items():
         # DumpParser turns these two into lists, and fails on a value that is neither list nor text.
-        if is_plain(value) and (key not in ("input_names", "output_names") or isinstance(value, (list, tuple, str))):
-            fill_value(attribute.value, value)
-        else:
-            fill_value(attribute.value, json.dumps(value, default=str))
+        fits = is_plain(value) and (key not in ("input_names", "output_names") or isinstance(value, (list, tuple, str)))
+        fill_value(proto.attribute.add(name=to_text(key)).value, value if fits else json.dumps(value, default=str))
+        if not fits:
             texts.append(key)
-    if texts:
-        record["json"] = texts
-    attribute = proto.attribute.add(name=to_text(RECORD_ATTRIBUTE))
-    fill_value(attribute.value, json.dumps(record, separators=(",", ":")))
+    return texts
 
 
 def _fill_type(proto: Any, output: GraphOutput) -> None:
