@@ -87,14 +87,14 @@ class RunOptions:
             "steps": self.steps,
             "every": self.every,
             "ring": self.ring,
-            "triggers": list(self.triggers) or None,
+            "triggers": list(self.triggers),
             "reread": self.reread or None,
             **{name: getattr(self, name) for name in _BOUNDS},
-            "kernels": list(self.kernels) or None,
+            "kernels": list(self.kernels),
             "layout": self.layout,
             "class_names_in_scope": False if self.short_names else None,
         }
-        overrides = {key: value for key, value in asked.items() if value is not None}
+        overrides = {key: value for key, value in asked.items() if value is not None and value != []}
         config = plan_from_environment(environ) if file is None else file
         if config is None:
             overrides = {**self._statistics_of(program, environ), **overrides}

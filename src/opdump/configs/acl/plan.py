@@ -13,7 +13,7 @@ import os
 import re
 import warnings as python_warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -33,8 +33,9 @@ from opdump.configs.acl.keys import (
     unknown_acl_keys,
 )
 from opdump.configs.shared.directories import make_writable
+from opdump.configs.shared.plan_fields import sorted_overrides
 from opdump.errors import ConfigError, DumpPathError
-from opdump.plan import DumpPlan, ExceptionDetail, KernelPattern, ModelSelection, StepSet
+from opdump.plan import DumpPlan, ExceptionDetail, Mode, ModelSelection, StepSet
 from opdump.plan.dialects import Dialect, DialectWords
 from opdump.statistics import DEVICE_DEFAULT, dump_stats
 
@@ -44,10 +45,6 @@ SCENE_VARIABLE: Final = "ASCEND_DUMP_SCENE"
 COLLECT_VARIABLE: Final = "NPU_COLLECT_PATH"
 
 _ENVIRONMENT_SCENES: Final = tuple(name for name in EXCEPTION_SCENES if name != "lite_exception")
-# Fields that overrides must not replace, because they describe the origin of the plan.
-_PLAN_FIELDS: Final = frozenset(
-    item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
-)
 _WITHOUT_EFFECT: Final = {
     "exception": ("dump_list", "dump_op_switch", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
     "overflow": ("dump_list", "dump_mode", "dump_level", "dump_step", "dump_data", "dump_stats"),
@@ -125,8 +122,8 @@ def plan_from_acl_text(
         base=Path(program_directory or ".").absolute(),
         overrides={key: value for key, value in overrides.items() if value is not None},
     )
-    keys, plan_fields, directory = _sorted_overrides(reading)
-    settings = {**dump, **keys}
+    keys, plan_fields, directory = sorted_overrides(reading.overrides, DUMP.keys, nearest_acl_key)
+    settings = {**dump, **{key: _as_json_value(value) for key, value in keys.items()}}
     plan = _resolve(settings, reading, directory, warnings) if settings else plan_of_nothing(directory or reading.base)
     plan = replace(plan, **plan_fields)
     unknown = unknown_acl_keys(config if isinstance(config, Mapping) else {}, settings, where)
@@ -177,32 +174,6 @@ def plan_from_environment(environ: Mapping[str, str]) -> DumpPlan | None:
     return replace(_exception_plan(path, detail), warnings=tuple(warnings))
 
 
-def _sorted_overrides(reading: _Reading) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
-    """The overrides that are keys of the file, those that are fields of the plan, and the directory."""
-    given = dict(reading.overrides)
-    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
-    keys = {key: _as_json_value(given.pop(key)) for key in DUMP.keys if key in given}
-    for key, value in given.items():
-        if key not in _PLAN_FIELDS:
-            near = nearest_acl_key(key)
-            raise ConfigError(
-                f"unknown setting {key}={value!r}; "
-                + (
-                    f"is {near} meant?"
-                    if near
-                    else f"known are {', '.join((*DUMP.keys, 'path', *sorted(_PLAN_FIELDS)))}"
-                )
-            )
-    if isinstance(given.get("steps"), str):
-        given["steps"] = StepSet.parse(given["steps"], "steps")
-    if "kernels" in given:
-        given["kernels"] = tuple(
-            KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]
-        )
-        given.setdefault("selection", "kernels" if given["kernels"] else "all")
-    return keys, given, directory
-
-
 def _as_json_value(value: Any) -> Any:
     if isinstance(value, StepSet):
         return "" if value == StepSet.all() else str(value)
@@ -243,15 +214,19 @@ def _resolve(dump: Mapping[str, Any], reading: _Reading, directory: Path | None,
     else:
         plan = _data_plan(dump, settled, reading, warnings)
         _warn_of_variables(reading, warnings)
-    unused = [key for key in _WITHOUT_EFFECT.get(plan.captures, ()) if key in dump and _has_no_effect(dump, key)]
-    if plan.mode.watches:
-        unused += [
-            f"dump_list[].{key}" for key in _BLACKLISTS if any(entry.get(key) for entry in dump.get("dump_list", ()))
-        ]
+    unused = _keys_without_effect(dump, plan.mode)
     if unused:
         mode = f'dump_scene "{scene}"' if scene else 'dump_debug "on"'
         warnings.append(f"{where}: under {mode} these have no effect: {', '.join(f'dump.{key}' for key in unused)}")
     return plan
+
+
+def _keys_without_effect(dump: Mapping[str, Any], mode: Mode) -> list[str]:
+    unused = [key for key in _WITHOUT_EFFECT.get(mode.name, ()) if key in dump and _has_no_effect(dump, key)]
+    if mode.watches:
+        entries = dump.get("dump_list", ())
+        unused += [f"dump_list[].{key}" for key in _BLACKLISTS if any(entry.get(key) for entry in entries)]
+    return unused
 
 
 def _has_no_effect(dump: Mapping[str, Any], key: str) -> bool:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from opdump.configs.shared.json_text import (
     section_of,
     unknown_keys,
 )
-from opdump.configs.shared.plan_fields import field_value
+from opdump.configs.shared.plan_fields import field_value, unknown_setting
 from opdump.errors import ConfigError
 from opdump.plan import DumpPlan, KernelPattern, StepSet
 from opdump.plan.dialects import Dialect, DialectWords
@@ -150,6 +151,10 @@ _CHECKED = frozenset(
 _ONLY_IN_A_PLAN = frozenset(item.name for item in dataclass_fields(DumpPlan)) - {"steps", "path", *_PLAN_FIELDS}
 
 
+# Keys that a keyword implies: a caller who names kernels wants only these, and a file format belongs to one of the two dumps.
+_IMPLIED = {"kernels": ("dump_mode", 1), "file_format": ("enable", False), "sample_num": ("sample_mode", 1)}
+
+
 def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
     """Apply overrides to the sections; returns the directory that replaces the config's path, and the plan's fields."""
     given = {key: value for key, value in overrides.items() if value is not None}
@@ -159,12 +164,9 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
     given.pop("path", None)
     if "steps" in given:
         given["iteration"] = given.pop("steps")
-    if "kernels" in given:
-        given.setdefault("dump_mode", 1)  # a caller who names kernels wants only these
-    if "file_format" in given:
-        given.setdefault("enable", False)  # a caller who names a file format wants the dump that supports it
-    if "sample_num" in given:
-        given.setdefault("sample_mode", 1)
+    for key, (implied, value) in _IMPLIED.items():
+        if key in given:
+            given.setdefault(implied, value)
     for key, value in given.items():
         section = section_of(key)
         if section is None:
@@ -173,11 +175,8 @@ def _override(sections: dict[str, Any], overrides: Mapping[str, Any]) -> tuple[P
                     f"{key}={shown(value)}: {key} is a field of DumpPlan without a keyword; pass a plan: "
                     f"capture(DumpPlan(path=..., {key}=...))"
                 )
-            near = nearest_key(key)
-            known = ", ".join((*(name for keys in KEYS.values() for name in keys), "steps", *_PLAN_FIELDS))
-            raise ConfigError(
-                f"unknown setting {key}={shown(value)}; " + (f"is {near} meant?" if near else f"known are {known}")
-            )
+            known = (*chain.from_iterable(KEYS.values()), "steps", *_PLAN_FIELDS)
+            raise unknown_setting(f"{key}={shown(value)}", nearest_key(key), known)
         values = sections.get(section)
         kept = dict(values) if isinstance(values, Mapping) else {}
         sections[section] = kept | {key: _as_json_value(value)}

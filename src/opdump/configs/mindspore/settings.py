@@ -212,15 +212,12 @@ def resolve(
     kernels = _kernels(common, mode, warnings)
     devices = _devices(common, warnings)
     debug = debug_settings(common)
-    filed = asynchronous(common, own, acl_form=acl_form) if is_async else None
+    filed = asynchronous(common, own, acl_form=acl_form) if is_async else Asynchronous("npy", False, False)
     overflow_number = _overflow_number(common, debug)
     saved_data = _saved_data(common, debug)
     initial_iteration = _initial_iteration(common, steps, warnings)
-    if filed is not None:
-        if debug.captures == "data":
-            refuse_marks(common, mode)
-        if debug.captures == "overflow":
-            refuse_single_steps(common, steps)
+    if is_async:
+        _refuse_of_mode(common, debug.captures, mode, steps)
         refuse_binary_statistics(common, filed.file_format, saved_data)
     warnings += debug.coerced(common, steps, mode, input_output, device["sample_num"])
     if debug.captures != "data":
@@ -229,7 +226,7 @@ def resolve(
         steps, device["sample_num"] = StepSet.all(), None
     warnings += _on_host(device, saved_data, where)
     categories = _categories(common, saved_data, device["stat_calc_mode"], warnings)
-    if filed is None and "file_format" in common.values:
+    if not is_async and "file_format" in common.values:
         warnings.append(
             f"{common.where}.file_format belongs to the asynchronous dump and is ignored: tensors are written as npy"
         )
@@ -251,13 +248,20 @@ def resolve(
         overflow_number=overflow_number,
         layout=_layout(own, is_async=is_async),
         layout_chosen=own.has("layout") or is_async,
-        file_format="npy" if filed is None else filed.file_format,
-        step_level=filed is not None and filed.step_level,
-        kernel_by_kernel=filed is not None and filed.kernel_by_kernel,
-        class_names_in_scope=own.boolean("class_names_in_scope") if own.has("class_names_in_scope") else True,
-        trailing_comma=own.boolean("trailing_comma") if own.has("trailing_comma") else False,
+        file_format=filed.file_format,
+        step_level=filed.step_level,
+        kernel_by_kernel=filed.kernel_by_kernel,
+        class_names_in_scope=not own.has("class_names_in_scope") or own.boolean("class_names_in_scope"),
+        trailing_comma=own.has("trailing_comma") and own.boolean("trailing_comma"),
         **device,
     )
+
+
+def _refuse_of_mode(common: Section, captures: Captures, mode: int, steps: StepSet) -> None:
+    if captures == "data":
+        refuse_marks(common, mode)
+    if captures == "overflow":
+        refuse_single_steps(common, steps)
 
 
 def is_dump_path(text: str) -> bool:

@@ -81,6 +81,40 @@ def with_fields(plan: DumpPlan, settings: Mapping[str, Any]) -> DumpPlan:
     return replace(plan, **{key: field_value(key, value) for key, value in given.items()})
 
 
+def unknown_setting(setting: str, near: str | None, known: Iterable[str]) -> ConfigError:
+    """The error for a keyword argument that is neither a key of the dialect nor a field; `setting` shows it with its value."""
+    return ConfigError(
+        f"unknown setting {setting}; " + (f"is {near} meant?" if near else f"known are {', '.join(known)}")
+    )
+
+
+# Fields that overrides must not replace, because they describe the origin of the plan.
+_OVERRIDABLE: Final = frozenset(_HINTS) - {"path", "dialect", "config_text", "warnings"}
+
+
+def sorted_overrides(
+    overrides: Mapping[str, Any], known_keys: Iterable[str], nearest: Callable[[str], str | None]
+) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
+    """The overrides that are keys of the file, those that are fields of the plan, and the directory.
+
+    Raises ConfigError for any other, with the `nearest` key.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
+    keys = {key: given.pop(key) for key in known_keys if key in given}
+    for key, value in given.items():
+        if key not in _OVERRIDABLE:
+            raise unknown_setting(f"{key}={value!r}", nearest(key), (*known_keys, "path", *sorted(_OVERRIDABLE)))
+    if isinstance(given.get("steps"), str):
+        given["steps"] = StepSet.parse(given["steps"], "steps")
+    if "kernels" in given:
+        given["kernels"] = tuple(
+            KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]
+        )
+        given.setdefault("selection", "kernels" if given["kernels"] else "all")
+    return keys, given, directory
+
+
 ALWAYS_ON: Final = ("every", "ring", "triggers", "reread", "max_disk", "min_free_disk", "max_memory", "max_overhead")
 """Keywords without a key in config files: triggers, limits, every Nth step, and re-reading of tensors."""
 

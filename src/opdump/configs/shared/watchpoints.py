@@ -7,7 +7,7 @@ activation_range op=Tanh max_min_lt=0.01        only tensors of these operators
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -87,27 +87,30 @@ def _value(condition: Condition, key: str, value: str) -> float:
 
 def _complete(condition: Condition, given: dict[str, float], operators: str, text: str) -> Watchpoint:
     """Adds the defaults: of thresholds if none is given, of other parameters always."""
+    defaults = {each.name: each.default for each in condition.parameters if each.default is not None}
     thresholds = [each.name for each in condition.thresholds]
-    enabled = tuple(name for name in thresholds if name in given)
-    if not enabled:
-        enabled = tuple(each.name for each in condition.thresholds if each.default is not None)
+    enabled = tuple(name for name in thresholds if name in given) or tuple(filter(defaults.__contains__, thresholds))
     if thresholds and not enabled:
         raise ConfigError(
             f"watchpoint: {condition.id} needs at least one of {', '.join(thresholds)}, as in {_example(condition)!r}"
         )
-    values = {each.name: each.default for each in condition.parameters if each.default is not None} | given
+    values = defaults | given
     for name in enabled:
         parameter = condition.parameter(name)
         missing = [each for each in (parameter.needs if parameter else ()) if each not in values]
         if missing:
             raise ConfigError(f"watchpoint: {condition.id}: {name} needs {' and '.join(missing)} too")
+    _check_range(condition, values)
+    return Watchpoint(condition, values, enabled, operators, text)
+
+
+def _check_range(condition: Condition, values: Mapping[str, float]) -> None:
     start, end = values.get("range_start_inclusive"), values.get("range_end_inclusive")
     if start is not None and end is not None and start > end:
         raise ConfigError(
             f"watchpoint: {condition.id}: the range is from {start:g} to {end:g}; expected range_start_inclusive below "
             "range_end_inclusive"
         )
-    return Watchpoint(condition, values, enabled, operators, text)
 
 
 def _example(condition: Condition) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, cast
 from opdump.configs.acl.keys import LARGEST_FILE
 from opdump.configs.shared.directories import make_writable
 from opdump.configs.shared.json_text import kind_of, read_json
+from opdump.configs.shared.plan_fields import sorted_overrides
 from opdump.configs.tensorflow.keys import (
     DUMP_KEYS,
     Kind,
@@ -33,7 +34,7 @@ from opdump.configs.tensorflow.keys import (
     unknown_tensorflow_keys,
 )
 from opdump.errors import ConfigError
-from opdump.plan import DumpPlan, KernelPattern, ModelSelection, OverflowKind, StepSet
+from opdump.plan import DumpPlan, ModelSelection, OverflowKind, StepSet
 from opdump.plan.dialects import Dialect, DialectWords
 from opdump.statistics import DEVICE_DEFAULT
 
@@ -190,33 +191,7 @@ def training_dump_of(
             f"{where}: enable_dump and enable_dump_debug: {_BOTH} Found both, expected one of the two; take one out",
             "E10001",
         )
-    layers = read_text(parameters, "dump_layer", "", notes) or ""
-    plan: DumpPlan | None = None
-    if path is not None and (data or overflow):
-        plan = DumpPlan(
-            path=path,
-            inputs=True,
-            statistic_category=DEVICE_DEFAULT,
-            file_format="bin",
-            stream_in_names=False,
-            layout="acl",
-            dialect="tensorflow",
-        )
-        if data:
-            assert steps is not None
-            plan = replace(
-                plan,
-                steps=steps,
-                saved_data="statistic" if saved == "stats" else "tensor",
-                inputs=mode != "output",
-                outputs=mode != "input",
-                models=_models(layers, parameters, notes),
-            )
-        else:  # every operator that overflows, completely
-            assert debug_mode is not None
-            plan = replace(plan, captures="overflow", overflow_kinds=OVERFLOW_KINDS[debug_mode])
-            notes += _without_effect(parameters)
-        plan = _where_it_runs(plan, parameters, notes)
+    plan = _plan(parameters, notes, path, steps, mode=mode, saved=saved, debug_mode=debug_mode if overflow else None)
     device_id = _device_id(parameters, environ, where, notes)
     quant_dumpable = read_text(parameters, "quant_dumpable", "", notes) or ""
     said = (*warnings, *(f"{where}: {note}" for note in notes))
@@ -226,6 +201,47 @@ def training_dump_of(
         device_id=device_id,
         quant_dumpable=quant_dumpable,
         warnings=said,
+    )
+
+
+def _plan(
+    parameters: Mapping[str, ParameterValue],
+    notes: list[str],
+    path: Path | None,
+    steps: StepSet | None,
+    *,
+    mode: str | None,
+    saved: str | None,
+    debug_mode: str | None,
+) -> DumpPlan | None:
+    """The plan of a dump of data (`steps` is given) or of overflows (`debug_mode` is given); None if neither is on."""
+    layers = read_text(parameters, "dump_layer", "", notes) or ""
+    plan = None
+    if path is not None and steps is not None:
+        plan = replace(
+            _plan_into(path),
+            steps=steps,
+            saved_data="statistic" if saved == "stats" else "tensor",
+            inputs=mode != "output",
+            outputs=mode != "input",
+            models=_models(layers, parameters, notes),
+        )
+    elif path is not None and debug_mode is not None:  # every operator that overflows, completely
+        plan = replace(_plan_into(path), captures="overflow", overflow_kinds=OVERFLOW_KINDS[debug_mode])
+        notes += _without_effect(parameters)
+    return None if plan is None else _where_it_runs(plan, parameters, notes)
+
+
+def _plan_into(path: Path) -> DumpPlan:
+    """A plan with what the adapter fixes."""
+    return DumpPlan(
+        path=path,
+        inputs=True,
+        statistic_category=DEVICE_DEFAULT,
+        file_format="bin",
+        stream_in_names=False,
+        layout="acl",
+        dialect="tensorflow",
     )
 
 
@@ -402,10 +418,6 @@ _EXPECTED: Final[Mapping[Kind, tuple[type, str]]] = {
     "s": (str, "a string"),
     "f": (float, "a number"),
 }
-# Fields that overrides must not replace, because they describe the origin of the plan.
-_PLAN_FIELDS: Final = frozenset(
-    item.name for item in fields(DumpPlan) if item.name not in ("path", "dialect", "config_text", "warnings")
-)
 
 
 def load_tensorflow_plan(
@@ -432,7 +444,7 @@ def load_tensorflow_plan(
         raise TensorflowConfigError(
             f'{where}: found {kind_of(config)}, expected an object such as {{"enable_dump": true, "dump_path": "/tmp/dump"}}'
         )
-    keys, plan_fields, override = _sorted_overrides(overrides)
+    keys, plan_fields, override = sorted_overrides(overrides, DUMP_KEYS, nearest_tensorflow_key)
     settings = {**config, **keys}
     if strict and (unknown := unknown_tensorflow_keys(settings, where)):
         raise TensorflowConfigError("; ".join(unknown).replace(" is ignored", " is an error under strict"))
@@ -479,28 +491,6 @@ def _values(settings: Mapping[str, Any], where: str) -> dict[str, ParameterValue
             raise TensorflowConfigError(f"{where}: {key}: found {kind_of(value)}, expected {wanted}")
         values[key] = ParameterValue.of(value)
     return values
-
-
-def _sorted_overrides(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Path | None]:
-    """The overrides that are keys of the file, those that are fields of the plan, and the directory."""
-    given = {key: value for key, value in overrides.items() if value is not None}
-    directory = Path(given.pop("path")).expanduser().absolute() if "path" in given else None
-    keys = {key: given.pop(key) for key in DUMP_KEYS if key in given}
-    for key, value in given.items():
-        if key not in _PLAN_FIELDS:
-            near = nearest_tensorflow_key(key)
-            known = ", ".join((*DUMP_KEYS, "path", *sorted(_PLAN_FIELDS)))
-            raise ConfigError(
-                f"unknown setting {key}={value!r}; " + (f"is {near} meant?" if near else f"known are {known}")
-            )
-    if isinstance(given.get("steps"), str):
-        given["steps"] = StepSet.parse(given["steps"], "steps")
-    if "kernels" in given:
-        given["kernels"] = tuple(
-            KernelPattern.parse(entry) if isinstance(entry, str) else entry for entry in given["kernels"]
-        )
-        given.setdefault("selection", "kernels" if given["kernels"] else "all")
-    return keys, given, directory
 
 
 def _read(where: str) -> bytes:
