@@ -179,9 +179,9 @@ class Models:
         if op.skip in ("view", "allocation", "metadata"):
             return placed
         # An entry with ranges and without layers selects only the operators in the ranges.
-        layers = [entry for entry in chosen.entries if entry.layers is not None or not entry.ranges]
-        by_name = any(entry.layers is None or not names.isdisjoint(entry.layers) for entry in layers)
-        by_range = in_range and any(entry.ranges for entry in chosen.entries)
+        entries = chosen.entries
+        by_name = any(not each.ranges if each.layers is None else names & {*each.layers} for each in entries)
+        by_range = in_range and any(entry.ranges for entry in entries)
         if not (wanted and (by_name or by_range)):
             return replace(placed, skip=op.skip or "not selected")
         return placed

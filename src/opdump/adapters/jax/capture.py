@@ -44,7 +44,7 @@ from opdump.adapters.jax.host import (
 )
 from opdump.adapters.jax.interception import HostCalls, Real, Told
 from opdump.adapters.jax.names import Makers, phase_of, program_frames, stack_text
-from opdump.adapters.jax.schedule import Argument, Blocks, Prepared, Ref, Tap
+from opdump.adapters.jax.schedule import Argument, Blocks, Prepared, Reads, Ref, Tap
 from opdump.adapters.jax.twin import Emitter, Given, PieceRun, Twin, TwinRun, Values, emit_prepared
 from opdump.graph import PARAMETER_PREFIX, GraphValue
 from opdump.interpreter.critical_sections import no_garbage_collection
@@ -197,16 +197,18 @@ class Capture:
         reads = known[2]
         if not reads.are_ready:
             return Arguments(values, facts, dtypes, donated)
-        given = Arguments(
-            values, facts, dtypes, [gone and place in reads.in_memory for place, gone in enumerate(donated)]
-        )
+        kept = [gone and place in reads.in_memory for place, gone in enumerate(donated)]
+        given = Arguments(values, facts, dtypes, kept)
         if reads.ahead is None:
-            named = reads.as_a_whole | set(range(len(values)) if self._selection.wants_inputs else ())
-            places = [place for place in sorted(named - reads.in_memory) if donated[place]]
-            reads.ahead = Choice([*map(given.tensor, places)], [(0, place) for place in places])
+            reads.ahead = self._readable_ahead(given, reads, donated)
         self._recorder.read_ahead(reads.ahead.of(given.columns))
         given.are_read = bool(reads.ahead.facts)
         return given
+
+    def _readable_ahead(self, given: Arguments, reads: Reads, donated: Sequence[bool]) -> Choice:
+        named = reads.as_a_whole | set(range(len(donated)) if self._selection.wants_inputs else ())
+        places = [place for place in sorted(named - reads.in_memory) if donated[place]]
+        return Choice([*map(given.tensor, places)], [(0, place) for place in places])
 
     def _twin_of(self, function: Function) -> Twin | None:
         """The twin of a function. If there is none, returns None and warns once with the reason."""

@@ -160,16 +160,16 @@ def _updates(closed: Any, arguments: Sequence[str], results: Sequence[str], *, h
             if free:
                 found[place] = free[0]
                 break
-    if not found and has_backward:
-        for place, aval in enumerate(closed.out_avals):
-            same = [
-                each
-                for each, other in enumerate(closed.in_avals)
-                if other.str_short() == aval.str_short() and aval.ndim
-            ]
-            free = [each for each in same if each not in found.values()]
-            if free:
-                found[place] = free[0]
+    return found or (_updates_by_type(closed) if has_backward else {})
+
+
+def _updates_by_type(closed: Any) -> dict[int, int]:
+    found: dict[int, int] = {}
+    arguments = [aval.str_short() for aval in closed.in_avals]
+    for place, aval in enumerate(closed.out_avals):
+        same = [each for each, kind in enumerate(arguments) if kind == aval.str_short() and each not in found.values()]
+        if same and aval.ndim:
+            found[place] = same[0]
     return found
 
 

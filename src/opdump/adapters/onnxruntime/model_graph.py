@@ -216,6 +216,13 @@ def fusions(
     named = {node.name: node for node in originals}
     claims = {name: node.name for node in nodes for name in node.original_names}
     order = {node.name: place for place, node in enumerate(originals)}
+
+    def reads(original: ModelNode, node: ModelNode) -> Iterator[ModelNode]:
+        for value in original.reads:
+            maker = makers.get(value)
+            if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
+                yield maker
+
     found = {}
     for node in nodes:
         waiting = [makers[value] for value in node.outputs if value in makers]
@@ -223,13 +230,9 @@ def fusions(
         done: set[str] = set()
         while waiting:
             original = waiting.pop()
-            if original.name in done:
-                continue
-            done.add(original.name)
-            for value in original.reads:
-                maker = makers.get(value)
-                if maker is not None and value not in values and claims.get(maker.name, node.name) == node.name:
-                    waiting.append(maker)
+            if original.name not in done:
+                done.add(original.name)
+                waiting += reads(original, node)
         found[node.name] = tuple(sorted(done, key=order.__getitem__)) or (node.name,)
     return found
 

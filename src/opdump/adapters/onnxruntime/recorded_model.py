@@ -88,8 +88,9 @@ class RecordedModel:
             notes.append(_NO_LIMIT)
         if choice.watched:
             notes.append(_WATCHED)
-        made = {value for node in nodes for value in node.outputs}.difference(() if once is None else once.values)
-        wanted = tuple(value for value in choice.values if value in made and value not in constants)
+        apart = constants if once is None else {*constants, *once.values}
+        made = {value for node in nodes for value in node.outputs}.difference(apart)
+        wanted = tuple(filter(made.__contains__, choice.values))
         return cls(
             ran, nodes, once, is_random_model, not model_filter.is_empty, choice, within, sources, wanted, tuple(notes),
             chose_nothing,

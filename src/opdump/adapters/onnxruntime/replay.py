@@ -7,7 +7,7 @@ ONNX Runtime has few kernels for float64. If it has none, the reference evaluato
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -40,7 +40,6 @@ _DROPS: Final = 2
 """The input of Dropout that enables dropping."""
 _REFUSALS: Final = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ImportError)
 """Exceptions of the reference evaluator for an unsupported operator."""
-_Engine = Callable[[NodeModel, Mapping[str, Array]], list[Any]]
 
 
 class OnnxReplayer:

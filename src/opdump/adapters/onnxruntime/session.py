@@ -323,15 +323,17 @@ class OnnxSession:
                 except Exception as error:
                     raise _RunError(error) from error
             if self._memory_limit is not None:
-                self._sizes.update(
-                    (name, tensor.size) for name, tensor in tensors.items() if isinstance(tensor, HostTensor)
-                )
+                self._note_sizes(tensors)
             self._emitter.emit(run, chosen, first, {**given, **tensors})
             if self._recorder.is_over:
                 break
         assert answer is not None
         self._recorder.end_step(step)
         return answer
+
+    def _note_sizes(self, tensors: Tensors) -> None:
+        known = tensors.items()
+        self._sizes.update((name, tensor.size) for name, tensor in known if isinstance(tensor, HostTensor))
 
     def _chunks(self, feeds: Mapping[str, Any]) -> list[tuple[int, int]]:
         nodes = self._recorded.choice.nodes

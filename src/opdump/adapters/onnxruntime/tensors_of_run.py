@@ -157,15 +157,19 @@ def largest_difference(one: Sequence[Any], other: Sequence[Any]) -> float:
 
 def same_bits(one: Any, other: Any) -> bool:
     """Whether two answers are equal bit for bit, including their kinds, types and shapes."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+
+    def are(kind: type | tuple[type, ...]) -> bool:
+        return isinstance(one, kind) and isinstance(other, kind)
+
+    if are(np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
         return bool((one == other).all() if one.dtype == object else one.tobytes() == other.tobytes())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+    if are((list, tuple)):
         return len(one) == len(other) and all(same_bits(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, dict) and isinstance(other, dict):
+    if are(dict):
         return bool(list(one) == list(other) and same_bits(list(one.values()), list(other.values())))
-    if isinstance(one, float) and isinstance(other, float):
+    if are(float):
         return bool(np.float64(one).tobytes() == np.float64(other).tobytes())
     if type(one) is not type(other):
         return False

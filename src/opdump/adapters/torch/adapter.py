@@ -410,12 +410,14 @@ class _Capture(TrainingListener):
         self._networks[graph_id] = module
         with without_modes():
             self._mode.values.seed_parameters(module, graph_id, scopes)
-            for reference in self._optimizers.values():
-                optimizer = reference()
-                if optimizer is not None:
-                    self._mode.values.seed_optimizer_state(optimizer, graph_id)
+            self._seed_optimizers(graph_id)
             for number, (_, tensor) in enumerate(nested_tensors([*args, *kwargs.values()], "")):
                 self._mode.values.record_root_input(f"inputs{number}", graph_id, tensor)
+
+    def _seed_optimizers(self, graph_id: int) -> None:
+        for optimizer in [reference() for reference in self._optimizers.values()]:
+            if optimizer is not None:
+                self._mode.values.seed_optimizer_state(optimizer, graph_id)
 
     @not_interrupted
     @never_seen

@@ -323,7 +323,7 @@ class CaptureMode(RecordingMode):
             and (reader.takes_summaries_alone or (reader.takes_elements_too and recorder.copies_elements))
             and reader.storages is self.storages
             and self._reads_all
-            and not (self._judges or self._calls_only or self.failures or self.watches or self.models)
+            and not any((self._judges, self._calls_only, self.failures, self.watches, self.models))
             and self._in_graph is None
             and plan.devices is None
             and plan.selection == "all"
@@ -530,11 +530,9 @@ class CaptureMode(RecordingMode):
         op, site, link = self.naming.identify(schema, args, kwargs)
         assert op is not None, "only operators without a kernel go without a record"
         running = Running(op, site, link)
-        if not running.op.skip and self._plan.devices is not None:
+        if self._plan.devices is not None:
             inputs = list(inputs)
-            if any(not self._is_wanted_device(tensor.device) for _, _, tensor in inputs):
-                running.op = replace(running.op, skip="device not selected")
-        op = running.op
+            running.op = op = self._of_selected_device(op, inputs)
         selected = not op.skip
 
         def constant(slot: int, argument: str, tensor: torch.Tensor) -> str:
@@ -542,15 +540,15 @@ class CaptureMode(RecordingMode):
 
         named = constant if selected and self._names_constants and schema.kernel != WAIT else None
         running.inputs = self.provenance.lives(inputs, named, schema.unread_among(args, kwargs))
-        learns = following is not None and following.state == "learning"
-        if learns and following is not None:
-            following.begins()
+        learner = following if following is not None and following.state == "learning" else None
+        if learner is not None:
+            learner.begins()
         if not selected:
             self._recorder.skip_op(op)
         elif schema.kernel != WAIT:
             self._read_inputs(running, schema)
-        if learns and following is not None:
-            following.looks(func, schema, args, kwargs, running)
+        if learner is not None:
+            learner.looks(func, schema, args, kwargs, running)
         return running
 
     def _read_inputs(self, running: Running, schema: OperatorSchema, reason: SkipReason = "") -> None:
@@ -637,8 +635,11 @@ class CaptureMode(RecordingMode):
         if self.watches is not None:
             self.watches.ran(op, outputs, collective=schema.asynchronous)
 
-    def _is_wanted_device(self, device: torch.device) -> bool:
-        return self._plan.wants_device(device.type, device.index or 0)
+    def _of_selected_device(self, op: OpRecord, inputs: Iterable[Found]) -> OpRecord:
+        wants = self._plan.wants_device
+        if op.skip or all(wants(tensor.device.type, tensor.device.index or 0) for _, _, tensor in inputs):
+            return op
+        return replace(op, skip="device not selected")
 
     def _describe(
         self, op: OpRecord, site: Site, schema: OperatorSchema, inputs: list[LiveTensor], outputs: list[Found]

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import time_ns
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -291,7 +292,7 @@ def arguments_of(
     raw = schema.others_among(args, kwargs)
     numbers = schema.numbers_among(args, kwargs)
     if numbers:
-        raw = (*raw, *[part for number in numbers for part in number])
+        raw = (*raw, *chain.from_iterable(numbers))
     elif not raw:
         return _NO_ARGUMENTS
     # 1, 1.0 and True are equal but different arguments, and so are 0.0 and -0.0.

@@ -215,18 +215,9 @@ class Outcomes:
 
     def _find_ran(self) -> None:
         for op in self._program.operators:
-            node = self.node_of(op.name)
-            if node is None or is_plumbing(node):
-                if op.name in self._executed.folded and op.op_type not in CONSTANTS:
-                    self.of[op.name] = "folded"
-                continue
-            if node.op in CONSTANTS and op.op_type not in CONSTANTS:
-                if self._may_be_constant(op):
-                    self.of[op.name] = "folded"
-            elif node.op == "NoOp" and op.op_type != "NoOp":
-                continue
-            else:
-                self.of[op.name] = "ran"
+            outcome = self._outcome(op)
+            if outcome is not None:
+                self.of[op.name] = outcome
         for op in reversed(self._program.operators):
             if self.of.get(op.name) == "ran":
                 self._align(op, self.node_of(op.name))
@@ -253,6 +244,15 @@ class Outcomes:
             if not gone and (node is None or node.op not in CONSTANTS):
                 return False
         return True
+
+    def _outcome(self, op: ProgramOperator) -> Outcome | None:
+        """The outcome of an operator by the node of its name; None if that node does not show it."""
+        node = self.node_of(op.name)
+        if node is None or is_plumbing(node):
+            return "folded" if op.name in self._executed.folded and op.op_type not in CONSTANTS else None
+        if node.op in CONSTANTS and op.op_type not in CONSTANTS:
+            return "folded" if self._may_be_constant(op) else None
+        return None if node.op == "NoOp" and op.op_type != "NoOp" else "ran"
 
     def _align(self, op: ProgramOperator, node: Any) -> None:
         """Find the equal tensors for inputs that no other operator of the program makes: arguments and results of functions."""
@@ -326,13 +326,7 @@ class Outcomes:
         """Whether the node with an operator's name has the operator's results: the rewriting may have reordered sums and products."""
         node = self.node_of(op.name)
         assert node is not None, op.name
-        if (
-            op.name in self._asked
-            or fused_types(node)
-            or is_own_kernel(node)
-            or op.op_type in SKIPS
-            or op.name in self.callers
-        ):
+        if op.name in self._asked | self.callers or op.op_type in SKIPS or fused_types(node) or is_own_kernel(node):
             return True  # fused operators have the name of the last one
         if base_type(node) != op.op_type:
             return node.op in GIVE_THE_SAME or (op.op_type, node.op) in WRITTEN_AS

@@ -461,16 +461,15 @@ class SignatureEmitter:
         """The executions of an operator: one, except in loops, and in branches that were not taken."""
         outputs = [values.get(self._keys[slot.key], ()) for slot in chosen.outputs]
         inputs = [values.get(self._keys[slot.key], ()) for slot in chosen.inputs]
-        if not (inputs or outputs):
+        if not [*inputs, *outputs]:
             return [((), ())]  # nothing of it is selected
         count = max(map(len, outputs), default=0)
         if count == 0 and not chosen.may_not_run:
             count = min(1, max(map(len, inputs), default=0))
         elif inputs and all(slot.key in chosen.lost for slot in chosen.outputs):
             # An input of an operator in a branch or loop exists where the operator runs. The initial value of a loop exists once, or once more than its body runs.
-            pairs = list(zip(chosen.inputs, inputs, strict=True))
-            moving = [len(seen) for slot, seen in pairs if slot.key not in self._at_rest]
-            count = max(moving) if moving else max(map(len, inputs))
+            moves = [slot.key not in self._at_rest for slot in chosen.inputs]
+            count = max(map(len, itertools.compress(inputs, moves) if any(moves) else inputs))
         return [
             (
                 [_read(seen, number, count, outputs) for seen in inputs],

@@ -601,12 +601,7 @@ class FailureDump:
         wanted = [
             tensor for name, tensor in tensors.items() if name not in values and subgraph.access(tensor) == "fetch"
         ]
-        state = {
-            tensor: seen[tensor.name][-1].array
-            for other in subgraph.operations
-            for tensor in other.outputs
-            if seen.get(tensor.name) and other.name in subgraph.with_effects
-        }
+        state = _results_of_effects(failed)
         if wanted and _is_settled(wanted, subgraph, {tensor.name for tensor in state}):
             try:
                 answers = failed.run(wanted, {**dict(failed.feed_dict or {}), **state}, None, None)
@@ -615,6 +610,16 @@ class FailureDump:
             else:
                 values.update(zip((tensor.name for tensor in wanted), map(np.asarray, answers), strict=True))
         return values
+
+
+def _results_of_effects(failed: FailedRun) -> dict[Any, npt.NDArray[Any]]:
+    """The results, where they were seen, of the operations that must not run again."""
+    return {
+        tensor: failed.seen[tensor.name][-1].array
+        for operation in failed.subgraph.operations
+        for tensor in operation.outputs
+        if failed.seen.get(tensor.name) and operation.name in failed.subgraph.with_effects
+    }
 
 
 def _failed(error: tf.errors.OpError, subgraph: Subgraph) -> Any | None:

@@ -278,6 +278,16 @@ _INITIALISES: Final = frozenset(
 _READS: Final = frozenset({"ReadVariableOp", "VariableV2", "Variable", "Identity", "Shape", "VariableShape", *SKIPS})
 
 
+def _fills_queue(operation: Any) -> bool:
+    return "Enqueue" in operation.type or "QueueClose" in operation.type
+
+
+def _requested(fetched: Sequence[Any]) -> Iterator[Any]:
+    """The operations that are fetched. One without results may be a group: then those that it waits for are."""
+    for element in fetched:
+        yield from _behind_groups(element if isinstance(element, tf.Operation) else element.op)
+
+
 def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
     """The purpose of a run that fetches these operations and tensors."""
     types = {op_type_of(op) for op in subgraph.operations}
@@ -287,20 +297,16 @@ def purpose_of(subgraph: Subgraph, fetched: Sequence[Any]) -> Purpose:
         return "restore"
     if types & _SAVES:
         return "save"
-    operations = [element if isinstance(element, tf.Operation) else element.op for element in fetched]
-    # An operation without results may be a group: the operations that it waits for are then requested.
-    requested = [other for operation in operations for other in _behind_groups(operation)]
-    if requested and all("Summary" in operation.type for operation in requested):
-        return "summary"
-    if requested and all("Enqueue" in operation.type or "QueueClose" in operation.type for operation in requested):
-        return "input pipeline"
-    if types & _CHECKS and not types & {"IteratorGetNext"}:
+    requested = list(_requested(fetched))
+    if requested:
+        if all("Summary" in operation.type for operation in requested):
+            return "summary"
+        if all(map(_fills_queue, requested)):
+            return "input pipeline"
+    is_checked = types & _CHECKS and "IteratorGetNext" not in types
+    if is_checked or _initialises(subgraph.operations, requested):
         return "initialisation"
-    if _initialises(subgraph.operations, requested):
-        return "initialisation"
-    if types <= _READS:
-        return "reading"
-    return "step"
+    return "reading" if types <= _READS else "step"
 
 
 def _behind_groups(operation: Any) -> Iterable[Any]:
